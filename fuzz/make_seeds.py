@@ -161,7 +161,7 @@ def main() -> None:
     put("kernel", "gzip", bzimage(gzip.compress(elf(), mtime=0)))
     for name in library.list_plan_names():
         put("plan", name, library.read_builtin(name).encode())
-    for path, shipped in store.definition_files():
+    for path, shipped in store.list_definition_files():
         if shipped:
             put("machine", path.stem, path.read_bytes())
     put("machine", "typed", TYPED)

@@ -99,8 +99,8 @@ def _machine(data: bytes) -> None:
     text = data.decode(errors="replace")
     definition = parse_definition(text, Path("machine.toml"))
     describe_execution(definition)
-    values = {**definition.values({}), "id": "guestmark-0"}
-    for _, template in definition.commands():
+    values = {**definition.list_placeholder_values({}), "id": "guestmark-0"}
+    for _, template in definition.iterate_commands():
         for word in template.fill(values, ["echo", "a b"]):
             # What no program can be given.
             assert "\0" not in word

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from guestmark.appliance.paths import cache_directory
+from guestmark.appliance.paths import locate_cache
 from guestmark.core.architectures import ARCHITECTURES, Architecture
 from guestmark.core.own_program import find_checkout
 from guestmark.foreign import agents
@@ -19,7 +19,7 @@ from guestmark.foreign import agents
 
 def run_check(rows: Sequence[Architecture], chain: agents.Toolchain) -> subprocess.CompletedProcess[str]:
     """Compiles the agent for `rows`, with what the compiler says in `stdout`."""
-    environment = agents.make_cargo_environment(chain, cache_directory() / "targets")
+    environment = agents.make_cargo_environment(chain, locate_cache() / "targets")
     return subprocess.run(
         agents.make_cargo_command(chain, ("check", "--quiet"), rows),
         cwd=find_checkout(),

@@ -93,7 +93,7 @@ def _confinement(on: bool) -> Iterator[None]:
         return
     with (
         patch.object(Confinement, "wrap_command", _plain),
-        patch.object(command_line, "sandbox_arguments", lambda _emulator: ()),
+        patch.object(command_line, "build_sandbox_arguments", lambda _emulator: ()),
     ):
         yield
 

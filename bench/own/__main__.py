@@ -107,7 +107,7 @@ def _start_ours(name: str) -> float:
 
 
 def _start_by_hand(definition: Definition) -> float:
-    values = {**definition.values({}), ID: f"{OWN_MACHINE_PREFIX}{os.urandom(8).hex()}"}
+    values = {**definition.list_placeholder_values({}), ID: f"{OWN_MACHINE_PREFIX}{os.urandom(8).hex()}"}
     begin = time.monotonic()
     _run_quietly(definition.create.fill(values))
     while definition.ready and _run_quietly(definition.ready.fill(values), must_succeed=False):

@@ -21,7 +21,7 @@ from rich.table import Table
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.placement import FREE, LIST, PINNED
 from guestmark.core.platform_spec import parse_platforms
-from guestmark.disks.location import default_location
+from guestmark.disks.location import choose_default_location
 from guestmark.platforms import registry
 from guestmark.workloads.common.moving import sync_everything
 
@@ -45,7 +45,7 @@ def _run_trial(platform: str, work: str, level: str, iterations: int) -> float:
     """Median seconds of an iteration on a fresh machine, after one that does not count."""
     factors = {"placement": level}
     if work == _DISK:
-        factors |= {"location": default_location(), "size": "256M", "filesystem": "ext4"}
+        factors |= {"location": choose_default_location(), "size": "256M", "filesystem": "ext4"}
     if platform == "host":
         factors = {name: text for name, text in factors.items() if name in ("placement", "location")}
     (spec,) = parse_platforms([platform])

@@ -29,17 +29,21 @@ def judge_states(
     """Return the seconds and processor seconds of judging, how often the check ran, and which states failed."""
     used = _processor_s()
     check = Check(
-        kept.check, kept.lines, Limit(_LIMIT_S), apart=not user_check.why_not_apart(), always=False,
+        kept.check, kept.lines, Limit(_LIMIT_S), apart=not user_check.explain_not_separable(), always=False,
         forgetful=forgetful,
     )  # fmt: skip
     with WriteLog(kept.log) as log:
         seen = Acknowledged.from_marks(log.entries, 0, len(log.entries))
         chosen = cuts.choose_cuts(
-            log.entries, seen.acknowledgement_moments, start=seen.first_request, count=100, seed=1
+            log.entries,
+            seen.acknowledgement_moments,
+            start=seen.requests_before_first_record,
+            count=100,
+            seed=1,
         )
-        disk = Disk(kept.base, kept.filesystem, kept.form, log, log.entries, seen.newest_after)
+        disk = Disk(kept.base, kept.filesystem, kept.form, log, log.entries, seen.find_newest_after)
         with start_bench(disk, check, _ROOM) as bench:
-            order = chosen.sampling_order()[:count]
+            order = chosen.choose_sampling_order()[:count]
             begin = time.monotonic()
             states: list[CrashState] = []
             for start in range(0, len(order), 50):

@@ -125,7 +125,7 @@ def _time_bare_guest(row: Architecture, initramfs: Path) -> list[str]:
     return [
         row.emulator.name, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
         "-chardev", "stdio,id=console,signal=off", *row.console_device,
-        "-machine", row.machine, "-accel", "tcg", "-cpu", TCG.default_cpu(row), "-m", row.memory,
+        "-machine", row.machine, "-accel", "tcg", "-cpu", TCG.choose_default_cpu(row), "-m", row.memory,
         "-initrd", str(initramfs),
     ]  # fmt: skip
 

@@ -41,7 +41,7 @@ from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.units import parse_size
 from guestmark.disks.image import make_images
-from guestmark.disks.scratch import scratch_store
+from guestmark.disks.scratch import get_scratch_store
 from guestmark.platforms import registry
 from guestmark.setting.disk import Disks, DiskSpec, Role
 from guestmark.workloads import base as workloads
@@ -60,7 +60,7 @@ def _cell(platform: str, kind: str, factors: Mapping[str, str] | None = None, **
 def _time_trial(cell: Cell) -> float:
     """Measure once on a fresh machine; returns the workload's `wall_s`."""
     plan = Plan("bench", (cell,), Policy(trial_limit_s=3600.0), ())
-    started = workloads.started_cell(cell)
+    started = workloads.choose_started_cell(cell)
     with registry.get_platform(started.platform).start(started) as machine:
         workload = workloads.create_trial(plan, cell)
         try:
@@ -73,7 +73,7 @@ def _time_trial(cell: Cell) -> float:
 
 def _time_cp(source: Path) -> float:
     with tempfile.TemporaryDirectory(
-        prefix="guestmark-bench-", dir=scratch_store().directory(_LOCATION)
+        prefix="guestmark-bench-", dir=get_scratch_store().directory(_LOCATION)
     ) as scratch:
         target = Path(scratch, "copy")
         subprocess.run(["sync"], check=True)

@@ -18,7 +18,7 @@ from guestmark.core.errors import AttestationError, MachineError, UsageError
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.disks import preflight
-from guestmark.disks.scratch import scratch_store
+from guestmark.disks.scratch import get_scratch_store
 from guestmark.platforms import drives, registry
 from guestmark.platforms.base import Machine
 from tests.framework.disk_files import flip_bit, small_mount
@@ -40,7 +40,7 @@ def start(platform: str, needs: Mapping[str, Any] = SMALL, **factors: str) -> Ab
 
 def leftovers() -> list[Path]:
     """Trials' directories in shared memory that belong to this process's run."""
-    return list(scratch_store().directory("/dev/shm").glob("guestmark-trial-*"))
+    return list(get_scratch_store().directory("/dev/shm").glob("guestmark-trial-*"))
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +105,7 @@ def test_an_image_corrupted_underneath_is_found(platform: str) -> None:
         directory = disk.mount(machine.agent)
         machine.agent.fill(f"{directory}/f", 16 * MB, Pattern.RANDOM, direct=True, timeout_s=60)
         disk.umount(machine.agent)
-        expected = machine.agent.checksum_of_pattern(Pattern.RANDOM, 16 * MB)
+        expected = machine.agent.compute_pattern_checksum(Pattern.RANDOM, 16 * MB)
         # One bit in the middle of the content: its page is known by the number it starts with.
         page = (2000).to_bytes(8, "little")
         image = bytearray(disk.image.path.read_bytes())
@@ -191,4 +191,4 @@ def small(tmp_path: Path) -> Iterator[Callable[..., Path]]:
         yield lambda kind, options="defaults": stack.enter_context(
             small_mount(tmp_path / kind, kind, options)
         )
-        scratch_store().close()
+        get_scratch_store().close()

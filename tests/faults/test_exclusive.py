@@ -18,8 +18,8 @@ from guestmark.platforms.exclusive import (
     LockHolder,
     LockPolicy,
     find_lock_file,
+    lock_machines,
     lock_remote,
-    locking_machines,
 )
 from tests.framework.command_line import CommandLine
 from tests.framework.guests import start
@@ -81,21 +81,21 @@ def test_an_agent_holds_the_same_lock(lock: Path) -> None:
             pytest.raises(
                 InUseError, match=r"in use by process 4711 of ann on desk, since 1970-01-01 .*: upload$"
             ),
-            locking_machines(LockPolicy("mine", wait=False), here=True),
+            lock_machines(LockPolicy("mine", wait=False), here=True),
         ):
             pass
         with (
             start("host") as other,
-            locking_machines(LockPolicy("mine", wait=False), here=False),
+            lock_machines(LockPolicy("mine", wait=False), here=False),
             pytest.raises(InUseError, match="lab1 is in use by process 4711"),
         ):
             lock_remote(other.agent, "lab1", exclusive.encode_own_holder())
-    with locking_machines(LockPolicy("mine", wait=False), here=True):
+    with lock_machines(LockPolicy("mine", wait=False), here=True):
         assert LockHolder.read(lock.read_bytes()).is_us
 
 
 def test_a_machine_that_is_this_host_is_locked_once(lock: Path) -> None:
-    with locking_machines(LockPolicy("mine", wait=False), here=True), start("host") as machine:
+    with lock_machines(LockPolicy("mine", wait=False), here=True), start("host") as machine:
         lock_remote(machine.agent, "ssh:this-host", exclusive.encode_own_holder())
 
 
@@ -114,7 +114,7 @@ def test_a_measured_guestmark_does_not_wait_for_what_measures_it(guestmark: Comm
 
 def test_what_a_lock_says_is_not_trusted(lock: Path) -> None:
     lock.write_bytes(b"\xff" * 9000)
-    with locking_machines(LockPolicy("mine", wait=False), here=True):
+    with lock_machines(LockPolicy("mine", wait=False), here=True):
         assert json.loads(lock.read_bytes())["what"] == "mine"
     hostile = LockHolder(1, "\x1b[2J", "host", 1e300, "x", "")
     assert "\x1b" not in str(hostile)
@@ -127,7 +127,7 @@ def test_a_link_is_not_followed(lock: Path, tmp_path: Path) -> None:
     lock.symlink_to(victim)
     with (
         pytest.raises(GuestmarkError, match="cannot be opened"),
-        locking_machines(LockPolicy("mine"), here=True),
+        lock_machines(LockPolicy("mine"), here=True),
     ):
         pass
     assert victim.read_text() == "precious"

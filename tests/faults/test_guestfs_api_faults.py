@@ -60,7 +60,7 @@ def test_libguestfs_without_user_mode_linux_is_said_beforehand_and_nothing_is_tr
     guestmark: CommandLine, tmp_path: Path
 ) -> None:
     result = run(guestmark, tmp_path, "uml")
-    reason = f"{own_guest.version()} has no backend for User-Mode Linux any more: invalid backend: uml"
+    reason = f"{own_guest.version()} no longer has a backend for User-Mode Linux: invalid backend: uml"
     assert result.status == 3
     assert f"nothing can be measured here: uml: {reason}" in result.stderr
     assert "block 1" not in result.stderr
@@ -99,7 +99,7 @@ def test_a_session_in_the_real_guestfish() -> None:
     with start_machine(workload, registry.get_platform("tcg"), cell) as machine:
         workload.prepare(machine)
         values = {measurement.metric.name: measurement.value for measurement in workload.run(machine)}
-        calls = guestfs_session.number_of_calls(1)
+        calls = guestfs_session.count_calls(1)
         assert workload.facts.facts().kept["calls"] == calls
         assert values["rate"] == pytest.approx(calls / values["wall_s"])
         assert values["launch_s"] > 0
@@ -109,8 +109,8 @@ def test_a_session_in_the_real_guestfish() -> None:
 
 
 def test_a_session_that_says_something_else_is_wrong() -> None:
-    calls = guestfs_session.session_commands(3)
-    assert len(calls) == guestfs_session.number_of_calls(3)
-    assert guestfs_session.number_of_calls(16) > 300
+    calls = guestfs_session.build_session_commands(3)
+    assert len(calls) == guestfs_session.count_calls(3)
+    assert guestfs_session.count_calls(16) > 300
     assert "printed 'ext4' 0 times" in guestfs_session.find_missing_output("", 0)
     assert "printed '05c6e" in guestfs_session.find_missing_output("ext4\n", 3)

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(not installed("postgresql"), reason="postgresql 
 def url() -> Iterator[str]:
     """An empty database on a server of its own."""
     with bare_server("postgresql") as server:
-        socket = Path(server.database.socket_path(server.data))
+        socket = Path(server.database.locate_socket(server.data))
         # The socket is named after the port, which is not PostgreSQL's own.
         yield f"postgresql://sysbench@/postgres?host={socket.parent}&port={socket.suffix.removeprefix('.')}"
 

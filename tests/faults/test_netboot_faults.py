@@ -76,7 +76,7 @@ def test_a_rom_that_is_cut_short(run_plan: Callable[..., Result], tmp_path: Path
     (tmp_path / "short.rom").write_bytes((ROMS / "pxe-e1000.rom").read_bytes()[:-5000])
     result = run_plan(f'nic = "e1000"\nrom = "{tmp_path}/short.rom"')
     assert result.status == 2
-    assert "cut short" in result.stderr
+    assert "truncated" in result.stderr
 
 
 def test_a_rom_of_another_card(run_plan: Callable[..., Result]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from guestmark.appliance.paths import cache_directory
+from guestmark.appliance.paths import locate_cache
 from tests.framework import IMPORTABLE
 
 _SHARED = ("databases", "disks", "foreign", "initramfs", "kernels", "libguestfs")
@@ -31,8 +31,8 @@ def private_cache(folder: Path) -> Path:
     own = folder / "guestmark"
     own.mkdir(parents=True)
     for name in _SHARED:
-        (cache_directory() / name).mkdir(exist_ok=True)
-        (own / name).symlink_to(cache_directory() / name)
+        (locate_cache() / name).mkdir(exist_ok=True)
+        (own / name).symlink_to(locate_cache() / name)
     return folder
 
 

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from guestmark.appliance.paths import cache_directory
+from guestmark.appliance.paths import locate_cache
 from guestmark.core.temporary import scratch_directory
 
 _SECTOR = 512
@@ -27,7 +27,7 @@ _BASE = ("linux-image-cloud-amd64", "systemd-sysv", "udev", "kmod")
 def make_root_archive(release: str, extra: Sequence[str] = ()) -> Path:
     """Return a tar archive of a Debian root of this release, made once and kept in the cache of the tests."""
     name = "-".join([release, *sorted(extra)])
-    archive = cache_directory() / "tests" / "roots" / f"{name}.tar"
+    archive = locate_cache() / "tests" / "roots" / f"{name}.tar"
     if not archive.exists():
         archive.parent.mkdir(parents=True, exist_ok=True)
         part = archive.with_name(f"{os.getpid()}-{archive.name}")

@@ -31,7 +31,7 @@ def started(trial: Cell, limit_s: float = 120.0) -> Iterator[tuple[Machine, Work
     """The cell's machine, and its workload, which is not prepared yet and is cleaned up whatever happened."""
     caller = Context(env={"PATH": os.environ["PATH"]}, cwd="/")
     workload = base.create_trial(plan_of(trial, limit_s=limit_s, context=caller), trial)
-    platform = registry.get_platform(base.started_cell(trial).platform)
+    platform = registry.get_platform(base.choose_started_cell(trial).platform)
     with base.start_machine(workload, platform, trial) as machine:
         try:
             yield machine, workload
@@ -44,7 +44,7 @@ def started(trial: Cell, limit_s: float = 120.0) -> Iterator[tuple[Machine, Work
 def prepared(trial: Cell, limit_s: float = 120.0) -> Iterator[tuple[Machine, Workload[Any]]]:
     """The same with the workload ready on its machine; unlike there, a clean-up that fails fails the test."""
     workload = base.create_trial(plan_of(trial, limit_s=limit_s), trial)
-    platform = registry.get_platform(base.started_cell(trial).platform)
+    platform = registry.get_platform(base.choose_started_cell(trial).platform)
     with base.start_machine(workload, platform, trial) as machine:
         try:
             workload.prepare(machine)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.appliance.paths import cache_directory
+from guestmark.appliance.paths import locate_cache
 from guestmark.core import procfs
 from guestmark.engine import leftovers as lost
 from tests.framework import picking
@@ -39,7 +39,7 @@ _COUNTING = pytest.StashKey["ProcessorGroup"]()
 
 def memory_file() -> Path:
     """Where this machine remembers its last runs."""
-    return cache_directory() / _MEMORY
+    return locate_cache() / _MEMORY
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from guestmark.agent.wire import Pattern
-from guestmark.appliance.paths import cache_directory
+from guestmark.appliance.paths import locate_cache
 from guestmark.core.architectures import ARCHITECTURES, Architecture
 from guestmark.core.errors import ExitStatus, GuestmarkError
 from guestmark.core.machine_facts import EmulatedPrograms, GuestMachine
@@ -160,7 +160,7 @@ def test_a_machine_of_another_architecture_is_reached_by_ssh(
     can_be_had(row, tmp_path / "log")
     parts.get_parts(row)
     with guest_with_sshd(f"tcg@{row.name}", tmp_path) as ssh:
-        guestmark.environment |= {"GUESTMARK_SSH": ssh, "XDG_CACHE_HOME": str(cache_directory().parent)}
+        guestmark.environment |= {"GUESTMARK_SSH": ssh, "XDG_CACHE_HOME": str(locate_cache().parent)}
         command = ("exec", "--on", "host,ssh:lab1", "--blocks", "2", "--warmup", "0", "--json", "-")
         done = guestmark(*command, "--", "uname", "-m", timeout=MADE_S)
     assert done.status == 0, done.stderr
@@ -201,7 +201,7 @@ def test_bytes_and_digests_survive_the_other_byte_order(machine: Machine) -> Non
     assert machine.agent.read_file("/run/data") == data
     assert machine.agent.sha256("/run/data").sha256 == hashlib.sha256(data).hexdigest()
     with start("host") as host:
-        sums = [each.agent.checksum_of_pattern(Pattern.RANDOM, 5 << 20) for each in (machine, host)]
+        sums = [each.agent.compute_pattern_checksum(Pattern.RANDOM, 5 << 20) for each in (machine, host)]
     assert sums[0] == sums[1]
 
 

@@ -27,7 +27,7 @@ def trial(
     cell = cell_of(platform, kind, {"memory": "512M"}, **params)
     plan = plan_of(cell, limit_s=limit_s, context=CALLER)
     workload = base.create_trial(plan, cell)
-    started = base.started_cell(cell)
+    started = base.choose_started_cell(cell)
     with base.start_machine(workload, registry.get_platform(started.platform), cell) as machine:
         machine.attest()
         workload.prepare(machine)

@@ -42,7 +42,7 @@ def test_a_server_changes_its_own_files_and_no_others(name: str) -> None:
 
 def said_when_told(server: Server, file: Path) -> str:
     """What the server says when its administrator has it write a file of this host."""
-    socket = server.database.socket_path(server.data)
+    socket = server.database.locate_socket(server.data)
     if server.database.name == "mariadb":
         with (
             contextlib.closing(pymysql.connect(unix_socket=socket, user="root")) as session,

@@ -19,7 +19,7 @@ from guestmark.disks.location import describe_storage, is_in_memory
 from guestmark.disks.preflight import check_disks, explain_impossible_disk
 from guestmark.setting.disk import Disks, DiskSpec
 from guestmark.setting.filesystem import Filesystem
-from guestmark.setting.location import LOCATION, device_size
+from guestmark.setting.location import LOCATION, read_device_size
 from guestmark.workloads import base as workloads
 from tests.framework.cells import cell_of
 from tests.framework.guests import prepared
@@ -153,7 +153,7 @@ def test_xfs_is_whole_on_a_device_that_was_full(device: str, tmp_path: Path) -> 
     spec = grown(device, "xfs")
     with Path(device).open("wb") as file:
         rubbish = random.Random(1).randbytes(1 << 20)
-        for _ in range(device_size(device) >> 20):
+        for _ in range(read_device_size(device) >> 20):
             file.write(rubbish)
     template.format_fresh(spec, Path(device))
     subprocess.run(["xfs_repair", "-n", device], check=True, capture_output=True)
@@ -193,6 +193,6 @@ def test_what_a_device_is_not_is_refused(device: str) -> None:
     assert "guests only" in explain_impossible_disk(
         cell_of("host", "filewrite", overwriting(device), amount="4M")
     )
-    assert "images only" in workloads.find_trial_class("powercut").impossible(
+    assert "only writes to images" in workloads.find_trial_class("powercut").impossible(
         cell_of("tcg", "powercut", overwriting(device))
     )

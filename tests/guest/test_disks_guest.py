@@ -8,7 +8,7 @@ from guestmark.agent.wire import Pattern
 from guestmark.core.machine_facts import GuestMachine
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec
-from guestmark.disks.location import default_location, is_in_memory
+from guestmark.disks.location import choose_default_location, is_in_memory
 from guestmark.platforms import registry
 from guestmark.platforms.base import Machine
 from guestmark.setting.disk import Role
@@ -26,7 +26,7 @@ NEEDS = {
 
 def start(platform: str, **factors: str) -> AbstractContextManager[Machine]:
     """A fresh guest with a target and a source, on a disk where there is one."""
-    placed = {"location": default_location(), **factors}
+    placed = {"location": choose_default_location(), **factors}
     return registry.get_platform(platform).start(
         Cell("test", WorkloadSpec("test", NEEDS), PlatformSpec.read(platform), placed)
     )
@@ -98,7 +98,7 @@ def test_what_is_asked_for_is_attached_and_every_byte_arrives(platform: str, fac
         target.remount(agent)
         for direct in (True, False):
             assert agent.checksum(f"{directory}/copied-{direct}", timeout_s=60) == source.image.checksum()
-        assert agent.checksum(f"{directory}/filled", timeout_s=60) == agent.checksum_of_pattern(
+        assert agent.checksum(f"{directory}/filled", timeout_s=60) == agent.compute_pattern_checksum(
             Pattern.RANDOM, 8 * MB
         )
         target.umount(agent)
@@ -111,7 +111,7 @@ def test_what_is_asked_for_is_attached_and_every_byte_arrives(platform: str, fac
         assert values["host_read_bytes"] >= 24 * MB
         assert values["allocated_bytes"] >= 56 * MB
         assert values["guest_cpu_s"] > 0
-        assert flushes.in_memory == is_in_memory(default_location())
+        assert flushes.in_memory == is_in_memory(choose_default_location())
         reached = flushes.reached
         if factors.get("cache") == "unsafe":
             assert reached == "no"

@@ -15,7 +15,7 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
 from guestmark.platforms.base import Machine
 from guestmark.platforms.qemu.nested import images as nested_images
-from guestmark.platforms.qemu.nested.outer import OUTERS, outer_memory
+from guestmark.platforms.qemu.nested.outer import OUTERS, compute_outer_memory
 from guestmark.platforms.qemu.nested.platform import NestedGuest, NestedPlatform
 from guestmark.workloads import base
 from tests.framework.command_line import CommandLine
@@ -136,7 +136,7 @@ def test_an_outer_processor_without_virtualization_is_said() -> None:
 
 def test_too_little_memory_is_computed_before_anything_starts(guestmark: CommandLine) -> None:
     cell = cell_of("tcg/tcg/uml", size="1G")
-    assert outer_memory(cell) > outer_memory(cell, 1) > (256 << 20) + (1 << 30)
+    assert compute_outer_memory(cell) > compute_outer_memory(cell, 1) > (256 << 20) + (1 << 30)
     result = guestmark("exec", "--on", "tcg/kvm", "--set", "memory=4T", "--", "true", timeout=30)
     assert result.status == 3
     assert "tcg/kvm needs " in result.stderr

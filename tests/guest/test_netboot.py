@@ -44,7 +44,7 @@ def values_of(measurements: Iterable[Measurement]) -> dict[str, float]:
 def check_values(values: Mapping[str, float], size: int, files: int = 1) -> None:
     assert list(values)
     assert set(values) == {
-        metric.name for metric in netboot.metrics_of_rounds(netboot.NetbootParams(size="1M", files=files))
+        metric.name for metric in netboot.list_round_metrics(netboot.NetbootParams(size="1M", files=files))
     }
     assert values["throughput"] == pytest.approx(size / values["download_s"], rel=0.2)
     assert 0 < values["client_share"] <= 1
@@ -137,7 +137,7 @@ def test_a_wrong_byte_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         found.append(address)
         other = mmap.mmap(-1, len(content))
         other[:] = content.view[:]
-        other[(serve.content_offset(len(other), number) - 1) % len(other)] ^= 1  # the file's last byte
+        other[(serve.find_content_offset(len(other), number) - 1) % len(other)] ^= 1  # the file's last byte
         wrong = Content(-1, other, "")
         memory_says = pytest.raises(WorkloadError, match="not in the guest's memory")
         with memory_says:
@@ -169,7 +169,7 @@ def test_files_over_tftp(network: str, kept: Path) -> None:
     with prepared(files=2, size="1M", protocol="tftp", network=network) as (booting, machine):
         values = values_of(booting.run(machine))
     expected = {
-        metric.name for metric in netboot.metrics_of_rounds(netboot.NetbootParams(size="1M", files=2))
+        metric.name for metric in netboot.list_round_metrics(netboot.NetbootParams(size="1M", files=2))
     }
     assert expected - set(values) == {"handshake_s", "zero_windows"}  # of TCP alone
     assert values["throughput"] == pytest.approx(MIB / values["download_s"], rel=0.01)

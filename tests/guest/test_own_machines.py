@@ -60,7 +60,7 @@ def test_a_shipped_definition_fits_its_tool(
     """With stand-ins: neither clusters nor clouds are here. Its commands are those that the tool's manual has."""
     monkeypatch.setenv("PATH", f"{install_tools(tmp_path, name)}:{os.environ['PATH']}")
     points = list(check_definition(find_definition(name)))
-    failed = [point for point in points if point.failed and "was asked for with" not in point.failed]
+    failed = [point for point in points if point.failed and "asked for" not in point.failed]
     assert failed == []
     assert len(points) >= 11
     assert list((tmp_path / "state").iterdir()) == []
@@ -79,7 +79,7 @@ FAULTS = {
     "create hangs": ("create", "sleep 100", "create makes a machine", "try it by hand"),
     "create returns early": ("create", SLOW_CREATE, "a command runs in it at once", "write ready"),
     "never ready": ("ready", "echo not yet; exit 1", "create makes a machine", "try it by hand"),
-    "streams are merged": ("exec", f"{ENTER} 2>&1", "both outputs arrive", "keep both streams apart"),
+    "streams are merged": ("exec", f"{ENTER} 2>&1", "both outputs arrive", "keep the two streams apart"),
     "carriage returns": ("exec", f"{ENTER.replace('exec ', '')} | sed 's/$/\\r/'", "both outputs arrive", "terminal"),
     "a banner": ("exec", f"echo Welcome; {ENTER}", "both outputs arrive", "nothing of its own"),
     "the status is lost": ("exec", f"{ENTER.replace('exec ', '')}; true", "exit statuses", "own status"),
@@ -100,13 +100,13 @@ FAULTS = {
         "output arrives while", "plain = true",
     ),
     "ends by itself": ("create", CREATE.replace("sleep infinity", "sleep 4"), "it stays until", "runs on"),
-    "destroy leaves its processes": ("destroy", 'rm "$0/$1"', "destroy removes it", "end all"),
+    "destroy leaves its processes": ("destroy", 'rm "$0/$1"', "destroy removes it", "end everything"),
     "a line too many": (
         "exec", f"{ENTER.replace('exec ', '')}; s=$?; echo; exit $s", "64 MiB pass both ways", "nothing of its own",
     ),
     "a limit of time": ("exec", ENTER.replace("exec ", "exec timeout 2 "), "the agent answers", "for as long as"),
     "destroy returns early": (
-        "destroy", f"(sleep 3; {DESTROY}) > /dev/null 2>&1 &", "destroy removes it", "return when it has",
+        "destroy", f"(sleep 3; {DESTROY}) > /dev/null 2>&1 &", "destroy removes it", "return after that",
     ),
     "the same disk": ("create", KEEPS, "each machine is a new one", "make a new machine"),
 }  # fmt: skip
@@ -320,7 +320,7 @@ def test_a_machine_that_is_not_listed_needs_no_record(guestmark: CommandLine, tm
 
 @pytest.mark.parametrize("how", ["another user's", "writable", "a link", "a pipe", "torn"])
 def test_a_record_that_is_not_ones_own_is_not_executed(tmp_path: Path, how: str) -> None:
-    folder = guard._records_folder()
+    folder = guard._locate_records()
     folder.mkdir(parents=True)
     file = folder / "guestmark-0123456789abcdef.json"
     record = guard.Record(name="cell", id=file.stem, destroy=["touch", str(tmp_path / "executed")])
@@ -354,7 +354,7 @@ def test_where_there_is_no_room_one_line_says_so(guestmark: CommandLine, tmp_pat
         (full / "file").write_bytes(b"")
         done = guestmark("machine", "check", path, env={"XDG_CACHE_HOME": str(full)})
         assert done.status == 1, done
-        assert "nothing can remember the machine: No space left" in done.stdout
+        assert "no record of the machine can be written: No space left" in done.stdout
         # What one cannot be destroyed by is not created.
         assert left(tmp_path) == []
     finally:

@@ -124,7 +124,7 @@ def test_starts_are_measured(guestmark: CommandLine, plain: Path) -> None:
 def test_density_is_refused(guestmark: CommandLine, plain: Path) -> None:
     done = guestmark("run", "density", "--on", "own:cell", "--set", "guests=2", "--blocks", "1")
     assert done.status != 0
-    assert "own:cell is plain, so nothing holds memory in it" in " ".join((done.stdout + done.stderr).split())
+    assert "own:cell is plain: no agent holds memory in it" in " ".join((done.stdout + done.stderr).split())
     assert left(plain.parent) == []
 
 

@@ -71,7 +71,7 @@ def test_clones_of_a_snapshot_are_judged_with_a_control(guestmark: CommandLine, 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"restore": CREATE}, "was not restored: nothing of the machine that was saved is in it"),
+        ({"restore": CREATE}, "was not restored: nothing of the saved machine is in it"),
         ({"snapshot": "echo no room >&2; exit 28"}, "ended with status 28: no room"),
         ({"restore": "echo no such snapshot >&2; exit 3"}, "ended with status 3: no such snapshot"),
     ],

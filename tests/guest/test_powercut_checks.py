@@ -243,7 +243,7 @@ def test_a_check_that_fails_with_nothing_cut_ends_the_run(
 def test_a_check_that_never_fails_proves_nothing(guestmark: CommandLine, programs: Programs) -> None:
     done = guestmark(*HERE, "--check", "cat", "--", *programs.writer("careless", 3), timeout=200)
     assert "no proof: no-flush should lose records here and did not" in " ".join(done.stdout.split())
-    assert "it does not look for each" in " ".join(done.stdout.split())
+    assert "it does not search for each line" in " ".join(done.stdout.split())
 
 
 def test_lines_on_standard_error_acknowledge_nothing(guestmark: CommandLine, programs: Programs) -> None:
@@ -539,13 +539,13 @@ def test_a_line_that_was_never_acknowledged_looks_like_one() -> None:
 
 def test_a_world_ends_as_a_whole(tmp_path: Path) -> None:
     """Also when what started it is killed: with a daemon that has left its session, its own files, and its network."""
-    if why := user_check.why_not_apart():
+    if why := user_check.explain_not_separable():
         pytest.skip(why)
     room, disk = tmp_path / "room", tmp_path / "disk"
     for directory in (room, disk):
         directory.mkdir()
     script = "setsid sleep 4711 & echo x > /tmp/of-a-world; echo x > here; sleep 4711"
-    process = subprocess.Popen([*user_check.world_command(room, disk), "sh", "-c", script], cwd=disk)
+    process = subprocess.Popen([*user_check.build_world_command(room, disk), "sh", "-c", script], cwd=disk)
     try:
         assert wait_until((disk / "here").exists, 10)
         assert not Path("/tmp/of-a-world").exists()
@@ -571,14 +571,14 @@ def test_a_world_ends_as_a_whole(tmp_path: Path) -> None:
     ],
 )
 def test_root_cannot_undo_the_world_of_a_check(tmp_path: Path, attempt: str) -> None:
-    if why := user_check.why_not_apart():
+    if why := user_check.explain_not_separable():
         pytest.skip(why)
     room, disk = tmp_path / "room", tmp_path / "disk"
     for directory in (room, disk):
         directory.mkdir()
     script = f"echo x > here; chown 1 here; {attempt}"
     done = subprocess.run(
-        [*user_check.world_command(room, disk), "sh", "-c", script],
+        [*user_check.build_world_command(room, disk), "sh", "-c", script],
         cwd=disk, capture_output=True, check=False, timeout=20,
     )  # fmt: skip
     assert done.returncode != 0
@@ -614,13 +614,13 @@ print(tried)
 
 def test_a_check_reaches_no_device_of_the_host(tmp_path: Path) -> None:
     """Not even as root: a disk that is mounted read-only could be written to by its device."""
-    if why := user_check.why_not_apart():
+    if why := user_check.explain_not_separable():
         pytest.skip(why)
     room, disk = tmp_path / "room", tmp_path / "disk"
     for directory in (room, disk):
         directory.mkdir()
     done = subprocess.run(
-        [*user_check.world_command(room, disk), sys.executable, "-I", "-S", "-c", _OPENED],
+        [*user_check.build_world_command(room, disk), sys.executable, "-I", "-S", "-c", _OPENED],
         cwd=disk, capture_output=True, text=True, check=False, timeout=20,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -642,7 +642,7 @@ def test_a_check_reaches_no_device_of_the_host(tmp_path: Path) -> None:
 def test_a_check_whose_tmp_was_full_says_nothing_of_the_disk(
     tmp_path: Path, where: str, script: str, ending: Ending
 ) -> None:
-    if why := user_check.why_not_apart():
+    if why := user_check.explain_not_separable():
         pytest.skip(why)
     disk = tmp_path / "disk"
     disk.mkdir()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.appliance.paths import scratch_parent
+from guestmark.appliance.paths import choose_scratch_parent
 from guestmark.core.errors import AttestationError, PlatformUnusableError
 from guestmark.core.machine_facts import GuestMachine
 from guestmark.core.units import parse_size
@@ -43,7 +43,7 @@ def shown(machine: object) -> list[str]:
 
 
 def templates() -> set[Path]:
-    return set(scratch_parent().glob("guestmark-template-*"))
+    return set(choose_scratch_parent().glob("guestmark-template-*"))
 
 
 @pytest.mark.long

@@ -127,8 +127,9 @@ def test_what_is_missing_there_is_named(
     guestmark.environment["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
     done = guestmark("exec", "--on", "host,ssh:lab1", "--blocks", 1, "--warmup", 0, "--", "only-here")
     assert done.status == 1
-    assert "command not found there: 'only-here' (install it there, or bring it: --push FILE)" in " ".join(
-        (done.stdout + done.stderr).split()
+    assert (
+        "command not found there: 'only-here' (install it there, or copy it there: --push FILE)"
+        in " ".join((done.stdout + done.stderr).split())
     )
 
 

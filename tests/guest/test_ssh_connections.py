@@ -16,7 +16,7 @@ import pytest
 from guestmark.core.errors import MachineError
 from guestmark.core.machine_facts import RemoteMachine
 from guestmark.platforms import registry
-from guestmark.platforms.exclusive import InUseError, LockPolicy, locking_machines
+from guestmark.platforms.exclusive import InUseError, LockPolicy, lock_machines
 from guestmark.platforms.ssh.platform import Remote
 from guestmark.platforms.ssh.session import MOST_KEPT
 from tests.framework.command_line import CommandLine
@@ -70,7 +70,7 @@ def pids(machine: Remote) -> tuple[int, int]:
 
 
 def test_trials_share_a_connection_and_nothing_else(there: There) -> None:
-    with locking_machines(LockPolicy("mine"), here=False):
+    with lock_machines(LockPolicy("mine"), here=False):
         with trial() as machine:
             agent, keeper = pids(machine)
             left = machine.agent.background(["sh", "-c", "setsid sleep 300 & exec sleep 300"])
@@ -95,7 +95,7 @@ def of_session(keeper: int) -> list[int]:
 
 def test_a_trial_is_two_round_trips_and_a_word_at_its_end(there: There) -> None:
     there.way.one_way_s = 0.03  # so far that the clock is read once, with all that is asked ahead
-    with locking_machines(LockPolicy("mine"), here=False):
+    with lock_machines(LockPolicy("mine"), here=False):
         turns = []
         for _ in range(4):
             before = there.way.turns
@@ -107,7 +107,7 @@ def test_a_trial_is_two_round_trips_and_a_word_at_its_end(there: There) -> None:
 
 
 def test_nothing_is_answered_ahead_while_others_measure(there: There, tmp_path: Path) -> None:
-    with locking_machines(LockPolicy("mine", wait=False), here=False):
+    with lock_machines(LockPolicy("mine", wait=False), here=False):
         with trial() as machine:
             agent, _ = pids(machine)
         assert wait_until(lambda: not Path(f"/proc/{agent}").exists(), 5)  # which held the lock
@@ -166,7 +166,7 @@ def test_a_full_home_is_no_fault_and_has_nothing_half_made(there: There) -> None
 
 
 def test_a_connection_that_was_cut_between_trials_costs_nothing(there: There) -> None:
-    with locking_machines(LockPolicy("mine"), here=False):
+    with lock_machines(LockPolicy("mine"), here=False):
         with trial():
             pass
         there.way.cut()
@@ -175,7 +175,7 @@ def test_a_connection_that_was_cut_between_trials_costs_nothing(there: There) ->
 
 
 def test_a_connection_that_is_cut_in_a_trial_costs_that(there: There) -> None:
-    with locking_machines(LockPolicy("mine"), here=False):
+    with lock_machines(LockPolicy("mine"), here=False):
         with trial():
             pass
         agents = []
@@ -197,7 +197,7 @@ def test_a_connection_that_is_cut_in_a_trial_costs_that(there: There) -> None:
 @pytest.mark.parametrize("which", [0, 1])
 def test_whichever_of_its_processes_is_killed_nothing_stays(there: There, which: int) -> None:
     """The trial's agent, or what starts those: the other one removes what the trial has started."""
-    with locking_machines(LockPolicy("mine"), here=False):
+    with lock_machines(LockPolicy("mine"), here=False):
         with trial():
             pass
         started: list[int] = []

@@ -24,7 +24,7 @@ from guestmark.platforms.qemu.boots import rank_kernel
 from guestmark.platforms.qemu.firmware import find_ovmf
 from guestmark.workloads.netboot import network
 from guestmark.workloads.netboot.dhcp import DhcpServer, Lease
-from guestmark.workloads.netboot.network import bound_port
+from guestmark.workloads.netboot.network import get_bound_port
 from tests.framework.known import known
 from tests.framework.processes import wait_until
 
@@ -49,7 +49,7 @@ def serving(folder: Path, listening: socket.socket, dhcp: socket.socket) -> Iter
     server.socket.close()
     server.socket = listening
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    url = f"http://{network.SERVER}:{bound_port(listening)}/{FILE}"
+    url = f"http://{network.SERVER}:{get_bound_port(listening)}/{FILE}"
     with DhcpServer(dhcp, Lease(network.SERVER, network.GUEST, network.PREFIX, url)):
         try:
             yield url

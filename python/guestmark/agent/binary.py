@@ -47,7 +47,7 @@ def start_host_agent(
     return process, Transport.of_process(process)
 
 
-def supervise_command(
+def build_supervise_command(
     command: Sequence[str],
     *,
     lifeline_fd: int,
@@ -87,7 +87,7 @@ def end_command_with_us(command: Sequence[str], *, grace_ms: int = 0) -> Iterato
     """
     theirs, ours = os.pipe()
     try:
-        yield supervise_command(command, lifeline_fd=theirs, grace_ms=grace_ms), theirs
+        yield build_supervise_command(command, lifeline_fd=theirs, grace_ms=grace_ms), theirs
     finally:
         os.close(theirs)
         os.close(ours)

@@ -129,7 +129,7 @@ class BulkCalls(Conversation):
         extent = wire.Extent(path=os.fsencode(path), length=length)
         return self._call(wire.CHECKSUM, extent, timeout_s)
 
-    def checksum_of_pattern(self, pattern: Pattern, size: int, *, timeout_s: float = 120.0) -> Checksum:
+    def compute_pattern_checksum(self, pattern: Pattern, size: int, *, timeout_s: float = 120.0) -> Checksum:
         """Returns what `checksum` would return for a file that `fill` wrote, computed from the pattern alone."""
         return self._call(wire.CHECKSUM_OF_PATTERN, wire.PatternExtent(pattern=pattern, size=size), timeout_s)
 

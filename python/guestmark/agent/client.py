@@ -68,7 +68,7 @@ def run_on_terminal(link: Link, call_id: int, program: wire.Exec, stdin_fd: int,
     request = frames.frame_request(
         call_id, wire.EXEC, structs.replace(program, pty=_read_terminal_size(stdout_fd))
     )
-    with _raw_mode(stdin_fd), _watch_resizes() as resized_fd:
+    with _set_raw_mode(stdin_fd), _watch_resizes() as resized_fd:
         link.send(request, time.monotonic() + _SEND_S)
         inputs: tuple[int, ...] = (stdin_fd, resized_fd)
         while True:
@@ -146,7 +146,7 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def _raw_mode(fd: int) -> Iterator[None]:
+def _set_raw_mode(fd: int) -> Iterator[None]:
     """Puts a terminal into raw mode; does nothing if it is not a terminal."""
     if not os.isatty(fd):
         yield

@@ -155,7 +155,7 @@ class Conversation:
             now = time.monotonic()
             self._link.send(frames.frame_request(self._next_id, wire.LEAVE, None), now + _SEND_S)
             following = type(self)(self._link, own_clock=self._own_clock, follows=True)
-            following._await_greeting(math.inf, patience_until=now + patience_s)
+            following._wait_for_greeting(math.inf, patience_until=now + patience_s)
         self._closed = "was left"
         return following
 
@@ -165,7 +165,7 @@ class Conversation:
         Raises `AgentError` if the agent speaks another protocol.
         """
         if self._hello is None:
-            self._await_greeting(time.monotonic() + timeout_s)
+            self._wait_for_greeting(time.monotonic() + timeout_s)
             assert self._hello is not None
             return self._hello
         return self._call(wire.HELLO, None, timeout_s)
@@ -224,7 +224,7 @@ class Conversation:
         if self._hello is None:
             self.hello(timeout_s)
 
-    def _await_greeting(self, deadline: float, *, patience_until: float = math.inf) -> None:
+    def _wait_for_greeting(self, deadline: float, *, patience_until: float = math.inf) -> None:
         """Waits for the greeting. If it has not come by `patience_until`, that is no error."""
         begun = time.monotonic()
         with ConversationGuard(self, "hello"):
@@ -273,7 +273,7 @@ class Conversation:
             self._sent_ns = self._ahead.sent_ns
             if claimed is None:
                 self._next_id += 1
-                feed = self._frame_parts(call_id, call.name, asked, data if streaming else None)
+                feed = self._iterate_frame_parts(call_id, call.name, asked, data if streaming else None)
                 self._sent_ns = time.monotonic_ns()
             while True:
                 reply = self._receive_reply(call_id, deadline, feed)
@@ -290,7 +290,7 @@ class Conversation:
                     # The call was made ahead while somebody else had the lock, so it is made again.
                     claimed, call_id = None, self._next_id
                     self._next_id += 1
-                    feed = self._frame_parts(call_id, call.name, asked, None)
+                    feed = self._iterate_frame_parts(call_id, call.name, asked, None)
                     self._sent_ns = time.monotonic_ns()
                     continue
                 assert reply.ok is not UNSET
@@ -313,7 +313,7 @@ class Conversation:
             self._link.finish_sending(deadline)
 
     @staticmethod
-    def _frame_parts(
+    def _iterate_frame_parts(
         call_id: int, name: str, asked: bytes, data: bytes | Iterable[bytes] | None
     ) -> Iterator[bytes]:
         first = frames.frame_call(call_id, asked)

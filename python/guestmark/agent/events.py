@@ -38,18 +38,18 @@ class EventReader(Generic[E]):
             output = self._program.output[self._at :].decode(errors="replace").strip()
             raise WorkloadError(f"{self._subject} cannot be measured: {output or 'the program ended'}")
         body = self._at + _HEADER
-        end = body + self._frame_length()
+        end = body + self._read_frame_length()
         event = msgspec.msgpack.decode(bytes(self._program.output[body:end]), type=self._event)
         self._at = end
         return event
 
-    def _frame_length(self) -> int:
+    def _read_frame_length(self) -> int:
         return int.from_bytes(self._program.output[self._at : self._at + _HEADER], "little")
 
     def _is_complete(self) -> bool:
         received = len(self._program.output) - self._at
         # A length beyond that of any frame is the beginning of an error message.
-        return received >= _HEADER and self._frame_length() <= min(received - _HEADER, _LONGEST_FRAME)
+        return received >= _HEADER and self._read_frame_length() <= min(received - _HEADER, _LONGEST_FRAME)
 
 
 def frame_message(message: msgspec.Struct) -> bytes:

@@ -138,7 +138,7 @@ class Link:
         # poll() reports an error on a pipe without a reader at once, so the pipe is polled only while something is left
         # to write.
         events = {read_fd: select.POLLIN, **dict.fromkeys(wake_fds, select.POLLIN)}
-        if self._sendable_part():
+        if self._limit_to_sendable():
             events[write_fd] = events.get(write_fd, 0) | select.POLLOUT
         poller = select.poll()
         for fd, wanted in events.items():
@@ -149,7 +149,7 @@ class Link:
             return False
         return any(fd in ready for fd in wake_fds)
 
-    def _sendable_part(self) -> memoryview:
+    def _limit_to_sendable(self) -> memoryview:
         """Returns the part of the current frame that the window lets pass."""
         if self.window is None:
             return self._outgoing
@@ -157,7 +157,7 @@ class Link:
 
     def _write_some(self) -> bool:
         """Writes what the other side accepts now; returns whether it accepted anything."""
-        part = self._sendable_part()
+        part = self._limit_to_sendable()
         if not part:
             return False
         try:

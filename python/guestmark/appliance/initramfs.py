@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 from types import MappingProxyType
 
 from guestmark.appliance.modules import ModuleTree
-from guestmark.appliance.paths import cache_directory, file_identity, put_into_cache
+from guestmark.appliance.paths import compute_file_identity, locate_cache, put_into_cache
 
 NO_PROGRAMS: Mapping[str, Path | bytes] = MappingProxyType({})
 
@@ -71,10 +71,12 @@ def build_initramfs(
     """
     key = hashlib.sha256(repr(wanted).encode())
     for path in (agent, *((modules / "modules.order", modules / "modules.builtin") if modules else ())):
-        key.update(f"{path}{file_identity(path)}".encode())
+        key.update(f"{path}{compute_file_identity(path)}".encode())
     for name, content in programs.items():
-        key.update(f"{name}{file_identity(content) if isinstance(content, Path) else content!r}".encode())
-    directory = cache_directory() / "initramfs"
+        key.update(
+            f"{name}{compute_file_identity(content) if isinstance(content, Path) else content!r}".encode()
+        )
+    directory = locate_cache() / "initramfs"
     directory.mkdir(exist_ok=True)
     target = directory / f"{key.hexdigest()[:20]}.cpio"
     if target.exists():

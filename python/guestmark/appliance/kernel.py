@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from guestmark.appliance import bzimage, deb
-from guestmark.appliance.paths import cache_directory, put_into_cache
+from guestmark.appliance.paths import locate_cache, put_into_cache
 from guestmark.core.architectures import Architecture, find_host_architecture
 from guestmark.core.distribution import install_hint
 from guestmark.core.errors import GuestmarkError
@@ -95,7 +95,7 @@ def find_by_release(release: str) -> Path | None:
 
 def list_images() -> list[Path]:
     """Returns the images of the kernels that are on this host already, fetched ones first, without reading them."""
-    fetched = sorted(mark.parent / "vmlinuz" for mark in _kernel_cache().glob("*/complete"))
+    fetched = sorted(mark.parent / "vmlinuz" for mark in _locate_kernel_cache().glob("*/complete"))
     return [*fetched, *sorted(image for _, image, _ in find_installed())]
 
 
@@ -118,7 +118,7 @@ def _find_kernel(wanted: str, notify: Notify, rank: Rank) -> Kernel:
 
 def _find_cached() -> Iterator[Kernel]:
     """Yields kernels that were fetched, the newest first."""
-    root = _kernel_cache()
+    root = _locate_kernel_cache()
     for directory in sorted(root.glob("*/complete"), key=lambda mark: mark.stat().st_mtime, reverse=True):
         release = directory.parent.name
         image = directory.parent / "vmlinuz"
@@ -130,7 +130,7 @@ def _find_cached() -> Iterator[Kernel]:
 def _find_readable() -> Iterator[Kernel]:
     """Yields the distribution's kernels in /boot that this user may read, with their modules, the newest first."""
     readable = {
-        (_version_key(release), release): (image, modules)
+        (_make_version_key(release), release): (image, modules)
         for release, image, modules in find_installed()
         if os.access(image, os.R_OK)
     }
@@ -177,8 +177,8 @@ def _fetch_kernel(notify: Notify) -> Kernel:
         raise _explain_no_kernel()
     notify("fetching the distribution's kernel for guests (about 70 MB, once)")
     with _make_scratch() as scratch:
-        apt = _apt_with_lists(scratch, notify)
-        packages = _kernel_packages(apt)
+        apt = _build_apt_command(scratch, notify)
+        packages = _list_kernel_packages(apt)
         with supervision() as supervised:
             done = subprocess.run(
                 [*supervised.before, *apt, "download", *packages],
@@ -201,7 +201,7 @@ def _fetch_kernel(notify: Notify) -> Kernel:
 
 @contextlib.contextmanager
 def _make_scratch() -> Iterator[Path]:
-    with scratch_directory("packages", _kernel_cache()) as path:
+    with scratch_directory("packages", _locate_kernel_cache()) as path:
         yield path
 
 
@@ -219,7 +219,7 @@ def _keep_kernel(archives: Sequence[Path], scratch: Path, origin: str) -> Kernel
             hint="give the package of that architecture",
         ) from error
     release = image.name.partition("-")[2]
-    target, staged = _kernel_cache() / release, scratch / "staged"
+    target, staged = _locate_kernel_cache() / release, scratch / "staged"
     staged.mkdir()
     image.rename(staged / "vmlinuz")
     modules.rename(staged / "modules")
@@ -236,7 +236,7 @@ def _keep_kernel(archives: Sequence[Path], scratch: Path, origin: str) -> Kernel
     return _add_elf(release, target / "vmlinuz", target / "modules", origin)
 
 
-def _apt_with_lists(scratch: Path, notify: Notify) -> list[str]:
+def _build_apt_command(scratch: Path, notify: Notify) -> list[str]:
     """Returns the apt-get command to use: with the system's package lists, or with lists of its own."""
     if _run_apt_cache("show", _name_metapackage()).returncode == 0:
         return ["apt-get"]
@@ -267,7 +267,7 @@ def _name_metapackage() -> str:
     return "linux-image-generic" if ubuntu else f"linux-image-{architecture}"
 
 
-def _kernel_packages(apt: list[str]) -> list[str]:
+def _list_kernel_packages(apt: list[str]) -> list[str]:
     """Returns the versioned packages of the distribution's metapackage: the image and, if separate, its modules."""
     metapackage = _name_metapackage()
     images = _list_dependencies(apt, metapackage, r"linux-image-\d")
@@ -342,7 +342,7 @@ def _add_elf(release: str, image: Path, modules: Path | None, origin: str) -> Ke
         if stream.read(4) == b"\x7fELF":
             return Kernel(release, image, image, modules, origin)
     stamp = image.stat()
-    elf = _kernel_cache() / f"vmlinux-{release}-{stamp.st_size}-{stamp.st_mtime_ns}"
+    elf = _locate_kernel_cache() / f"vmlinux-{release}-{stamp.st_size}-{stamp.st_mtime_ns}"
     # This file remembers that the image contains no directly bootable kernel.
     none = elf.with_name(elf.name + ".none")
     if not elf.exists() and not none.exists():
@@ -366,20 +366,20 @@ def _find_modules_beside(image: Path, release: str) -> Path | None:
         image.parent / "lib" / "modules" / release,
         image.parent.parent / "lib" / "modules" / release,
         Path("/lib/modules") / release,
-        _kernel_cache() / release / "modules",
+        _locate_kernel_cache() / release / "modules",
     ):
         if candidate.is_dir() and (candidate.name != "modules" or (candidate / "kernel").is_dir()):
             return candidate
     return None
 
 
-def _kernel_cache() -> Path:
-    path = cache_directory() / "kernels"
+def _locate_kernel_cache() -> Path:
+    path = locate_cache() / "kernels"
     path.mkdir(exist_ok=True)
     return path
 
 
-def _version_key(release: str) -> tuple[int, ...]:
+def _make_version_key(release: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", release))
 
 

@@ -39,7 +39,7 @@ class ModuleTree:
         dep = directory / "modules.dep"
         builtin_file = directory / "modules.builtin"
         builtin = frozenset(
-            _module_name(Path(line))
+            _normalize_module_name(Path(line))
             for line in (builtin_file.read_text().splitlines() if builtin_file.exists() else ())
         )
         files: dict[str, Path] = {}
@@ -47,13 +47,13 @@ class ModuleTree:
         if dep.exists() and dep.stat().st_size:
             for line in dep.read_text().splitlines():
                 path, _, needs = line.partition(":")
-                name = _module_name(Path(path))
+                name = _normalize_module_name(Path(path))
                 files[name] = directory / path
                 # depmod lists the closure, nearest first; loading wants the farthest first.
-                dependencies[name] = tuple(_module_name(Path(need)) for need in needs.split())
+                dependencies[name] = tuple(_normalize_module_name(Path(need)) for need in needs.split())
         else:
             for path_found in sorted((directory / "kernel").rglob("*.ko*")):
-                files[_module_name(path_found)] = path_found
+                files[_normalize_module_name(path_found)] = path_found
         return cls(directory, files, dependencies, builtin)
 
     def has_module(self, name: str) -> bool:
@@ -132,7 +132,7 @@ def _read_dependencies(content: bytes) -> tuple[str, ...]:
     return tuple(name.replace("-", "_") for name in value.split(",") if name)
 
 
-def _module_name(path: Path) -> str:
+def _normalize_module_name(path: Path) -> str:
     name = path.name
     for suffix in sorted(_SUFFIXES, key=len, reverse=True):
         name = name.removesuffix(suffix)

@@ -11,7 +11,7 @@ from guestmark.core.home import find_cache_home
 from guestmark.core.temporary import replace_file
 
 
-def cache_directory() -> Path:
+def locate_cache() -> Path:
     """Returns `$XDG_CACHE_HOME/guestmark` (default `~/.cache/guestmark`); makes it if it does not exist.
 
     If that is not writable, as in a read-only or missing home, returns a directory of this user's in the temporary one.
@@ -21,8 +21,8 @@ def cache_directory() -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError:
-        return _temporary_cache(path)
-    return path if os.access(path, os.W_OK | os.X_OK) else _temporary_cache(path)
+        return _make_temporary_cache(path)
+    return path if os.access(path, os.W_OK | os.X_OK) else _make_temporary_cache(path)
 
 
 def put_into_cache(target: Path, content: bytes, what: str) -> None:
@@ -37,20 +37,20 @@ def put_into_cache(target: Path, content: bytes, what: str) -> None:
         ) from error
 
 
-def _temporary_cache(wanted: Path) -> Path:
+def _make_temporary_cache(wanted: Path) -> Path:
     path = temporary_directory() / f"guestmark-cache-{os.getuid()}"
     try:
         path.mkdir(mode=0o700, exist_ok=True)
         found = path.lstat()
     except OSError as error:
-        raise _no_cache(wanted, str(path), error.strerror or str(error)) from error
+        raise _make_cache_error(wanted, str(path), error.strerror or str(error)) from error
     # This user executes files from there, so nobody else may be able to put any.
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise _no_cache(wanted, str(path), "it is somebody else's")
+        raise _make_cache_error(wanted, str(path), "it is somebody else's")
     return path
 
 
-def _no_cache(wanted: Path, path: str, reason: str) -> GuestmarkError:
+def _make_cache_error(wanted: Path, path: str, reason: str) -> GuestmarkError:
     return GuestmarkError(
         f"neither {wanted} nor {path} can be written to: {reason}",
         hint="name a directory of yours for the cache: XDG_CACHE_HOME=DIRECTORY guestmark …",
@@ -67,7 +67,7 @@ def temporary_directory() -> Path:
     return path
 
 
-def scratch_parent() -> Path:
+def choose_scratch_parent() -> Path:
     """Returns the parent of machines' scratch directories: the session's runtime directory, else the temporary one."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and runtime.startswith("/") and os.access(runtime, os.W_OK):
@@ -87,14 +87,14 @@ class FileCache(Generic[T]):
 
     def look_up(self, path: Path, *depends_on: Path) -> T:
         """Returns `look(path)`; `depends_on` are the files that decide the result (none: the path itself)."""
-        stamps = tuple(file_identity(file) for file in depends_on or (path,))
+        stamps = tuple(compute_file_identity(file) for file in depends_on or (path,))
         known = self._found.get(path)
         if known is None or known[0] != stamps:
             known = self._found[path] = (stamps, self._look(path))
         return known[1]
 
 
-def file_identity(path: Path) -> str:
+def compute_file_identity(path: Path) -> str:
     """Returns a text that changes whenever the file does; empty if there is no file."""
     try:
         stamp = path.stat()

@@ -84,10 +84,10 @@ def find_candidates(kind: Candidates, parameters: Mapping[str, Any], incomplete:
 
 def _list_machines() -> list[str]:
     """Lists the user's own machines by name; nothing if one of their files is wrong."""
-    from guestmark.platforms.own.store import definitions
+    from guestmark.platforms.own.store import load_definitions
 
     try:
-        return sorted(definitions())
+        return sorted(load_definitions())
     except GuestmarkError:
         return []
 

@@ -18,7 +18,7 @@ from guestmark.core.errors import ExitStatus
 from guestmark.core.findings import FailedRuns
 from guestmark.core.gate import add_gates, check_proofs
 from guestmark.core.model import LeftOut, Plan, RunState, TrialStatus
-from guestmark.disks.scratch import scratch_store
+from guestmark.disks.scratch import get_scratch_store
 from guestmark.engine import preflight, quiet_host, run
 from guestmark.engine.audience import Audience
 from guestmark.engine.clock import start_process_clock
@@ -116,13 +116,13 @@ def _observe_measuring(outputs: Outputs) -> Iterator[Observer]:
     # What was loaded until now stays for good, so collections need not look at it.
     gc.freeze()
     gc.enable()
-    scratch_store().keep = outputs.keep
+    get_scratch_store().keep = outputs.keep
     try:
         with nullcontext(SilentObserver()) if outputs.quiet else _choose_observer(outputs) as observer:
             yield observer
     finally:
         gc.disable()
-        for path in scratch_store().left if outputs.keep else ():
+        for path in get_scratch_store().left if outputs.keep else ():
             say(f"kept for you to inspect and remove: {path}")
 
 

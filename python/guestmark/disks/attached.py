@@ -271,10 +271,12 @@ def attach_on_host(specs: Sequence[DiskSpec]) -> Iterator[tuple[AttachedDisk, ..
         yield ()
         return
     with make_images(specs, formatted=False) as made:
-        yield tuple(AttachedDisk(image.spec, image, directory=_host_directory(image)) for image in made)
+        yield tuple(
+            AttachedDisk(image.spec, image, directory=_choose_host_directory(image)) for image in made
+        )
 
 
-def _host_directory(image: Image) -> str:
+def _choose_host_directory(image: Image) -> str:
     """Return the host path of a target: the directory itself, or the one next to its image where that is mounted."""
     if image.spec.loop:
         return str(image.path.parent / "mounted")
@@ -288,10 +290,10 @@ def find_device(agent: Agent, spec: DiskSpec, index: int, serial: str = "") -> s
     `serial` defaults to the disk's name. Raises `MachineError` when the disk has not appeared in time.
     """
     if not spec.bus.serial:
-        return spec.bus.device_at(index)
+        return spec.bus.locate_device(index)
     deadline = time.monotonic() + _APPEAR_S
     # Disks may appear in another order than they were attached in, so each is asked for its serial number.
-    candidates = [spec.bus.device_at(position) for position in range(_MOST_DISKS)]
+    candidates = [spec.bus.locate_device(position) for position in range(_MOST_DISKS)]
     while True:
         for device in candidates:
             if _read_serial(agent, f"/sys/block/{device.removeprefix('/dev/')}/{spec.bus.serial}") == (

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from guestmark.agent.binary import supervise_command
+from guestmark.agent.binary import build_supervise_command
 from guestmark.agent.confinement import BUILDER
 from guestmark.core.cause import Speaker, classify_message
 from guestmark.core.distribution import install_hint
@@ -102,7 +102,7 @@ def serve_image(
     # The supervisor ends the server when the lifeline closes, which the kernel does even after SIGKILL.
     daemon, lifeline = _start_server(command)
     try:
-        _await_server(daemon, ready, what, hint)
+        _wait_for_server(daemon, ready, what, hint)
         yield daemon.kill
     finally:
         os.close(lifeline)
@@ -133,7 +133,7 @@ def _start_server(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]
     held = keeper().handles
     try:
         daemon = subprocess.Popen(
-            supervise_command(command, lifeline_fd=theirs, hold=held),
+            build_supervise_command(command, lifeline_fd=theirs, hold=held),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -150,7 +150,9 @@ def _start_server(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]
     return daemon, ours
 
 
-def _await_server(daemon: subprocess.Popen[bytes], ready: Callable[[], bool], what: str, hint: str) -> None:
+def _wait_for_server(
+    daemon: subprocess.Popen[bytes], ready: Callable[[], bool], what: str, hint: str
+) -> None:
     deadline = time.monotonic() + _READY_S
     while not ready():
         if daemon.poll() is not None:

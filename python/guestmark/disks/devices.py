@@ -23,7 +23,7 @@ from pathlib import Path
 
 from guestmark.core.errors import GuestmarkError, UsageError
 from guestmark.disks import daemon
-from guestmark.setting.location import device_number, device_size
+from guestmark.setting.location import read_device_number, read_device_size
 
 _HALF = 8  # bytes of a UUID
 # The devices that this process has taken, each with the socket that tells other processes so.
@@ -32,7 +32,7 @@ _taken: dict[str, socket.socket] = {}
 
 def check_device(path: str) -> None:
     """Raises `UsageError` for a device that is in use, has a signature on it, or cannot be written."""
-    device_size(path)
+    read_device_size(path)
     # O_EXCL fails for a block device that the kernel itself has in use: mounted, or part of a volume or an array.
     try:
         os.close(os.open(path, os.O_RDWR | os.O_EXCL | os.O_CLOEXEC))
@@ -109,7 +109,7 @@ def _claim_device(path: str) -> socket.socket:
     # every user may write.
     claim = socket.socket(socket.AF_UNIX)
     try:
-        claim.bind(f"\0guestmark-device-{device_number(path)}")
+        claim.bind(f"\0guestmark-device-{read_device_number(path)}")
     except OSError as error:
         claim.close()
         raise UsageError(

@@ -23,7 +23,7 @@ from guestmark.core.errors import AttestationError, MachineError, WorkloadError
 from guestmark.disks import daemon, devices, packed, sparse
 from guestmark.disks.daemon import serve_over_nbd
 from guestmark.disks.logged import LoggedFiles, serve_logged
-from guestmark.disks.scratch import scratch_store
+from guestmark.disks.scratch import get_scratch_store
 from guestmark.disks.template import copy_template, format_fresh
 from guestmark.setting.disk import DiskSpec, Role
 from guestmark.setting.filesystem import Filesystem
@@ -119,7 +119,9 @@ class Image:
     def checksum(self) -> Checksum:
         """Return the digest of a source's bytes, computed once by an agent on the host."""
         if self.path not in _checksums:
-            _checksums[self.path] = scratch_store().start_agent().checksum(str(self.path), timeout_s=_FILL_S)
+            _checksums[self.path] = (
+                get_scratch_store().start_agent().checksum(str(self.path), timeout_s=_FILL_S)
+            )
         return _checksums[self.path]
 
     def check_filesystem(self) -> None:
@@ -180,8 +182,8 @@ def make_images(specs: Sequence[DiskSpec], *, formatted: bool = True) -> Iterato
                 with suppress(OSError):
                     image.allocation.wait()
         exports.close()
-        if scratch_store().keep and not whole:
-            scratch_store().left += directories
+        if get_scratch_store().keep and not whole:
+            get_scratch_store().left += directories
         else:
             for directory in directories:
                 shutil.rmtree(directory, ignore_errors=True)
@@ -205,7 +207,7 @@ def _make_image(spec: DiskSpec, directories: list[Path], exports: ExitStack, *, 
 
 
 def _make_trial_directory(spec: DiskSpec, directories: list[Path]) -> Path:
-    parent = scratch_store().directory(spec.location)
+    parent = get_scratch_store().directory(spec.location)
     # The parent belongs to this process alone, so a counter makes the name unique.
     path = parent / f"guestmark-trial-{next(_number)}"
     path.mkdir(0o700)
@@ -248,7 +250,7 @@ def _format_device(spec: DiskSpec) -> Image:
 
 def _make_overlay(spec: DiskSpec, path: Path) -> bool:
     """Make an empty image on top of a copy of the template, whose full path it names; return whether that existed."""
-    base = _backing_path(path)
+    base = _locate_backing_file(path)
     was_there = copy_template(spec, base)
     daemon.run_program(
         "qemu-img", "create", "-q", "-f", "qcow2", "-b", str(base), "-F", "qcow2", str(path), writable=[path.parent]
@@ -256,7 +258,7 @@ def _make_overlay(spec: DiskSpec, path: Path) -> bool:
     return was_there
 
 
-def _backing_path(path: Path) -> Path:
+def _locate_backing_file(path: Path) -> Path:
     """Return the path of the image that an overlay is based on."""
     return path.with_name(f"under-{path.name}")
 
@@ -266,7 +268,7 @@ def _log_writes(image: Image, exports: ExitStack) -> Image:
     image = image.finish_allocation()
     below = image.path.with_name(f"below-{image.path.name}")
     image.path.rename(below)
-    under = _backing_path(image.path) if image.spec.level(BACKING) else None
+    under = _locate_backing_file(image.path) if image.spec.level(BACKING) else None
     files = LoggedFiles(
         image.path.with_name(f"base-{image.path.name}"), image.path.with_name("writes.log"), below, under
     )
@@ -306,7 +308,7 @@ def _share_image(spec: DiskSpec, shape: tuple[object, ...], make: Callable[[Path
     path = _sources.get(key)
     was_there = path is not None and path.exists()
     if path is None or not was_there:
-        parent = scratch_store().directory(spec.location)
+        parent = get_scratch_store().directory(spec.location)
         path = parent / f"source-{next(_number)}.raw"
         # Sources may be copies of the user's files: no other user may read them.
         path.touch(0o600)
@@ -320,7 +322,7 @@ def _share_image(spec: DiskSpec, shape: tuple[object, ...], make: Callable[[Path
 
 
 def _fill_source(spec: DiskSpec, path: Path, size: int) -> None:
-    agent = scratch_store().start_agent()
+    agent = get_scratch_store().start_agent()
     kind, _, name = spec.content.partition(":")
     try:
         if kind == "file":
@@ -371,7 +373,7 @@ def read_past_guest(image: Path, name: str) -> Checksum:
         drain.start()
         try:
             found = (
-                scratch_store()
+                get_scratch_store()
                 .start_agent()
                 .checksum(f"/proc/{os.getpid()}/fd/{read_end}", timeout_s=_READ_S)
             )

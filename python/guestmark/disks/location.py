@@ -18,13 +18,13 @@ _DEVICE = "block device"
 _FALLBACK = "/var/tmp"
 
 
-def filesystem_type_at(directory: str, mounts: str | None = None) -> str:
+def read_filesystem_type(directory: str, mounts: str | None = None) -> str:
     """Return Linux's name for the type of the filesystem that holds the directory.
 
     `mounts` is the text of another machine's /proc/mounts; None stands for this host.
     """
     if mounts is None:
-        mount = stack.find_mount(_nearest_existing(Path(directory)))
+        mount = stack.find_mount(_find_nearest_existing(Path(directory)))
         return mount.kind if mount else ""
     best, kind = "", ""
     for line in mounts.splitlines():
@@ -43,10 +43,10 @@ def is_in_memory(directory: str, mounts: str | None = None) -> bool:
     """
     if mounts is None:
         return any(layer.loses is stack.Loses.MEMORY for layer in stack.list_layers(directory))
-    return filesystem_type_at(directory, mounts) in _IN_MEMORY
+    return read_filesystem_type(directory, mounts) in _IN_MEMORY
 
 
-def default_location(
+def choose_default_location(
     environment: Mapping[str, str] = os.environ,
     mounts: str | None = None,
     others: Sequence[str] | None = None,
@@ -55,7 +55,9 @@ def default_location(
 
     `others` are the directories tried after TMPDIR.
     """
-    known = (_FALLBACK, str(_nearest_existing(find_default_ledger().parent))) if others is None else others
+    known = (
+        (_FALLBACK, str(_find_nearest_existing(find_default_ledger().parent))) if others is None else others
+    )
     usable = [
         directory
         for name in (environment.get("TMPDIR", ""), *known)
@@ -78,7 +80,7 @@ def add_locations(cells: Sequence[Cell]) -> list[Cell]:
         beside = _may_have_directory(cell) and any(cell.compares_with(other) for other in compared)
         if beside or _lacks_location(cell):
             # All cells of a plan share one location, so that they are compared on the same disk.
-            found = found or default_location()
+            found = found or choose_default_location()
             level = SHARED_MEMORY if cell.platform.is_nested and not _has_logged_disk(cell) else found
             cell = replace(cell, factors={**cell.factors, LOCATION.name: level})  # noqa: PLW2901
         result.append(cell)
@@ -88,7 +90,7 @@ def add_locations(cells: Sequence[Cell]) -> list[Cell]:
 def describe_storage(cell: Cell, mounts: str | None) -> Storage:
     """Return where each disk of the cell lies; `mounts` is the text of another machine's mounts, None for this host."""
     kinds = {
-        disk.name: (disk.location, _DEVICE if disk.is_device else filesystem_type_at(disk.location, mounts))
+        disk.name: (disk.location, _DEVICE if disk.is_device else read_filesystem_type(disk.location, mounts))
         for disk in cell.view(Disks)
     }
     return Storage(
@@ -117,6 +119,6 @@ def _has_logged_disk(cell: Cell) -> bool:
     return any(disk.logged for disk in cell.view(Disks))
 
 
-def _nearest_existing(path: Path) -> Path:
+def _find_nearest_existing(path: Path) -> Path:
     """Return the directory, or its nearest ancestor that exists."""
     return next((folder for folder in (path, *path.parents) if folder.is_dir()), path)

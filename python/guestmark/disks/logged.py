@@ -69,7 +69,7 @@ def serve_logged(files: LoggedFiles, at: Path) -> Iterator[Callable[[], None]]:
         path.touch()
     try:
         with serve_image(
-            _server_command(files, at), lambda: _is_mounted(at), "the image cannot be logged", _HINT
+            _build_server_command(files, at), lambda: _is_mounted(at), "the image cannot be logged", _HINT
         ) as kill:
             yield kill
     finally:
@@ -172,7 +172,7 @@ def unmount_below(directory: Path) -> None:
             unmount(Path(mount.where))
 
 
-def _server_command(files: LoggedFiles, at: Path) -> list[str]:
+def _build_server_command(files: LoggedFiles, at: Path) -> list[str]:
     return [
         str(find_agent_binary()), SERVER, "--image", str(files.image), "--log", str(files.log), "--at", str(at),
         "--delay", str(_FLUSH_MS),

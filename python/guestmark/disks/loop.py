@@ -144,11 +144,11 @@ def mount_loop(agent: Agent, spec: DiskSpec, image: str, directory: str) -> str:
         raise AttestationError(
             f"direct I/O of {device} is not what was asked for: asked {asked}, found {is_there}"
         )
-    _have_flushes_sent(device)
+    _force_write_back(device)
     return device
 
 
-def _have_flushes_sent(device: str) -> None:
+def _force_write_back(device: str) -> None:
     """Have the kernel send flushes to a loop device, whose file has a cache.
 
     Who once said "write through" of a device with this number said it for good: since Linux 6.11 that outlasts its

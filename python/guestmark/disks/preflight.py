@@ -121,16 +121,19 @@ def explain_impossible_disk(cell: Cell) -> str:
     return ""
 
 
-def needed_bytes(trials: Sequence[tuple[Cell, Sequence[DiskSpec]]]) -> int:
+def count_needed_bytes(trials: Sequence[tuple[Cell, Sequence[DiskSpec]]]) -> int:
     """Return the most bytes that images take at any time: the largest target plus every source of the run."""
     targets = [
-        _occupied_bytes(cell, spec) for cell, specs in trials for spec in specs if spec.role is Role.TARGET
+        _count_occupied_bytes(cell, spec)
+        for cell, specs in trials
+        for spec in specs
+        if spec.role is Role.TARGET
     ]
     sources = {(spec.content, spec.size) for _, specs in trials for spec in specs if spec.role is Role.SOURCE}
     return max(targets, default=0) + sum(size for _, size in sources)
 
 
-def _occupied_bytes(cell: Cell, spec: DiskSpec) -> int:
+def _count_occupied_bytes(cell: Cell, spec: DiskSpec) -> int:
     """Return the bytes that a target takes at the end: for a sparse image what is written to it, if that is known."""
     tables = spec.format.growth
     moved = count_moved_bytes(cell)
@@ -140,7 +143,7 @@ def _occupied_bytes(cell: Cell, spec: DiskSpec) -> int:
     return round(min(spec.size, written) * tables)
 
 
-def free_bytes(location: str) -> int:
+def count_free_bytes(location: str) -> int:
     """Return the bytes that can be written there; a filesystem in memory is also limited by free memory."""
     stats = os.statvfs(location)
     # A filesystem without a size of its own, such as ramfs, reports 0.
@@ -171,7 +174,7 @@ def _check_room(location: str, trials: Sequence[tuple[Cell, Sequence[DiskSpec]]]
             f"there is no directory {location} for the images",
             hint="choose another one with --set location=DIRECTORY",
         )
-    needed, free = needed_bytes(trials), free_bytes(location)
+    needed, free = count_needed_bytes(trials), count_free_bytes(location)
     if needed > free:
         raise UsageError(
             f"{location} is too small: the plan's images take up to {needed / 1e9:.1f} GB, "

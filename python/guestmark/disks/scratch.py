@@ -95,6 +95,6 @@ class Store:
 _store = Store()
 
 
-def scratch_store() -> Store:
+def get_scratch_store() -> Store:
     """Return the store of this process."""
     return _store

@@ -23,7 +23,7 @@ def copy_file(source: Path, target: Path) -> None:
 
 def copy_data(read: int, write: int) -> None:
     """Copy everything that is not a hole to the same offsets."""
-    for start, end in data_ranges(read, os.fstat(read).st_size):
+    for start, end in iterate_data_ranges(read, os.fstat(read).st_size):
         _copy_range(read, write, start, end)
 
 
@@ -55,7 +55,7 @@ def _copy_owner(source: Path, target: Path) -> None:
     target.chmod(status.st_mode & 0o7777)
 
 
-def data_ranges(fd: int, size: int) -> Iterator[tuple[int, int]]:
+def iterate_data_ranges(fd: int, size: int) -> Iterator[tuple[int, int]]:
     """Yield the parts of a file that are not holes, as start and end offsets."""
     start = 0
     while start < size:
@@ -82,7 +82,7 @@ def write_holes(path: Path) -> None:
         size = os.fstat(file.fileno()).st_size
         position = 0
         # The extra range at the end makes the loop fill the hole after the last data.
-        for start, end in [*data_ranges(file.fileno(), size), (size, size)]:
+        for start, end in [*iterate_data_ranges(file.fileno(), size), (size, size)]:
             while position < start:
                 position += os.pwrite(file.fileno(), _ZEROES[: start - position], position)
             position = end

@@ -29,7 +29,7 @@ from pathlib import Path
 from guestmark.core import procfs
 from guestmark.core.machine_facts import Mount, read_mounts
 from guestmark.core.temporary import scratch_directory
-from guestmark.setting.location import device_number
+from guestmark.setting.location import read_device_number
 
 _IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
 # Filesystems of the kernel on block devices, whose fsync flushes the device. All others are served by something else.
@@ -86,11 +86,11 @@ def list_layers(path: str | Path) -> list[Layer]:
     A path that does not exist yet stands for its nearest ancestor that does.
     """
     found = Path(os.path.realpath(path))
-    if device := device_number(str(found)):
-        return list(layers_below_device(device))
+    if device := read_device_number(str(found)):
+        return list(list_layers_below_device(device))
     while not found.exists():
         found = found.parent
-    return list(_layers_below_file(str(found), _DEEPEST))
+    return list(_list_layers_below_file(str(found), _DEEPEST))
 
 
 def find_volatile(found: list[Layer]) -> Layer | None:
@@ -116,15 +116,15 @@ def find_mount(path: str | Path) -> Mount | None:
     return next((mount for mount in read_mounts("self") if mount.number == number), None)
 
 
-def _layers_below_file(path: str, depth: int) -> Iterator[Layer]:
+def _list_layers_below_file(path: str, depth: int) -> Iterator[Layer]:
     mount = find_mount(path)
     if mount is None or depth == 0:
         yield Layer(path, Loses.UNKNOWN, "its mount is not known")
         return
-    yield from _layers_below_mount(mount, path, depth)
+    yield from _list_layers_below_mount(mount, path, depth)
 
 
-def _layers_below_mount(mount: Mount, path: str, depth: int) -> Iterator[Layer]:
+def _list_layers_below_mount(mount: Mount, path: str, depth: int) -> Iterator[Layer]:
     """Yield the layers below a mount; `path` is a file or directory on it, empty if only the filesystem is known."""
     layer = _describe_filesystem(mount)
     yield layer
@@ -133,34 +133,36 @@ def _layers_below_mount(mount: Mount, path: str, depth: int) -> Iterator[Layer]:
     if mount.kind == "overlay":
         upper = _find_upper_directory(mount, path) if path else ""
         if upper:
-            yield from _layers_below_file(upper, depth - 1)
+            yield from _list_layers_below_file(upper, depth - 1)
         else:
             yield Layer("its upper directory", Loses.UNKNOWN, "it cannot be found from here")
     elif mount.kind != "zfs":
         numbers = _list_btrfs_devices(path or mount.where) if mount.kind == "btrfs" else [mount.device]
         for number in numbers or [""]:
-            yield from layers_below_device(number, depth - 1)
-        yield from _layers_below_journal(mount, depth - 1)
+            yield from list_layers_below_device(number, depth - 1)
+        yield from _list_layers_below_journal(mount, depth - 1)
     else:
         yield Layer(mount.source, Loses.UNKNOWN, "the devices of a ZFS pool are not followed")
 
 
-def _layers_below_journal(mount: Mount, depth: int) -> Iterator[Layer]:
+def _list_layers_below_journal(mount: Mount, depth: int) -> Iterator[Layer]:
     """Yield the layers of a filesystem's further devices: its journal, its log, its realtime data."""
     if mount.kind in _WITH_JBD2:
-        yield from _layers_below_jbd2(mount, depth)
+        yield from _list_layers_below_jbd2(mount, depth)
         return
     for option in mount.options:
         name, _, value = option.partition("=")
         if name in _FURTHER_DEVICES:
-            found = device_number(value) or _read_line(Path("/sys/class/block") / Path(value).name / "dev")
-            yield from layers_below_device(found, depth)
+            found = read_device_number(value) or _read_line(
+                Path("/sys/class/block") / Path(value).name / "dev"
+            )
+            yield from list_layers_below_device(found, depth)
         elif name == _JOURNAL_NUMBER:
             number = int(value, 16)
-            yield from layers_below_device(f"{os.major(number)}:{os.minor(number)}", depth)
+            yield from list_layers_below_device(f"{os.major(number)}:{os.minor(number)}", depth)
 
 
-def _layers_below_jbd2(mount: Mount, depth: int) -> Iterator[Layer]:
+def _list_layers_below_jbd2(mount: Mount, depth: int) -> Iterator[Layer]:
     """Yield the layers of a journal on a separate device, which the journal's thread is named after.
 
     `jbd2/sda1-8` is the thread of a journal inside the filesystem, `jbd2/sdb1` that of one on another device.
@@ -174,7 +176,7 @@ def _layers_below_jbd2(mount: Mount, depth: int) -> Iterator[Layer]:
     if not thread:
         yield Layer(f"the journal of {mount.where}", Loses.UNKNOWN, "its device cannot be seen from here")
     elif not thread.startswith(f"{device}-") and not (cut and f"{device}-".startswith(thread)):
-        yield from layers_below_device(_read_line(Path("/sys/class/block") / thread / "dev"), depth)
+        yield from list_layers_below_device(_read_line(Path("/sys/class/block") / thread / "dev"), depth)
 
 
 def _describe_filesystem(mount: Mount) -> Layer:
@@ -257,7 +259,7 @@ def _list_btrfs_devices(path: str) -> list[str]:
     return [number for entry in found if (number := _read_line(Path(os.path.realpath(entry)) / "dev"))]
 
 
-def layers_below_device(number: str, depth: int = _DEEPEST, sys: Path = Path("/sys")) -> Iterator[Layer]:
+def list_layers_below_device(number: str, depth: int = _DEEPEST, sys: Path = Path("/sys")) -> Iterator[Layer]:
     """Yield the layers from a block device down; `number` is `major:minor`, `sys` where sysfs is mounted."""
     folder = sys / "dev" / "block" / number
     if not number or not folder.exists():
@@ -271,13 +273,13 @@ def layers_below_device(number: str, depth: int = _DEEPEST, sys: Path = Path("/s
         yield Layer(folder.name, Loses.UNKNOWN, "too many layers")
         return
     if (folder / "loop").is_dir():
-        yield from _layers_below_loop(folder, number, depth)
+        yield from _list_layers_below_loop(folder, number, depth)
         return
     layer = _describe_block_device(folder)
     yield layer
     slaves = sorted((folder / "slaves").iterdir()) if (folder / "slaves").is_dir() else []
     for slave in slaves:
-        yield from layers_below_device(_read_line(Path(os.path.realpath(slave)) / "dev"), depth - 1, sys)
+        yield from list_layers_below_device(_read_line(Path(os.path.realpath(slave)) / "dev"), depth - 1, sys)
     if not slaves and layer.loses is Loses.NOTHING and _is_made_of_others(folder):
         yield Layer(f"what {layer.name} is made of", Loses.UNKNOWN, "sysfs names no device")
 
@@ -330,7 +332,7 @@ def _read_driver_caches(folder: Path) -> set[str]:
     return {_read_line(path) for path in own}
 
 
-def _layers_below_loop(folder: Path, number: str, depth: int) -> Iterator[Layer]:
+def _list_layers_below_loop(folder: Path, number: str, depth: int) -> Iterator[Layer]:
     """Yield the layers below the file of a loop device, which sysfs names as the attaching process saw it."""
     name, said = f"/dev/{folder.name}", _read_line(folder / "loop" / "backing_file")
     identity = _identify_loop_file(name, number)
@@ -346,14 +348,14 @@ def _layers_below_loop(folder: Path, number: str, depth: int) -> Iterator[Layer]
     with contextlib.suppress(OSError):
         status = os.stat(said)
         if (status.st_dev, status.st_ino) == identity:
-            yield from _layers_below_file(said, depth - 1)
+            yield from _list_layers_below_file(said, depth - 1)
             return
     on = f"{os.major(device)}:{os.minor(device)}"
     mount = _find_mount_of_device(on)
     if mount is not None and mount.kind not in {"overlay", "btrfs", "zfs"}:
-        yield from _layers_below_mount(mount, "", depth - 1)
+        yield from _list_layers_below_mount(mount, "", depth - 1)
     elif os.major(device):
-        yield from layers_below_device(on, depth - 1)
+        yield from list_layers_below_device(on, depth - 1)
     else:
         yield Layer(f"file {inode} on device {on}", Loses.UNKNOWN, "it is not where its name says")
 

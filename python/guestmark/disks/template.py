@@ -22,19 +22,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from guestmark.appliance.paths import cache_directory
+from guestmark.appliance.paths import locate_cache
 from guestmark.core.errors import AttestationError, MachineError
 from guestmark.core.keeper import keeper
 from guestmark.core.temporary import replace_file, scratch_directory
 from guestmark.core.units import format_size
 from guestmark.disks import daemon, devices, sparse
-from guestmark.disks.scratch import scratch_store
+from guestmark.disks.scratch import get_scratch_store
 from guestmark.setting.base import collect_options
 from guestmark.setting.disk import DiskSpec
 from guestmark.setting.drive import LOGICAL_BLOCK
 from guestmark.setting.filesystem import Filesystem
 from guestmark.setting.image import COMPRESSION, Format, Preallocation
-from guestmark.setting.location import DIRECTORY_BESIDE_DEVICE, device_size
+from guestmark.setting.location import DIRECTORY_BESIDE_DEVICE, read_device_size
 
 # The smallest block size of ext2 to ext4.
 _BLOCK = 1024
@@ -44,14 +44,14 @@ _PIECE = 4 << 20
 _KINDS = ((stat.S_ISDIR, "d"), (stat.S_ISREG, "-"), (stat.S_ISLNK, "l"))
 
 
-def tree_size(tree: Path) -> int:
+def measure_tree_size(tree: Path) -> int:
     """Return the bytes that the files of a tree occupy."""
     return sum(file.lstat().st_blocks for file in tree.rglob("*")) * 512
 
 
 def check_fits(tree: Path, spec: DiskSpec) -> None:
     """Raises `MachineError` when the files alone are larger than the disk."""
-    size = tree_size(tree)
+    size = measure_tree_size(tree)
     if size >= spec.size:
         raise MachineError(
             f"{size / 1e6:.0f} MB of prepared files do not fit on a disk of {format_size(spec.size)}",
@@ -68,7 +68,7 @@ def prepare_population(spec: DiskSpec, raw: Path) -> Iterator[tuple[str, ...]]:
     if not spec.tree:
         yield ()
     elif spec.filesystem.is_ext:
-        with _temporary_directory("tree", raw.parent) as marked:
+        with _make_temporary_directory("tree", raw.parent) as marked:
             sparse.copy_tree(Path(spec.tree), marked)
             for file in marked.rglob("*"):
                 if file.is_file() and not file.is_symlink():
@@ -78,7 +78,7 @@ def prepare_population(spec: DiskSpec, raw: Path) -> Iterator[tuple[str, ...]]:
     elif spec.filesystem is Filesystem.BTRFS:
         yield "--rootdir", spec.tree
     else:
-        with _temporary_directory("proto", raw.parent) as directory:
+        with _make_temporary_directory("proto", raw.parent) as directory:
             listing = directory / "prototype"
             listing.write_text(
                 "\n".join(["/", "0 0", *_make_prototype(Path(spec.tree), Path(spec.tree)), "$", ""])
@@ -87,7 +87,7 @@ def prepare_population(spec: DiskSpec, raw: Path) -> Iterator[tuple[str, ...]]:
 
 
 @contextmanager
-def _temporary_directory(name: str, parent: Path) -> Iterator[Path]:
+def _make_temporary_directory(name: str, parent: Path) -> Iterator[Path]:
     """Yield a directory that is removed at the end, even if this process is killed."""
     path = keeper().directory(name, parent.resolve())
     try:
@@ -100,7 +100,7 @@ def _replace_blocks(path: Path, old: bytes, new: bytes) -> None:
     """Overwrite every block of the file that equals `old` with `new`; holes stay holes."""
     with path.open("r+b") as file:
         size = file.seek(0, 2)
-        for start, end in list(sparse.data_ranges(file.fileno(), size)):
+        for start, end in list(sparse.iterate_data_ranges(file.fileno(), size)):
             for position in range(start - start % _BLOCK, end, _PIECE):
                 file.seek(position)
                 found = file.read(min(_PIECE, end - position))
@@ -178,7 +178,7 @@ def find_template(spec: DiskSpec) -> tuple[Path, bool]:
 
     Its name is the hash of everything that shapes it. `falloc` and `full` preallocation are applied to each copy.
     """
-    directory = cache_directory() / "disks"
+    directory = locate_cache() / "disks"
     directory.mkdir(exist_ok=True)
     target = directory / f"{_make_template_key(spec)}.{spec.format}"
     with contextlib.suppress(FileNotFoundError):
@@ -216,7 +216,7 @@ def _make_template_key(spec: DiskSpec) -> str:
         tools.append(daemon.find_program(spec.filesystem.maker))
     identities = [(tool, Path(tool).stat().st_size, Path(tool).stat().st_mtime_ns) for tool in tools]
     created = tuple(collect_options(spec, lambda factor: factor.create))
-    sectors = _sector_options(spec) if spec.filesystem is not Filesystem.NONE else ()
+    sectors = _build_sector_options(spec) if spec.filesystem is not Filesystem.NONE else ()
     shape = (spec.format, spec.size, spec.filesystem, (*sectors, *spec.mkfs_options), created, identities)
     # The leading number changes whenever templates are made in another way.
     parts = (5, *shape, spec.tree) if spec.tree else (4, *shape)
@@ -261,10 +261,10 @@ def format_fresh(spec: DiskSpec, device: Path) -> None:
     if spec.filesystem is not Filesystem.XFS:
         _run_maker(spec, device, known, device)
         return
-    with scratch_directory("xfs", scratch_store().directory(DIRECTORY_BESIDE_DEVICE)) as scratch:
+    with scratch_directory("xfs", get_scratch_store().directory(DIRECTORY_BESIDE_DEVICE)) as scratch:
         image = scratch / "image"
         image.touch()
-        os.truncate(image, device_size(str(device)))
+        os.truncate(image, read_device_size(str(device)))
         _run_maker(spec, image, known, image.parent)
         lay_on_device(image, device)
 
@@ -294,7 +294,7 @@ def _run_maker(spec: DiskSpec, raw: Path, populate: tuple[str, ...], writable: P
     if spec.filesystem.is_ext and "-E" not in spec.mkfs_options:
         # The kernel must not have anything left to initialise during the measurement.
         arguments += ("-E", "lazy_itable_init=0,lazy_journal_init=0")
-    arguments += _sector_options(spec)
+    arguments += _build_sector_options(spec)
     maker = spec.filesystem.maker
     try:
         daemon.run_program(maker, *arguments, *populate, *spec.mkfs_options, str(raw), writable=[writable])
@@ -306,7 +306,7 @@ def _run_maker(spec: DiskSpec, raw: Path, populate: tuple[str, ...], writable: P
         ) from error
 
 
-def _sector_options(spec: DiskSpec) -> tuple[str, ...]:
+def _build_sector_options(spec: DiskSpec) -> tuple[str, ...]:
     """Return the maker's option for sectors larger than those of an image file."""
     size, option = spec.level(LOGICAL_BLOCK) or _SECTOR, spec.filesystem.sector
     if size <= _SECTOR or not option or option.strip() in spec.mkfs_options:

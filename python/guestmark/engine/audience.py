@@ -67,7 +67,7 @@ def hold_machines(
     raises `InUseError` instead.
     """
     here = any(cell.platform.uses_this_host for cell in plan.cells)
-    with exclusive.locking_machines(exclusive.LockPolicy(name or plan.name, wait=wait, tell=tell), here=here):
+    with exclusive.lock_machines(exclusive.LockPolicy(name or plan.name, wait=wait, tell=tell), here=here):
         yield
 
 

@@ -137,7 +137,7 @@ def _split_command(command: str) -> list[str]:
 
 
 def _parse_json(data: bytes, budget: ReadBudget) -> tuple[SourceProgram, list[_Benchmark]]:
-    budget.charge_json(data)
+    budget.charge_encoded(data)
     document = json.loads(data)
     if isinstance(document, dict):
         for key, (program, take) in _JSON_PARSERS.items():
@@ -197,7 +197,7 @@ def _parse_xml(data: bytes, budget: ReadBudget) -> tuple[SourceProgram, list[_Be
     # Entities could name other files, or expand without end.
     if b"<!DOCTYPE" in data or b"<!ENTITY" in data:
         raise _UnknownFormatError("it declares entities, which results do not")
-    budget.charge(16 * data.count(b"<"))
+    budget.charge_amount(16 * data.count(b"<"))
     root = ET.fromstring(data)
     if root.tag != "PhoronixTestSuite":
         raise _UnknownFormatError("it is not a result of the Phoronix Test Suite")

@@ -15,12 +15,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from guestmark.appliance.paths import cache_directory, scratch_parent
+from guestmark.appliance.paths import choose_scratch_parent, locate_cache
 from guestmark.core import procfs
 from guestmark.core.keeper import is_in_use
 from guestmark.core.machine_facts import read_mounts
 from guestmark.core.registry import list_platform_names
-from guestmark.disks.location import default_location
+from guestmark.disks.location import choose_default_location
 from guestmark.disks.logged import unmount_below
 from guestmark.disks.processes import is_stopped, read_status
 from guestmark.platforms import confinement
@@ -194,8 +194,8 @@ def find_leftovers(more: Iterable[Path] = ()) -> list[Leftover]:
 
 def _list_directories(more: Iterable[Path]) -> Iterator[Path]:
     named = [
-        scratch_parent(),
-        Path(default_location()),
+        choose_scratch_parent(),
+        Path(choose_default_location()),
         find_memory_directory(),
         *more,
     ]
@@ -217,7 +217,7 @@ def _find_named(parent: Path) -> Iterator[Path]:
 
 def _find_unfinished_files() -> Iterator[Path]:
     with contextlib.suppress(OSError):
-        cache = cache_directory()
+        cache = locate_cache()
         for pattern in _UNFINISHED_PATTERNS:
             for path in cache.glob(pattern):
                 # The process that makes it holds a lock on it, which is checked later.

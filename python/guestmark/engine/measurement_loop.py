@@ -100,7 +100,7 @@ def run(
 @contextmanager
 def share_machines(cells: Iterable[Cell]) -> Iterator[None]:
     """Keep outer guests and templates of restored ones, which cells of one block share, until the block ends."""
-    started = [workloads.started_cell(cell) for cell in cells]
+    started = [workloads.choose_started_cell(cell) for cell in cells]
     restored = [cell for cell in started if cell.levels.get(START) is Start.RESTORED]
     nested = [cell for cell in started if cell.platform.is_nested and not cell.platform.is_elsewhere]
     with contextlib.ExitStack() as stack:
@@ -543,7 +543,7 @@ class MeasurementLoop:
         iterations = count_iterations(self._plan, cell, block, self._trials)
         warmups = count_warmups(self._plan, cell, self._list_own_trials(), self._warm)
         slot = TrialSlot(cell, block, order, iterations, warmups, self._find_left_s())
-        platform = registry.get_platform(workloads.started_cell(cell).platform)
+        platform = registry.get_platform(workloads.choose_started_cell(cell).platform)
         trial = run_trial(self._plan, slot, platform, self._interruption, self._observer, machines=machines)
         if proof := self._proofs.get(cell.id):
             trial = replace(trial, facts=add_fact(trial.facts, proof))

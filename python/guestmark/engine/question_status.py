@@ -13,7 +13,7 @@ from guestmark.core.findings import Durability
 from guestmark.core.metric import Better, Metric
 from guestmark.core.model import Cell, LeftOut, Plan, Question, QuestionKind, select_runnable
 from guestmark.core.units import format_count
-from guestmark.disks.location import default_location, is_in_memory
+from guestmark.disks.location import choose_default_location, is_in_memory
 from guestmark.plan.outline import Outline
 from guestmark.setting.disk import Disks
 from guestmark.setting.location import LOCATION
@@ -113,7 +113,7 @@ def find_provable_location(outline: Outline, settings: Sequence[str]) -> list[st
         places.update(entry.levels.get(LOCATION.name, ()))
     # A plan that names a location on a disk anywhere keeps its locations.
     if places and all(map(is_in_memory, places)):
-        return [f"{LOCATION.name}={default_location()}"]
+        return [f"{LOCATION.name}={choose_default_location()}"]
     return []
 
 

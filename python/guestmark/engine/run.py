@@ -176,7 +176,7 @@ class Run:
         own = Interruption()
         with nullcontext() if interruption is not None else own.handle_signals():
             try:
-                with self.audience.observe() as observer, exclusive.announcing_waits(observer.note):
+                with self.audience.observe() as observer, exclusive.announce_waits(observer.note):
                     return measurement_loop.run(
                         self.plan,
                         self.ledger,

@@ -188,7 +188,7 @@ def measure_next_block(
         with (
             nullcontext() if interruption is not None else own.handle_signals(),
             audience.observe() as observer,
-            exclusive.announcing_waits(observer.note),
+            exclusive.announce_waits(observer.note),
         ):
             try:
                 return block_worker.measure_block(

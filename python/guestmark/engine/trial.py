@@ -26,7 +26,7 @@ from guestmark.core.metric_spec import SYSTEM, USER
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.disks import location
-from guestmark.disks.scratch import scratch_store
+from guestmark.disks.scratch import get_scratch_store
 from guestmark.disks.traffic import DiskWatch
 from guestmark.engine.hooks import HookRunner
 from guestmark.engine.interrupt import Interruption
@@ -116,7 +116,7 @@ def run_trial(
             record.console = error.console or record.console
             record.phases = record.phases or error.phases
     except OSError:
-        gone = scratch_store().is_gone()
+        gone = get_scratch_store().is_gone()
         if gone is None:
             raise
         cause = Cause.DISKS_GONE
@@ -156,7 +156,7 @@ def _measure_on_machine(
 ) -> None:
     # `interruptible` is left before the machine is, because stopping a machine must not be interrupted.
     with interruption.interruptible():
-        started = workloads.started_cell(slot.cell)
+        started = workloads.choose_started_cell(slot.cell)
         observer.phase(_name_first_phase(started.platform))
         workload = workloads.create_trial(plan, slot.cell)
         workload.tell, workload.note = observer.phase, observer.note

@@ -107,7 +107,7 @@ def _measure_block(order: FleetOrder, machine: str) -> MachineProgress:
     from guestmark.engine.interrupt import Interruption
     from guestmark.engine.stored_run import measure_next_block
 
-    affinity.take_along(pool_watchdog.find_pool_processes())
+    affinity.set_companion_processes(pool_watchdog.find_pool_processes())
     with open_ledger(os.environ[LEDGER_VARIABLE]) as ledger:
         ledger.patience.notice = tell_coordinator
         run_id = find_run(ledger, order, machine)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from guestmark.appliance.paths import scratch_parent
+from guestmark.appliance.paths import choose_scratch_parent
 from guestmark.core.context import FleetOrder
 from guestmark.core.errors import ExitStatus, Interrupted
 from guestmark.core.keeper import keeper
@@ -113,7 +113,7 @@ class Fleet:
 
     def run(self) -> None:
         """Work until every machine's run has ended or was given up. Leaves no worker behind, however this ends."""
-        directory = keeper().directory("fleet", scratch_parent())
+        directory = keeper().directory("fleet", choose_scratch_parent())
         try:
             while not all(state.is_over for state in self.states.values()):
                 if self._engine is None or not self._engine.is_running():

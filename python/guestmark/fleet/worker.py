@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from guestmark.agent.binary import supervise_command
-from guestmark.appliance.paths import scratch_parent
+from guestmark.agent.binary import build_supervise_command
+from guestmark.appliance.paths import choose_scratch_parent
 from guestmark.core.errors import UsageError
 from guestmark.core.keeper import keeper
 from guestmark.core.temporary import find_default_parent
@@ -61,7 +61,7 @@ def run_worker() -> int:
     tell_coordinator(WorkerMark.READY)
     lifeline, held = os.dup(0), keeper().handles
     process = subprocess.Popen(
-        supervise_command(command, lifeline_fd=lifeline, hold=held, spare_keepers=True),
+        build_supervise_command(command, lifeline_fd=lifeline, hold=held, spare_keepers=True),
         stdin=subprocess.DEVNULL,
         stdout=2,
         pass_fds=(lifeline, *held),
@@ -77,7 +77,7 @@ def run_worker() -> int:
 
 def _write_keys(keys: dict[str, str]) -> Path:
     """Write the keys to a private directory and return it. Raises `UsageError` if there is no room."""
-    parent = scratch_parent()
+    parent = choose_scratch_parent()
     try:
         directory = keeper().directory("fleet", parent)
         (directory / "keys").mkdir(mode=0o700)

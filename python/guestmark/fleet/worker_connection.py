@@ -15,14 +15,14 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from guestmark.agent.binary import supervise_command
+from guestmark.agent.binary import build_supervise_command
 from guestmark.core.errors import ExitStatus
 from guestmark.fleet import parsl_engine
 from guestmark.fleet.block_task import MESSAGE_PREFIX, WorkerMark
 from guestmark.fleet.lab import LabMachine
 from guestmark.fleet.worker import WorkerStart
 from guestmark.page.text import make_inert
-from guestmark.platforms.ssh.session import UNATTENDED, explain_refusal, is_final, ssh_command
+from guestmark.platforms.ssh.session import UNATTENDED, build_ssh_command, explain_refusal, is_final
 
 _KEPT_LINES, _LONGEST = 20, 300
 _STOP_S, _HEAR_S = 5.0, 1.0
@@ -80,7 +80,7 @@ class WorkerLink:
         lifeline, self._lifeline = os.pipe()
         try:
             self._process = subprocess.Popen(
-                supervise_command(
+                build_supervise_command(
                     make_remote_command(member, ["fleet", "worker"], reach.list_forwarded_ports()),
                     lifeline_fd=lifeline,
                     spare_keepers=True,
@@ -190,4 +190,4 @@ def make_remote_command(
     settings = [f"{name}={value}" for name, value in member.environment.items()]
     there = shlex.join(["exec", "env", *settings, *words])
     tunnels = [part for port in forwarded_ports for part in ("-R", f"127.0.0.1:{port}:127.0.0.1:{port}")]
-    return [*ssh_command(), *_OPTIONS, *tunnels, "--", member.ssh, there]
+    return [*build_ssh_command(), *_OPTIONS, *tunnels, "--", member.ssh, there]

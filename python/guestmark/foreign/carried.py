@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from guestmark.appliance.paths import cache_directory
+from guestmark.appliance.paths import locate_cache
 from guestmark.core.architectures import ARCHITECTURES, Architecture
 from guestmark.core.errors import GuestmarkError, UsageError
 from guestmark.core.keeper import keeper
@@ -33,7 +33,7 @@ def list_parts(architecture: Architecture) -> list[Path]:
 
 def save_parts(architectures: Iterable[Architecture], archive: Path, progress: Progress) -> None:
     """Writes the parts that are in use to an archive. Raises `GuestmarkError`."""
-    home = cache_directory() / "foreign"
+    home = locate_cache() / "foreign"
     names = [str(part.relative_to(home)) for row in architectures for part in list_parts(row)]
     progress.step(f"writing {archive}", 0, None)
     try:
@@ -58,7 +58,7 @@ def load_parts(archive: Path) -> list[Path]:
             f"there is no file {archive}",
             hint="make it on the other machine: guestmark prepare … --save FILE",
         )
-    home = cache_directory() / "foreign"
+    home = locate_cache() / "foreign"
     home.mkdir(exist_ok=True)
     staged = keeper().directory("foreign", home, 0o755)
     try:

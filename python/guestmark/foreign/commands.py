@@ -12,8 +12,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from guestmark.agent.binary import supervise_command
-from guestmark.appliance.paths import cache_directory
+from guestmark.agent.binary import build_supervise_command
+from guestmark.appliance.paths import locate_cache
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.keeper import keeper
 from guestmark.core.own_program import find_checkout
@@ -49,7 +49,7 @@ def run_command(
         output.flush()
         try:
             process = subprocess.Popen(
-                supervise_command(command, lifeline_fd=lifeline, hold=held),
+                build_supervise_command(command, lifeline_fd=lifeline, hold=held),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -117,7 +117,7 @@ def install_packages(packages: Sequence[str], progress: Progress) -> bool:
     root = find_checkout()
     if not (root / "tools" / "setup.sh").is_file():
         return False
-    log = cache_directory() / "foreign" / "install.log"
+    log = locate_cache() / "foreign" / "install.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     what = "installing packages"
     command = ["/bin/sh", "-c", _SCRIPT, "guestmark", str(root), str(log), *packages]

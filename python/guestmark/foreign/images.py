@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from guestmark.appliance.paths import cache_directory
+from guestmark.appliance.paths import locate_cache
 from guestmark.core.temporary import scratch_directory
 from guestmark.foreign.progress import tell_user
 
@@ -78,7 +78,7 @@ def unpack_root(text: str) -> Path:
 
 def keep_unpacked(folder: str, name: str, make: Callable[[Path], None]) -> Path:
     """Returns the directory of that name in the cache; if it does not exist, one process at a time makes it."""
-    home = cache_directory() / folder
+    home = locate_cache() / folder
     home.mkdir(exist_ok=True)
     target = home / name
     with open(home / f"{name}.lock", "w") as lock:

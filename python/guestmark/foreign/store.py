@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from guestmark.appliance.paths import cache_directory
+from guestmark.appliance.paths import locate_cache
 from guestmark.core.architectures import Architecture
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.keeper import keeper
@@ -31,7 +31,7 @@ _KEY_LENGTH = 12
 
 def find_architecture_directory(architecture: Architecture) -> Path:
     """Returns the directory with all parts of an architecture; it can be copied to another host."""
-    return cache_directory() / "foreign" / architecture.name
+    return locate_cache() / "foreign" / architecture.name
 
 
 def hash_inputs(inputs: Any) -> str:

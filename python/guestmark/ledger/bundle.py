@@ -69,7 +69,7 @@ def strip_private_data(run: StoredRun, *, host_name: str = "", consoles: bool = 
     found = replace(run, plan=replace(run.plan, context=context), trials=trials)
     words = {host_name, *(str(variables.get(name, "")) for name in _NAMING_VARIABLES)} if host_name else set()
     # Names as short as `pc` are part of too many words, and `root` identifies nobody.
-    return _blot_out_words(found, {word for word in words if len(word) > 3 and word != "root"})
+    return _redact_words(found, {word for word in words if len(word) > 3 and word != "root"})
 
 
 def pack_runs(runs: Iterable[PackedRun], page: str) -> bytes:
@@ -103,7 +103,7 @@ def unpack_runs(data: bytes, where: str, budget: ReadBudget | None = None) -> li
         raise LedgerError(f"{where} is not a bundle", hint="guestmark export --bundle FILE makes one")
     try:
         head = data[start + len(_OPEN) : end]
-        budget.charge_json(head)
+        budget.charge_encoded(head)
         return _read_runs(json.loads(head), where, budget)
     except LedgerError as error:
         raise LedgerError(f"{where} cannot be imported: {error.message}", hint=error.hint) from error
@@ -128,7 +128,7 @@ def _read_runs(head: Mapping[str, Any], where: str, budget: ReadBudget) -> list[
     if len(content) != size or hashlib.sha256(content).hexdigest() != digest:
         raise ValueError("its checksum does not fit")
     signer = _verify_signer(head, content)
-    budget.charge_json(content)
+    budget.charge_encoded(content)
     stored = json.loads(content, object_pairs_hook=_refuse_duplicate_keys)
     found = []
     for each in stored:
@@ -203,7 +203,7 @@ def _read_run(stored: Mapping[str, Any], budget: ReadBudget | None = None) -> Pa
     return PackedRun(run, Annotations(name=said.name, notes=said.notes, labels=said.labels, tags=said.tags))
 
 
-def _blot_out_words(run: StoredRun, words: set[str]) -> StoredRun:
+def _redact_words(run: StoredRun, words: set[str]) -> StoredRun:
     """Return the run with these words replaced wherever they stand alone."""
     if not words:
         return run

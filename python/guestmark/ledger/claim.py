@@ -58,7 +58,7 @@ def _try_lock(descriptor: int, kind: int, byte: int) -> bool:
 
 
 @contextmanager
-def claim_in_file(
+def hold_claim_in_file(
     lock_file: Path, run_id: str, where: str, blocks: Sequence[int] | None = None
 ) -> Iterator[HeldClaim]:
     """Claim `run_id`, or the first free one of `blocks`, inside the block; yield what is held. Never waits.

@@ -78,7 +78,7 @@ def _parse_json(text: str, what: str, budget: ReadBudget | None) -> Any:
     if not isinstance(text, str):
         raise _make_unreadable_error(what, TypeError("it is not text"))
     if budget is not None:
-        budget.charge_json(text)
+        budget.charge_encoded(text)
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

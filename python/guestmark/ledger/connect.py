@@ -204,12 +204,14 @@ def _check_companions(file: Path) -> None:
     for suffix in _COMPANIONS:
         beside = file.with_name(file.name + suffix)
         if beside.is_symlink() or (beside.exists() and not beside.is_file()):
-            raise _not_ours(str(file), f"{beside.name} beside it is not a plain file")
+            raise _make_foreign_database_error(str(file), f"{beside.name} beside it is not a plain file")
     with suppress(FileNotFoundError), file.with_name(file.name + _JOURNAL).open("rb") as journal:
         length = journal.seek(0, os.SEEK_END)
         journal.seek(max(0, length - len(_JOURNAL_MAGIC)))
         if length > len(_JOURNAL_MAGIC) and journal.read() == _JOURNAL_MAGIC:
-            raise _not_ours(str(file), f"{file.name}{_JOURNAL} beside it names another file")
+            raise _make_foreign_database_error(
+                str(file), f"{file.name}{_JOURNAL} beside it names another file"
+            )
 
 
 _TABLES = {
@@ -228,19 +230,21 @@ def _check_structure(connection: Connection, where: str) -> None:
     ):
         text = str(definition or "").upper()
         if kind == "trigger" or (kind == "table" and text.startswith("CREATE VIRTUAL")):
-            raise _not_ours(
+            raise _make_foreign_database_error(
                 where, f"it has the {'trigger' if kind == 'trigger' else 'virtual table'} {name!r}"
             )
         if kind == "view" and name in _TABLES:
-            raise _not_ours(where, f"{name} is a view")
+            raise _make_foreign_database_error(where, f"{name} is a view")
         if kind == "index" and table in _TABLES and (" WHERE " in text or text.count("(") > 1):
-            raise _not_ours(where, f"{table} has the index {name!r}, which computes something")
+            raise _make_foreign_database_error(
+                where, f"{table} has the index {name!r}, which computes something"
+            )
         if kind == "table" and name in _TABLES:
             found = connection.exec_driver_sql(f'PRAGMA table_xinfo("{name}")').all()
             if {column.name for column in found} != _TABLES[name] or any(column.hidden for column in found):
-                raise _not_ours(where, f"the table {name} has other columns")
+                raise _make_foreign_database_error(where, f"the table {name} has other columns")
             if re.search(r"\bCHECK\s*\(", text):
-                raise _not_ours(where, f"the table {name} has a condition")
+                raise _make_foreign_database_error(where, f"the table {name} has a condition")
 
 
 def _check_pages(connection: Connection, where: str) -> None:
@@ -253,7 +257,7 @@ def _check_pages(connection: Connection, where: str) -> None:
         )
 
 
-def _not_ours(where: str, why: str) -> LedgerError:
+def _make_foreign_database_error(where: str, why: str) -> LedgerError:
     return LedgerError(
         f"the ledger {where} was not made by guestmark: {why}", hint="do not trust it, " + OR_CHOOSE_ANOTHER
     )
@@ -370,7 +374,7 @@ def _make_file_engine(file: Path, writable: bool, busy_timeout_s: float) -> Engi
     frozen = not writable and not os.access(file.parent, os.W_OK)
     uri = _make_uri(file, "rw" if writable else "ro", immutable=frozen)
 
-    def dial() -> sqlite3.Connection:
+    def connect_to_file() -> sqlite3.Connection:
         link = _connect_safely(uri, busy_timeout_s)
         link.execute("PRAGMA foreign_keys = ON")
         if writable:
@@ -379,7 +383,11 @@ def _make_file_engine(file: Path, writable: bool, busy_timeout_s: float) -> Engi
         return link
 
     engine = create_engine(
-        "sqlite+pysqlite://", creator=dial, pool_size=1, max_overflow=4, poolclass=_import_queue_pool()
+        "sqlite+pysqlite://",
+        creator=connect_to_file,
+        pool_size=1,
+        max_overflow=4,
+        poolclass=_import_queue_pool(),
     )
 
     @event.listens_for(engine, "begin")
@@ -388,7 +396,7 @@ def _make_file_engine(file: Path, writable: bool, busy_timeout_s: float) -> Engi
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
 
     @event.listens_for(engine, "before_cursor_execute")
-    def _timed(connection: Connection, *_: object) -> None:
+    def _record_duration(connection: Connection, *_: object) -> None:
         link = connection.connection.driver_connection
         if isinstance(link, _TimedConnection):
             link.begun = time.monotonic()

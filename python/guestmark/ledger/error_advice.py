@@ -26,7 +26,7 @@ def make_not_a_database_error(path: str) -> LedgerError:
     )
 
 
-def _primary_code(error: sqlite3.Error) -> int:
+def _get_primary_code(error: sqlite3.Error) -> int:
     """Return SQLite's primary result code, which extended codes carry in their low byte."""
     return int(getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
 
@@ -43,7 +43,7 @@ def explain_error(error: BaseException, where: str, doing: str) -> LedgerError:
         return _explain_os_error(cause, where, doing)
     if not isinstance(cause, sqlite3.Error):
         return LedgerError(
-            f"the ledger {where} failed while {doing}: {first_error_line(cause)}", hint=_CHOOSE_ANOTHER
+            f"the ledger {where} failed while {doing}: {get_first_error_line(cause)}", hint=_CHOOSE_ANOTHER
         )
     table = {
         sqlite3.SQLITE_FULL: (
@@ -51,7 +51,7 @@ def explain_error(error: BaseException, where: str, doing: str) -> LedgerError:
             "free some space; what is already in the ledger is safe",
         ),
         sqlite3.SQLITE_IOERR: (
-            f"the ledger {where} could not be written or read ({first_error_line(cause)}): failed while {doing}",
+            f"the ledger {where} could not be written or read ({get_first_error_line(cause)}): failed while {doing}",
             "look for a full disk, a file size limit (ulimit -f) or a failing disk; "
             "what is already in the ledger is safe",
         ),
@@ -72,21 +72,21 @@ def explain_error(error: BaseException, where: str, doing: str) -> LedgerError:
             "make the file and its directory writable for you and free some space, " + OR_CHOOSE_ANOTHER,
         ),
         sqlite3.SQLITE_CORRUPT: (
-            f"the ledger {where} is damaged ({first_error_line(cause)}): failed while {doing}",
+            f"the ledger {where} is damaged ({get_first_error_line(cause)}): failed while {doing}",
             f"save what can be read: sqlite3 '{where}' .recover | sqlite3 recovered.sqlite",
         ),
         sqlite3.SQLITE_SCHEMA: (f"the ledger {where} is changing: failed while {doing}", "try again"),
     }
     table[sqlite3.SQLITE_LOCKED] = table[sqlite3.SQLITE_BUSY]
     table[sqlite3.SQLITE_PROTOCOL] = table[sqlite3.SQLITE_BUSY]
-    code = _primary_code(cause)
+    code = _get_primary_code(cause)
     if code == sqlite3.SQLITE_NOTADB:
         return make_not_a_database_error(where)
     if code in table:
         message, hint = table[code]
         return LedgerError(message, hint=hint)
     return LedgerError(
-        f"the ledger {where} failed while {doing}: {first_error_line(cause)}",
+        f"the ledger {where} failed while {doing}: {get_first_error_line(cause)}",
         hint="it may be damaged or written by another version of guestmark: repair it, " + OR_CHOOSE_ANOTHER,
     )
 
@@ -151,7 +151,7 @@ def explain_server_error(cause: BaseException, where: str, doing: str) -> Ledger
     if beneath is not None:
         said, hint = _explain_unreachable(beneath)
         return LedgerError(f"the ledger {where} cannot be reached ({said}): failed while {doing}", hint=hint)
-    said = first_error_line(cause)
+    said = get_first_error_line(cause)
     if classify_message(Speaker.DRIVER, said).cause is Cause.NO_TLS:
         return LedgerError(
             f"the ledger {where} cannot be reached over TLS: its server does not speak it",
@@ -166,7 +166,7 @@ def read_sqlstate(error: BaseException) -> str:
     return str(told.get("C", "")) if isinstance(told, Mapping) else str(getattr(error, "sqlstate", "") or "")
 
 
-def first_error_line(error: BaseException) -> str:
+def get_first_error_line(error: BaseException) -> str:
     """Return the first line of an error's text, or its class name if there is none."""
     return _take_first_line(str(error)) or type(error).__name__
 

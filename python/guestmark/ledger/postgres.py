@@ -149,7 +149,7 @@ def make_server_engine(url: URL) -> Engine:
     engine = create_engine(bare, pool_pre_ping=True)
 
     @event.listens_for(engine, "do_connect")
-    def _dial(dialect: Any, _record: Any, _args: Any, _named: Any) -> Any:
+    def _open_server_connection(dialect: Any, _record: Any, _args: Any, _named: Any) -> Any:
         try:
             return _connect_driver(dialect.dbapi, parameters)
         except dialect.dbapi.DatabaseError as error:

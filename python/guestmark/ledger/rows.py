@@ -155,7 +155,7 @@ def store_trial(ledger: LedgerWriter, run_id: str, trial: Trial, token: str | No
     try:
         if ledger.is_file:
             in_force, stored = ledger.change_run(
-                doing, run_id, lambda connection: _store_in_transaction(connection, values, token)
+                doing, run_id, lambda connection: _store_trial_once(connection, values, token)
             )
         else:
             in_force, stored = _store_on_server(ledger, doing, values, token)
@@ -180,7 +180,7 @@ def _make_not_stored_error(doing: str) -> TakenError:
     )
 
 
-def _store_in_transaction(
+def _store_trial_once(
     connection: Connection, values: Mapping[str, Any], token: str | None
 ) -> tuple[bool, bool]:
     """Return whether the attempt was in force, and whether the trial was stored."""

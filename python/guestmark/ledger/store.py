@@ -367,7 +367,7 @@ class Ledger:
             size=validation.LARGEST_LEDGER, values=validation.MOST_VALUES_OF_LEDGER, seconds=3600.0
         )
 
-        def origin_of(run_id: str) -> RunOrigin | None:
+        def get_run_origin(run_id: str) -> RunOrigin | None:
             with self.read_transaction(f"reading run {run_id}") as connection:
                 row = connection.execute(select(schema.runs).where(schema.runs.c.id == run_id)).one()
                 found = self._find_origin(
@@ -380,7 +380,7 @@ class Ledger:
             self.load_run(run_id, budget)
             return replace(found, at=time.time(), trusted=found.trusted or trust)
 
-        return copying.copy_runs(self._store, other._store, origin_of)
+        return copying.copy_runs(self._store, other._store, get_run_origin)
 
     # --- reading --------------------------------------------------------------------------------------------
 
@@ -412,7 +412,7 @@ class Ledger:
             run, said = self._find_run(connection, wanted)
             run_id = str(run.id)
             if budget is not None:
-                budget.charge(measure_run_size(connection, run_id))
+                budget.charge_amount(measure_run_size(connection, run_id))
             # Checksums are read before the rows: a row that is stored in between then only lacks one. The other way
             # round, it would look as if it were missing.
             known = (
@@ -663,7 +663,7 @@ class Ledger:
     @contextmanager
     def _try_claim(self, run_id: str, blocks: Sequence[int] | None = None) -> Iterator[claims.HeldClaim]:
         if self._lock_file is not None:
-            with claims.claim_in_file(self._lock_file, run_id, self.where, blocks) as held:
+            with claims.hold_claim_in_file(self._lock_file, run_id, self.where, blocks) as held:
                 yield held
             return
         claim = claims.ServerClaim(self._engine, run_id, blocks)

@@ -62,7 +62,7 @@ class ReadBudget:
         """The bytes that are left."""
         return self._size
 
-    def charge(self, size: int) -> None:
+    def charge_amount(self, size: int) -> None:
         """Charge for that many bytes."""
         self._size -= size
         if self._size < 0:
@@ -74,9 +74,9 @@ class ReadBudget:
         if time.monotonic() > self._end:
             raise _make_too_large_error(f"reading it takes more than {self._seconds:g} s")
 
-    def charge_json(self, text: str | bytes) -> None:
+    def charge_encoded(self, text: str | bytes) -> None:
         """Charge for a text and for every value it can hold, each of which needs a comma or a bracket."""
-        self.charge(len(text))
+        self.charge_amount(len(text))
         marks: tuple[Any, ...] = (b",", b"[", b"{") if isinstance(text, bytes) else (",", "[", "{")
         self._values -= sum(text.count(mark) for mark in marks)
         if self._values < 0:
@@ -90,7 +90,7 @@ class ReadBudget:
             if not piece and not reader.unconsumed_tail and not reader.eof:
                 raise zlib.error("it ends too early")
             packed = reader.unconsumed_tail
-            self.charge(len(piece))
+            self.charge_amount(len(piece))
             pieces.append(piece)
         return b"".join(pieces)
 

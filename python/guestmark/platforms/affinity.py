@@ -1,7 +1,8 @@
 """Puts machines, their emulators and this process on the processors that `core.placement` chose, and attests it.
 
-No privileges are needed. A thread passes its processors on to what it starts, so a machine is in its place from its
-first instruction. QEMU's virtual processors, which are threads, are moved as soon as its monitor says which they are.
+No privileges are needed. Processes inherit the processors of the thread that starts them, so a machine is in its
+place from its first instruction. QEMU's virtual processors, which are threads, are moved as soon as its monitor names
+them.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from guestmark.disks import processes
 from guestmark.platforms.qmp import require_shape
 
 _CPUS = Path("/sys/devices/system/cpu")
-# A thread that starts while others are moved inherits the old processors. QEMU stops starting threads soon, so a few
-# passes find all of them; what is still wrong then is found by the attestation.
+# A thread that starts while others are moved inherits the old processors. QEMU soon stops starting threads, so a few
+# passes find all of them; the attestation detects any that are still wrong.
 _PASSES = 5
 
 
@@ -58,7 +59,7 @@ class Seat:
         # /proc may omit threads from a listing while others end, so virtual processors are moved by their ids first.
         for number, thread in enumerate(virtual):
             with contextlib.suppress(OSError):
-                os.sched_setaffinity(thread, self._wanted_processors(thread, {thread: number}))
+                os.sched_setaffinity(thread, self._choose_wanted_processors(thread, {thread: number}))
         for _ in range(_PASSES):
             wrong = [
                 (thread, asked)
@@ -73,7 +74,7 @@ class Seat:
                 return
 
     def attest(self, pid: int | None) -> Placed | None:
-        """Returns where the machine and this process are; None without a placement.
+        """Returns the processors of the machine and of this process; None without a placement.
 
         `pid` is the process that the machine began with; all its descendants are checked too. Raises `AttestationError`
         if a thread is not where it should be.
@@ -99,7 +100,7 @@ class Seat:
         )
 
     def _list_threads(self, pids: Iterable[int]) -> Iterator[tuple[int, frozenset[int], frozenset[int], str]]:
-        """Yields each thread: its id, the processors it should have, those it has, and how errors call it."""
+        """Yields for each thread its id, the processors it should have, those it has, and its name in errors."""
         numbers = {thread: number for number, thread in enumerate(self.virtual)}
         for pid in pids:
             for thread in procfs.list_threads(pid):
@@ -109,12 +110,12 @@ class Seat:
                     continue
                 yield (
                     thread,
-                    self._wanted_processors(thread, numbers),
+                    self._choose_wanted_processors(thread, numbers),
                     found,
                     _describe_thread(pid, thread, numbers.get(thread)),
                 )
 
-    def _wanted_processors(self, thread: int, numbers: Mapping[int, int]) -> frozenset[int]:
+    def _choose_wanted_processors(self, thread: int, numbers: Mapping[int, int]) -> frozenset[int]:
         placement = self.placement
         assert placement is not None
         if thread in numbers and placement.one_each:
@@ -126,7 +127,7 @@ class Seat:
 
 
 class _ActivePlacements:
-    """The placements in force in this process, the innermost last.
+    """The placements in effect in this process, the innermost last.
 
     The placement of an outer guest that several trials share outlasts theirs.
     """
@@ -136,16 +137,16 @@ class _ActivePlacements:
         self._active: list[Placement] = []
         # This process's processors before it was moved.
         self._own: frozenset[int] = frozenset()
-        # Processes that are kept where this one is.
+        # Processes that stay on this one's processors.
         self._along: tuple[int, ...] = ()
 
-    def usable_processors(self) -> frozenset[int]:
+    def list_usable_processors(self) -> frozenset[int]:
         """Returns the processors that this process may use: its affinity mask as its caller set it."""
         with self._lock:
             return self._own if self._active else frozenset(os.sched_getaffinity(0))
 
-    def take_along(self, pids: Iterable[int]) -> None:
-        """Keeps these processes where this one is from now on: they serve it, and must not run beside a machine."""
+    def set_companion_processes(self, pids: Iterable[int]) -> None:
+        """Keeps these processes on this one's processors from now on: they serve it, and must not share a machine's."""
         with self._lock:
             self._along = tuple(pids)
 
@@ -164,8 +165,8 @@ class _ActivePlacements:
             _move_all(self._active[-1].control if self._active else self._own, self._along)
 
     @contextlib.contextmanager
-    def starting_machine(self) -> Iterator[None]:
-        """Inside, this thread starts processes on the processors of machines."""
+    def mark_machine_start(self) -> Iterator[None]:
+        """Inside the context, this thread starts processes on the processors of machines."""
         with self._lock:
             placement = self._active[-1] if self._active else None
         if placement is None:
@@ -181,9 +182,9 @@ class _ActivePlacements:
 
 
 _active = _ActivePlacements()
-starting_machine = _active.starting_machine
-usable_processors = _active.usable_processors
-take_along = _active.take_along
+mark_machine_start = _active.mark_machine_start
+list_usable_processors = _active.list_usable_processors
+set_companion_processes = _active.set_companion_processes
 
 
 @contextlib.contextmanager
@@ -197,7 +198,9 @@ def take_seat(cell: Cell, *, emulator: bool) -> Iterator[Seat]:
         yield Seat()
         return
     wanted = cell.processors or (cell.platform.count_processors(cell.levels) if cell.platform.is_guest else 0)
-    placement = choose_processors(_cached_topology(usable_processors()), level, wanted, emulator=emulator)
+    placement = choose_processors(
+        _read_cached_topology(list_usable_processors()), level, wanted, emulator=emulator
+    )
     _active.enter(placement)
     try:
         yield Seat(placement)
@@ -206,9 +209,9 @@ def take_seat(cell: Cell, *, emulator: bool) -> Iterator[Seat]:
 
 
 def check_processor_lists(cells: Iterable[Cell]) -> None:
-    """Raises `UsageError` if a list of processors names some that this process may not use."""
+    """Raises `UsageError` if a list names processors that this process may not use."""
     for level in dict.fromkeys(cell.factors[NAME] for cell in cells if NAME in cell.factors):
-        choose_processors(_cached_topology(usable_processors()), level, 1)
+        choose_processors(_read_cached_topology(list_usable_processors()), level, 1)
 
 
 def find_vcpu_threads(answer: Iterable[Mapping[str, Any]], pid: int | None) -> tuple[int, ...]:
@@ -226,7 +229,7 @@ def find_vcpu_threads(answer: Iterable[Mapping[str, Any]], pid: int | None) -> t
 
 
 @functools.cache
-def _cached_topology(numbers: frozenset[int]) -> Topology:
+def _read_cached_topology(numbers: frozenset[int]) -> Topology:
     return read_topology(numbers)
 
 

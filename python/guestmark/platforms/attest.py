@@ -20,7 +20,7 @@ from guestmark.setting.memory import BALLOON, FREE_PAGE_REPORTING
 
 
 def query_drives(query: Any) -> Mapping[str, Mapping[str, Any]]:
-    """Returns what QEMU says about each of its drives (format, cache switches, cluster size, node), by disk name."""
+    """Returns QEMU's report on each of its drives (format, cache switches, cluster size, node), by disk name."""
     return {
         entry["device"]: entry["inserted"]
         for entry in query("query-block")
@@ -68,10 +68,9 @@ def attest_each_disk(guest: Guest) -> dict[str, Disk]:
 
 
 def _attest_directory(guest: Guest, disk: AttachedDisk) -> Disk:
-    """Returns the facts of a directory of the host. What the guest mounts is attested when it mounts it
-    (`AttachedDisk.mount`).
+    """Returns the facts of a directory of the host; the mount itself is attested by `AttachedDisk.mount`.
 
-    Raises `AttestationError` if QEMU's command line has other settings for a directory that QEMU serves itself.
+    Raises `AttestationError` if QEMU's command line has other settings for a directory that QEMU serves.
     """
     spec, directory = disk.spec, disk.image.path
     how = str(spec.filesystem)
@@ -99,7 +98,7 @@ def _attest_directory(guest: Guest, disk: AttachedDisk) -> Disk:
 
 
 def _check_drive(guest: Guest, disk: AttachedDisk, drive: Mapping[str, Any], engines: frozenset[str]) -> None:
-    """Compares what QEMU says of a drive with what was asked for. Raises `AttestationError`."""
+    """Compares QEMU's report on a drive with the cell's disk. Raises `AttestationError` if they differ."""
     spec = disk.spec
     if not drive:
         raise make_mismatch(f"the {spec.name} disk", spec.name, "no such drive", guest)
@@ -132,9 +131,9 @@ def _require_disk_checks(disk: AttachedDisk, checks: Iterable[Check], guest: Gue
 
 
 def _check_served(guest: Guest, disk: AttachedDisk, write_cache: str) -> None:
-    """Compares what the process that serves a disk has opened with what was asked for. Raises `AttestationError`.
+    """Compares how the process that serves a disk has opened it with the cell's disk. Raises `AttestationError`.
 
-    The daemon has no monitor to ask. Whether it drops flushes is found where flushes are watched.
+    The daemon has no monitor. Whether it drops flushes is observed when flushes are watched.
     """
     spec = disk.spec
     if guest.vmm_pid is None:

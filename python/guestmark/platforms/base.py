@@ -42,12 +42,12 @@ class Unusable:
 
     @classmethod
     def from_error(cls, error: GuestmarkError) -> Unusable:
-        """Makes a finding of the error that kept a machine from starting."""
+        """Returns a finding from the error that prevented a machine from starting."""
         return cls(error.message, error.hint, error.cause)
 
 
 class BareMachine(Protocol):
-    """A started machine, whatever runs on it."""
+    """A started machine, with or without an agent."""
 
     @property
     def phases(self) -> Mapping[str, float]:
@@ -74,7 +74,7 @@ class BareMachine(Protocol):
         """Function that sends a command to the hypervisor's monitor (QMP); None if there is no monitor."""
 
     def attest(self) -> MachineFacts:
-        """Returns what the machine really is. Raises `AttestationError` if that is not what the cell asked for."""
+        """Returns facts about the machine. Raises `AttestationError` if it is not what the cell asked for."""
 
     def console(self) -> str:
         """Returns everything that the machine has printed so far (empty on the host)."""
@@ -83,7 +83,7 @@ class BareMachine(Protocol):
         """Returns counters of the hypervisor's process: processor seconds, resident bytes, run-queue delay."""
 
     def counters(self) -> Mapping[str, float]:
-        """Returns what the innermost hypervisor has counted since its start, to explain times (`platforms.counters`).
+        """Returns the innermost hypervisor's counters since its start, which explain times (`platforms.counters`).
 
         Raises `MachineError` if the hypervisor does not answer.
         """
@@ -99,7 +99,7 @@ class Machine(BareMachine, Protocol):
 
 @runtime_checkable
 class HasInnerMachine(Protocol):
-    """What machines inside another guest have in addition."""
+    """Additional members of machines inside another guest."""
 
     # The same machine as seen from the outer guest, with process ids and paths there.
     inner: Machine
@@ -107,7 +107,7 @@ class HasInnerMachine(Protocol):
 
 @runtime_checkable
 class StartedHere(Protocol):
-    """What machines that this host starts have in addition."""
+    """Additional members of machines that this host starts."""
 
     @property
     def started_at(self) -> float:
@@ -148,15 +148,15 @@ class MachineNetwork(Protocol):
         """Whether the peer is a process of this host, and not of a machine around this one."""
 
     def read_mover_s(self) -> float:
-        """Returns the processor time on this host of what moves bytes beside peer, machine and hypervisor, so far."""
+        """Returns the processor seconds so far of programs on this host that move bytes, except peer and hypervisor."""
 
     def attest(self) -> NetworkFacts:
-        """Returns what the path really is. Raises `AttestationError` if that is not what the cell asked for."""
+        """Returns facts about the path. Raises `AttestationError` if it is not what the cell asked for."""
 
 
 @runtime_checkable
 class HasNetwork(Protocol):
-    """What machines have in addition that can be given a network."""
+    """Additional members of machines that can have a network."""
 
     @property
     def network(self) -> MachineNetwork | None:
@@ -165,23 +165,23 @@ class HasNetwork(Protocol):
 
 @runtime_checkable
 class ListsProcesses(Protocol):
-    """What a machine has in addition whose processes on this host are not all children of one."""
+    """Additional members of machines whose processes on this host do not all descend from one."""
 
     def list_pids(self) -> list[int]:
-        """Return the processes of this host that the machine consists of; none where they are not known."""
+        """Returns the processes of this host that the machine consists of; none if unknown."""
 
 
 @runtime_checkable
 class MakesRemarks(Protocol):
-    """What machines have in addition that report about themselves at the end of a trial."""
+    """Additional members of machines that report about themselves at the end of a trial."""
 
     def remarks(self) -> list[str]:
-        """Returns remarks, such as clocks that disagree. It may also complete what was attested."""
+        """Returns remarks, such as clocks that disagree. It may also complete the attested facts."""
 
 
 @runtime_checkable
 class LoggedIn(Protocol):
-    """What a machine has in addition on which commands run as another user, in another environment than here."""
+    """Additional members of machines on which commands run as another user, in another environment."""
 
     @property
     def scratch(self) -> str:
@@ -199,10 +199,10 @@ def find_login(machine: Machine) -> LoggedIn | None:
 
 @runtime_checkable
 class KeepsRemoteFiles(Protocol):
-    """What a platform has in addition that keeps files on other machines for later runs."""
+    """Additional members of platforms that keep files on other machines for later runs."""
 
     def clean_up(self, *, dry_run: bool) -> list[str]:
-        """Removes what is kept there and what crashes left behind; returns the paths.
+        """Removes files kept there and files left by crashes; returns the paths.
 
         With `dry_run` it removes nothing.
         """
@@ -225,4 +225,4 @@ class Platform(Protocol):
         """
 
     def probe(self) -> Usable | Unusable:
-        """Finds out whether it can be used by starting a machine, with a deadline; never by looking at files alone."""
+        """Returns whether the platform can be used, by starting a machine with a deadline, never by files alone."""

@@ -1,7 +1,7 @@
-"""Commands of the user's that make machines fresh, create them, look at them and enter them.
+"""Runs the user's commands that make machines fresh, create them, inspect them and enter them.
 
-A command runs under a supervisor: it ends, with all that it has started, when this process does, when it takes too long
-or prints too much. Once it has ended by itself, what it has left in the background stays: that may be the machine.
+A command runs under a supervisor: it ends, with everything that it has started, when this process ends, or when it
+takes too long or prints too much. Once it has ended by itself, its background processes stay: they may be the machine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
-from guestmark.agent.binary import supervise_command
+from guestmark.agent.binary import build_supervise_command
 from guestmark.core.errors import MachineError
 from guestmark.core.temporary import open_unnamed_file
 from guestmark.core.units import format_size
@@ -27,30 +27,30 @@ from guestmark.page.text import last_inert_line, make_inert
 KEPT_OUTPUT = 64 << 10  # bytes of a long output that are read, from its end
 # Bytes after which a command is ended: it would fill the disk.
 MOST_OUTPUT = 64 << 20
-_LOOK_S = 0.25  # how often the size of the output is looked at
+_LOOK_S = 0.25  # seconds between two checks of the output's size
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a command ended: `status` is its exit status, 128 and more for a signal; None if it was ended by us."""
+    """How a command ended: `status` is its exit status, 128 and more for a signal; None if guestmark ended it."""
 
     status: int | None
     stdout: bytes
     errors: bytes  # its standard error
-    why: str = ""  # it was ended by us, in words
+    why: str = ""  # why guestmark ended it; empty if it ended by itself
 
     @property
     def ok(self) -> bool:
-        """Whether it succeeded."""
+        """True if the command succeeded."""
         return self.status == 0
 
     @property
     def last(self) -> str:
-        """The last line that says something, of standard error if there is one; safe to show."""
+        """The last line that is not empty, of standard error if there is one; safe to show."""
         return _last_line(self.errors) or _last_line(self.stdout)
 
     def describe(self) -> str:
-        """Describe its end as in "ended with status 3: no such image"."""
+        """Describe the end, as in "ended with status 3: no such image"."""
         how = f"ended with status {self.status}" if self.status is not None else self.why
         return f"{how}: {self.last}" if self.last else how
 
@@ -67,18 +67,16 @@ def run_command(
 ) -> Ended:
     """Run a command until it ends, `limit_s` seconds have passed, or it has printed `most_output` bytes.
 
-    Of each output the last `kept_output` bytes are returned. Descriptors in `hold` stay open until nothing of the
-    command runs any more. Raises `MachineError` when it cannot be started.
+    Of each output the last `kept_output` bytes are returned. Descriptors in `hold` stay open until
+    nothing of the command still runs. Raises `MachineError` if it cannot be started.
     """
     # Files, not pipes: a daemon that the command leaves behind may hold its output for ever.
     with open_unnamed_file() as stdout, open_unnamed_file() as stderr:
-        with supervised_process(
-            argv, environment, stdout, stderr, hold=hold, takes_input=bool(stdin)
-        ) as process:
+        with run_supervised(argv, environment, stdout, stderr, hold=hold, takes_input=bool(stdin)) as process:
             if stdin:
-                threading.Thread(target=_feed, args=(process.stdin, stdin), daemon=True).start()
-            why = _await_end(process, limit_s, (stdout, stderr), most_output)
-        # Its supervisor has ended by now, and so has all that was to end with it.
+                threading.Thread(target=_feed_input, args=(process.stdin, stdin), daemon=True).start()
+            why = _wait_for_program_end(process, limit_s, (stdout, stderr), most_output)
+        # The supervisor has ended by now, and so has everything that ends with it.
         status = None if why else process.returncode
         return Ended(status, _read_end(stdout, kept_output), _read_end(stderr, kept_output), why)
 
@@ -88,7 +86,7 @@ def run_to_success(
 ) -> str:
     """Run a command and return what it printed.
 
-    Raises `MachineError` when it cannot be started, fails, or takes longer than `limit_s` seconds, with its last line.
+    Raises `MachineError` with the last line if it cannot be started, fails, or takes longer than `limit_s` seconds.
     """
     ended = run_command(argv, environment, limit_s, hold=hold)
     if not ended.ok:
@@ -106,12 +104,12 @@ def make_error(argv: Sequence[str], ended: Ended) -> MachineError:
 
 
 def decode_output(output: bytes) -> str:
-    """Return what a command printed as text, whatever it is."""
+    """Return a command's output as text; undecodable bytes are replaced."""
     return output.decode(errors="replace")
 
 
 @contextlib.contextmanager
-def supervised_process(
+def run_supervised(
     argv: Sequence[str],
     environment: Mapping[str, str],
     stdout: IO[bytes],
@@ -120,15 +118,15 @@ def supervised_process(
     hold: Sequence[int] = (),
     takes_input: bool = False,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Yield the supervisor of a command. What still runs when the block is left, or this process ends, is killed.
+    """Yield the supervisor of a command, which is killed when the block is left or this process ends.
 
-    Raises `MachineError` when the command cannot be started.
+    Raises `MachineError` if the command cannot be started.
     """
     _check_startable(argv, environment)
     lifeline, ours = os.pipe()
     try:
         process = subprocess.Popen(
-            supervise_command(argv, lifeline_fd=lifeline, hold=hold, keep_started=True),
+            build_supervise_command(argv, lifeline_fd=lifeline, hold=hold, keep_started=True),
             stdin=subprocess.PIPE if takes_input else subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,
@@ -150,14 +148,14 @@ def supervised_process(
 
 
 def _check_startable(argv: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Raise `MachineError` for a program that is not there, which the supervisor would say in words of its own."""
+    """Raise `MachineError` for a missing program, with a better message than the supervisor's."""
     if shutil.which(argv[0], path=environment.get("PATH", os.defpath)) is None:
         why = "it is not a program" if os.path.exists(argv[0]) else "No such file or directory"
         raise MachineError(f"{argv[0]} cannot be started: {why}", hint=f"is {argv[0]} installed?")
 
 
-def _feed(pipe: IO[bytes] | None, data: bytes) -> None:
-    """Write the input of a command, which may end before it has read all of it."""
+def _feed_input(pipe: IO[bytes] | None, data: bytes) -> None:
+    """Write a command's input; the command may end before it has read all of it."""
     assert pipe is not None
     with contextlib.suppress(OSError):
         pipe.write(data)
@@ -165,10 +163,10 @@ def _feed(pipe: IO[bytes] | None, data: bytes) -> None:
         pipe.close()
 
 
-def _await_end(
+def _wait_for_program_end(
     process: subprocess.Popen[bytes], limit_s: float, outputs: Sequence[IO[bytes]], most_output: int
 ) -> str:
-    """Wait for the end of a command; return in words why it has to be ended by us, empty if it has ended."""
+    """Wait for the end of a command; return why it has to be killed, empty if it has ended."""
     deadline = time.monotonic() + limit_s
     # `Popen.wait` would sleep up to 50 ms too long, which would count as the command's.
     handle = os.pidfd_open(process.pid)
@@ -186,13 +184,13 @@ def _await_end(
         os.close(handle)
 
 
-def await_success(
+def wait_for_success(
     run: Callable[[float], Ended], limit_s: float, pause_s: float, *, first_pause_s: float | None = None
 ) -> Ended:
-    """Run a command again and again, with the seconds that are left, until it succeeds; return how the last one ended.
+    """Run a command repeatedly, passing the remaining seconds, until it succeeds; return how the last one ended.
 
-    There is no other attempt when it could not begin before the limit. Pauses begin with `first_pause_s`, if given, and
-    double up to `pause_s`, so that what is soon there is soon seen.
+    No attempt begins after the limit. Pauses begin with `first_pause_s`, if given, and double up to `pause_s`, so
+    that an early success is noticed early.
     """
     deadline, most_s = time.monotonic() + limit_s, pause_s
     pause_s = most_s if first_pause_s is None else first_pause_s

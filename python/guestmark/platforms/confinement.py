@@ -1,6 +1,6 @@
-"""What keeps a hypervisor or a helper from changing this host (`agent.confinement`), read while it runs.
+"""Reads what prevents a running hypervisor or helper from changing this host (`agent.confinement`).
 
-Control groups limit the memory and the processes of a machine, and end all of it together.
+Makes control groups, which limit a machine's memory and processes, and end all of it together.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from guestmark.core.keeper import is_in_use, keeper
 from guestmark.core.machine_facts import Confined, MachineFacts, Mount, read_mounts
 from guestmark.core.meminfo import compute_spare_memory
 from guestmark.core.units import format_size
-from guestmark.disks.location import filesystem_type_at
+from guestmark.disks.location import read_filesystem_type
 from guestmark.disks.processes import find_caged_program
 
 _MEMBERS = "cgroup.procs"
 _GROUP_NAME = re.compile(r"guestmark-machine-[0-9a-f]{12}")
 # A younger group may have been made a moment ago, before its first process entered it.
 _LEFTOVER_AGE_S = 2.0
-# One part in so many of the host's memory is always left to the host, and at least the bytes below.
+# The host always keeps one part in this many of its memory, and at least the bytes below.
 _HOST_SHARE = 16
 _HOST_LEAST = 256 << 20
 
@@ -45,7 +45,7 @@ def make_control_groups(name: str, memory: int | None = None) -> tuple[Path, ...
     """Makes control groups, which the keeper removes with the processes in them; empty if none can be made.
 
     `memory` limits the bytes of all processes in them together, page cache of the files they use included. By default
-    it is the memory that nobody uses now, less a sixteenth of the host's.
+    it is the memory that is available now, less a sixteenth of the host's.
     """
     groups = []
     _remove_leftover_groups()
@@ -73,7 +73,7 @@ def is_group(path: Path) -> bool:
 
 
 def find_leftover_groups() -> list[Path]:
-    """Returns groups of machines that hold no process and belong to nobody, wherever this kernel has groups mounted."""
+    """Returns groups of machines that hold no process and have no owner, wherever this kernel has groups mounted."""
     roots = [line.split(" ") for line in Path("/proc/self/mounts").read_text().splitlines()]
     found = []
     for root in (fields[1] for fields in roots if fields[2] in ("cgroup", "cgroup2")):
@@ -95,7 +95,7 @@ def _is_empty(group: Path) -> bool:
 
 @functools.cache
 def _remove_leftover_groups() -> None:
-    """Removes groups that runs left behind whose keepers were killed with them; once in a process."""
+    """Removes groups left behind by runs whose keepers were killed with them; does so once in a process."""
     for parent in _find_parents():
         with contextlib.suppress(OSError):
             for group in parent.directory.iterdir():
@@ -141,7 +141,7 @@ def _read_limit(file: Path) -> int | None:
 
 @functools.cache
 def _find_parents() -> tuple[_Parent, ...]:
-    """Returns groups beside or below this process's own, so that the limits above it hold for machines too."""
+    """Returns groups beside or below this process's own, so that limits above it apply to machines, too."""
     own = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     found = []
     for mount in read_mounts():
@@ -178,7 +178,7 @@ def _read_parent(directory: Path, controllers: str) -> _Parent:
 _REPORT_VARIABLE = "GUESTMARK_CONFINED="
 # User-Mode Linux keeps its guest's memory in a file there.
 _MEMORY = "/dev/shm"
-# Mounts of its own that a process may write to, by the word of the report.
+# The process's own mounts that it may write to, by the word in the report.
 _OWN_MOUNTS = {"temporary": "/tmp", "memory": _MEMORY}
 # Name of the helper that serves the host's root.
 SERVES_ROOT = "virtiofsd"
@@ -191,13 +191,13 @@ _FILTERED = "2"
 def find_memory_directory() -> Path | None:
     """Returns a directory in memory that this process may write to; None if there is none."""
     with contextlib.suppress(OSError):
-        if filesystem_type_at(_MEMORY) == "tmpfs" and os.access(_MEMORY, os.W_OK | os.X_OK):
+        if read_filesystem_type(_MEMORY) == "tmpfs" and os.access(_MEMORY, os.W_OK | os.X_OK):
             return Path(_MEMORY)
     return None
 
 
 class ConfinedProcess(Protocol):
-    """What this module asks of a supervised process."""
+    """The members of a supervised process that this module uses."""
 
     @property
     def writable(self) -> tuple[Path, ...]:
@@ -216,7 +216,7 @@ class ConfinedProcess(Protocol):
 
 
 def attest_with_helpers(process: ConfinedProcess) -> Confined | None:
-    """As `attest_process`, together with the process's limits and the confinement of its helpers."""
+    """Returns what `attest_process` does, with the process's limits and the confinement of its helpers."""
     found = attest_process(process.pid(), process.writable)
     if found is None:
         return None
@@ -231,9 +231,9 @@ def attest_with_helpers(process: ConfinedProcess) -> Confined | None:
 
 
 def attest_process(pid: int | None, writable: Iterable[Path]) -> Confined | None:
-    """Returns how the kernel confines a process; None if it has ended or may not be looked at.
+    """Returns how the kernel confines a process; None if it has ended or may not be inspected.
 
-    `writable` are the directories and files that it was given to write to.
+    `writable` are the directories and files that it was allowed to write.
     """
     pid = find_caged_program(pid) if pid is not None else None
     if pid is None:
@@ -251,7 +251,7 @@ def attest_process(pid: int | None, writable: Iterable[Path]) -> Confined | None
     ).split(",")
     own = {where for word, where in _OWN_MOUNTS.items() if word in report}
     return Confined(
-        mounts=_mounts_are_read_only(seen, {os.path.realpath(path) for path in writable} | own),
+        mounts=_has_read_only_mounts(seen, {os.path.realpath(path) for path in writable} | own),
         landlock="landlock" in report,
         seccomp=status.get("Seccomp") == _FILTERED,
         no_new_privileges=status.get("NoNewPrivs") == "1",
@@ -285,8 +285,8 @@ def _list_socket_kinds(report: list[str]) -> list[str] | None:
     return kinds
 
 
-def _mounts_are_read_only(seen: Sequence[Mount], writable: set[str]) -> bool:
-    """Returns whether every mount is read-only but for what may be written to."""
+def _has_read_only_mounts(seen: Sequence[Mount], writable: set[str]) -> bool:
+    """Returns whether every mount is read-only except those that may be written."""
     return bool(seen) and all("ro" in mount.own or mount.where in writable for mount in seen)
 
 
@@ -308,6 +308,6 @@ def list_remarks(found: MachineFacts) -> list[str]:
     if found.confined is None or found.confined.protects_files:
         return []
     return [
-        "nothing but the guest itself keeps it from changing this host's files: neither read-only mounts nor Landlock "
-        "are available here"
+        "nothing but the guest itself prevents it from changing this host's files: neither read-only mounts nor "
+        "Landlock are available here"
     ]

@@ -91,7 +91,7 @@ def drop_restarted(advanced: Mapping[str, float]) -> dict[str, float]:
 
 
 _BACKGROUND_S = 1.0
-# A counter of ours beside the hypervisor's: the guest's own timer interrupts.
+# guestmark's own counter besides the hypervisor's: the guest's own timer interrupts.
 _TICKS = "ticks"
 _FEWEST_TICKS = 20
 # Exits for interrupts of the host's kernel. Their number depends on how much of the time the guest runs, so they cannot
@@ -111,7 +111,7 @@ def count_with_ticks(machine: Machine) -> dict[str, float]:
 
 
 def measure_per_tick(machine: Machine) -> dict[str, float]:
-    """Returns what the hypervisor counts for each tick of the guest's clock, without interrupts of the host's kernel.
+    """Returns the hypervisor's counts per tick of the guest's clock, without interrupts of the host's kernel.
 
     Meanwhile the agent computes on one of the guest's processors and calls nothing, so that ticks are the only cause.
     Raises `GuestmarkError` if the machine has gone; empty if the guest hardly ticks.
@@ -170,7 +170,7 @@ def read_uml_stops(scratch: Path, place: Place = HERE) -> dict[str, float]:
 
 
 def read_kvm_counters(query: Query, pid: int | None, debugfs: Path = _DEBUGFS) -> dict[str, float]:
-    """Returns KVM's statistics from QEMU's monitor, or from debugfs with QEMU older than 7.1. Empty without KVM."""
+    """Returns KVM's statistics from QEMU's monitor, or from debugfs if QEMU is older than 7.1. Empty without KVM."""
     totals: dict[str, float] = {}
     try:
         answer = query("query-stats", {"target": "vcpu"})
@@ -200,7 +200,7 @@ def _is_counted(name: str) -> bool:
 
 
 def read_tcg_counters(query: Query) -> dict[str, float]:
-    """Returns what TCG has translated and flushed. Empty if QEMU cannot tell or does not use TCG."""
+    """Returns TCG's counts of translations and flushes. Empty if QEMU does not report them or does not use TCG."""
     try:
         text = query("x-query-jit")["human-readable-text"]
     except UnknownCommandError:

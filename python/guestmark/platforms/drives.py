@@ -41,7 +41,7 @@ def _choose_driver(image: Image) -> str:
     return "file"
 
 
-def socket_name(spec: DiskSpec) -> str:
+def name_vhost_socket(spec: DiskSpec) -> str:
     """Returns the name of a disk's socket in the hypervisor's scratch directory."""
     return f"{spec.name}.socket"
 
@@ -68,9 +68,9 @@ def add_storage_daemon(
             "--blockdev", f"driver={_choose_driver(image)},node-name={spec.name},"
             f"filename={path},read-only={format_switch(spec.read_only)}{blockdev}",
             "--export", f"type=vhost-user-blk,id={spec.name},node-name={spec.name},addr.type=unix,"
-            f"addr.path={socket_name(spec)},writable={format_switch(not spec.read_only)}{export}",
+            f"addr.path={name_vhost_socket(spec)},writable={format_switch(not spec.read_only)}{export}",
         ]  # fmt: skip
-    listens = " && ".join(f"[ -S {socket_name(image.spec)} ]" for image in served)
+    listens = " && ".join(f"[ -S {name_vhost_socket(image.spec)} ]" for image in served)
     script = (
         # While the shell still waits for the sockets, USR1 ends it with an exit status; once it has become the
         # hypervisor, only KILL is sure to end it.
@@ -81,10 +81,10 @@ def add_storage_daemon(
     return ["sh", "-c", script]
 
 
-def vhost_user_arguments(spec: DiskSpec) -> list[str]:
+def build_vhost_user_arguments(spec: DiskSpec) -> list[str]:
     """Returns QEMU's arguments for a disk served over vhost-user; the guest's memory must be shared."""
     return [
-        "-chardev", f"socket,id={spec.name},path={socket_name(spec)}",
+        "-chardev", f"socket,id={spec.name},path={name_vhost_socket(spec)}",
         # The daemon serves one queue; QEMU would want one for each processor.
         "-device", f"vhost-user-blk-pci,id={spec.name},chardev={spec.name},num-queues=1",
     ]  # fmt: skip
@@ -163,7 +163,7 @@ def list_qemu_modules(cell: Cell, also: Iterable[Filesystem] = ()) -> tuple[tupl
     return tuple(dict.fromkeys(required)), tuple(dict.fromkeys(optional))
 
 
-def plan9_arguments(
+def build_plan9_arguments(
     tag: str, directory: Path | str, security_model: str, virtio: VirtioBus, *, read_only: bool
 ) -> list[str]:
     """Returns QEMU's arguments that share a directory of the host with a guest by 9p."""
@@ -174,13 +174,13 @@ def plan9_arguments(
     ]  # fmt: skip
 
 
-def qemu_arguments(made: Sequence[Image], machine: str, virtio: VirtioBus) -> list[str]:
+def build_drive_arguments(made: Sequence[Image], machine: str, virtio: VirtioBus) -> list[str]:
     """Returns `-drive` and `-device` of every disk. Raises `UsageError` for a bus that the machine does not have."""
     arguments: list[str] = []
     for index, image in enumerate(made):
         spec = image.spec
         if spec.filesystem is Filesystem.NINE_P:
-            arguments += plan9_arguments(
+            arguments += build_plan9_arguments(
                 spec.name, image.path, choose_security_model(spec), virtio, read_only=False
             )
         if spec.is_directory:
@@ -190,7 +190,7 @@ def qemu_arguments(made: Sequence[Image], machine: str, virtio: VirtioBus) -> li
                 f"machine={machine} has no bus {spec.bus}", hint="choose bus=virtio-blk, or another machine"
             )
         if spec.bus is Bus.VHOST_USER:
-            arguments += vhost_user_arguments(spec)
+            arguments += build_vhost_user_arguments(spec)
             continue
         # An emulated IDE disk cannot be read-only; the agent opens sources for reading only.
         read_only = spec.read_only and spec.bus is not Bus.IDE
@@ -259,7 +259,9 @@ def list_uml_modules(cell: Cell) -> ModuleList:
     return ModuleList(("overlay", *dict.fromkeys(modules)), tuple(dict.fromkeys(optional)))
 
 
-def uml_command(command: Sequence[str], made: Sequence[Image], scratch: Path, place: "Place") -> list[str]:
+def build_uml_disk_arguments(
+    command: Sequence[str], made: Sequence[Image], scratch: Path, place: "Place"
+) -> list[str]:
     """Returns `command`, which starts UML in `scratch`, with its disks.
 
     Images are named by links in the scratch directory: to `ubd` a comma or colon in a path means a COW file.
@@ -270,7 +272,7 @@ def uml_command(command: Sequence[str], made: Sequence[Image], scratch: Path, pl
         if spec.is_directory:
             continue
         if spec.bus is Bus.VHOST_USER:
-            arguments.append(f"virtio_uml.device={socket_name(spec)}:{_VIRTIO_ID_BLOCK}")
+            arguments.append(f"virtio_uml.device={name_vhost_socket(spec)}:{_VIRTIO_ID_BLOCK}")
         else:
             path = place.link_image(image.path, scratch, f"disk-{spec.name}")
             arguments.append(f"ubd{index}{'r' if spec.read_only else ''}={path}")

@@ -1,8 +1,8 @@
-"""Exclusive use of machines: two guestmarks never measure on one machine at once, whoever started them.
+"""Exclusive use of machines: two guestmarks never measure on one machine at the same time, whoever runs them.
 
-Each machine has one lock file, which whoever measures holds with `flock`, so that the kernel releases it however the
-holder ends. This host's lock is held for a whole run; that of another machine (`ssh:DEST`) for each trial, by the agent
-there (`crates/agent/src/lock.rs` has the same rules).
+Each machine has one lock file, which the measuring process holds with `flock`, so that the kernel releases it however
+that process ends. This host's lock is held for a whole run; that of another machine (`ssh:DEST`) for each trial, by
+the agent there (`crates/agent/src/lock.rs` has the same rules).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from guestmark.page.text import make_inert
 
 LOCK_VARIABLE = "GUESTMARK_LOCK"
 NO_LOCK = "none"
-# The lock is in the first of these where everybody may make files, so that all users agree on it.
+# The lock is in the first of these directories in which everyone may create files, so that all users agree on it.
 _SHARED_DIRECTORIES = ("/run/lock", "/dev/shm", "/tmp")
 _NAME = "guestmark.lock"
 _EVERYBODY = 0o666
@@ -41,7 +41,7 @@ _MAX_WHAT = 120
 
 
 class LockHolder(msgspec.Struct, frozen=True):
-    """What the holder of a lock says about itself; written for people, and never trusted."""
+    """The holder's description of itself in a lock; written for people, and never trusted."""
 
     pid: int = 0
     user: str = ""
@@ -53,7 +53,7 @@ class LockHolder(msgspec.Struct, frozen=True):
 
     @classmethod
     def describe_us(cls, what: str) -> LockHolder:
-        """Describes this process, which measures `what`."""
+        """Returns a description of this process, which measures `what`."""
         try:
             user = getpass.getuser()
         except (KeyError, OSError):
@@ -71,7 +71,7 @@ class LockHolder(msgspec.Struct, frozen=True):
 
     @property
     def is_us(self) -> bool:
-        """Whether it is this process, or one that runs this process as its measurement."""
+        """True if the holder is this process, or one that runs this process as its measurement."""
         if not self.token:
             return False
         return self.token == _own_token() or (
@@ -91,13 +91,13 @@ _RANDOM = secrets.token_hex(8)
 
 
 def _own_token() -> str:
-    """Returns a text that tells this process from all others, also from those it was forked from."""
+    """Returns a text that identifies this process, and differs from those it was forked from."""
     return f"{_RANDOM}-{os.getpid()}"
 
 
 @dataclass(slots=True)
 class LockPolicy:
-    """What to do about a machine that is in use, and what others are told while we use one."""
+    """What to do about a machine that is in use, and how others see our own use."""
 
     what: str = ""
     wait: bool = True
@@ -110,7 +110,7 @@ class InUseError(GuestmarkError):
 
 @dataclass(slots=True)
 class _LockState:
-    """What this process has locked, and how it waits."""
+    """The locks of this process, and how it waits for others."""
 
     policy: LockPolicy | None = None
     depth: int = 0
@@ -123,8 +123,8 @@ _state = _LockState()
 
 
 @contextlib.contextmanager
-def locking_machines(policy: LockPolicy, *, here: bool) -> Iterator[None]:
-    """Inside, machines are locked before they are measured; this host at once if some of it happens `here`.
+def lock_machines(policy: LockPolicy, *, here: bool) -> Iterator[None]:
+    """Inside the context, machines are locked before they are measured; this host at once if any run `here`.
 
     Blocks may be nested; the outermost counts. Raises `InUseError` if the machine is in use and the policy is not to
     wait, `GuestmarkError` if it cannot be locked.
@@ -149,8 +149,8 @@ def locking_machines(policy: LockPolicy, *, here: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def announcing_waits(tell: Callable[[str], None]) -> Iterator[None]:
-    """Inside, `tell` is called with whom this process waits for."""
+def announce_waits(tell: Callable[[str], None]) -> Iterator[None]:
+    """Inside the context, `tell` is called with a description of the process that this one waits for."""
     if _state.policy is None:
         yield
         return
@@ -163,7 +163,7 @@ def announcing_waits(tell: Callable[[str], None]) -> Iterator[None]:
 
 
 def call_at_end(end: Callable[[], object]) -> bool:
-    """Has `end` called when the outermost `locking_machines` is left; returns False outside of one."""
+    """Registers `end` to be called when the outermost `lock_machines` is left; returns False outside of one."""
     if _state.policy is None:
         return False
     _state.ends.callback(end)
@@ -171,14 +171,12 @@ def call_at_end(end: Callable[[], object]) -> bool:
 
 
 def encode_own_holder() -> bytes | None:
-    """Returns what others read about this process while it holds another machine's lock; None if nothing is being
-    measured.
-    """
+    """Returns the text about this process in the locks of other machines; None if nothing is being measured."""
     return None if _state.policy is None else msgspec.json.encode(LockHolder.describe_us(_state.policy.what))
 
 
 def lock_remote(agent: Agent, name: str, ours: bytes | None) -> None:
-    """Waits for the machine's lock, which its agent then holds for `ours`; does nothing outside `locking_machines`."""
+    """Waits for the machine's lock, which its agent then holds for `ours`; does nothing outside `lock_machines`."""
     policy = _state.policy
     if policy is None or ours is None:
         return
@@ -233,12 +231,12 @@ def _acquire_lock(policy: LockPolicy) -> int:
                 os.ftruncate(file, 0)
                 os.pwrite(file, msgspec.json.encode(LockHolder.describe_us(policy.what)), 0)
             return file
-        # Somebody removed the file after it was opened, so a lock on it would exclude nobody.
+        # The file was removed after it was opened, so a lock on it would exclude no one.
         os.close(file)
 
 
 def _wait_for_holder(policy: LockPolicy, name: str, path: str, other: LockHolder, begin: float) -> None:
-    """Says now and then who is waited for, and pauses. Raises `InUseError` if the policy is not to wait."""
+    """Reports from time to time whom this process waits for, and pauses. Raises `InUseError` if it must not wait."""
     if not policy.wait:
         raise InUseError(
             f"{name} is in use by {other}",
@@ -253,7 +251,7 @@ def _wait_for_holder(policy: LockPolicy, name: str, path: str, other: LockHolder
 
 
 def _open_lock_file(path: Path) -> int:
-    """Opens the lock file, which it makes if there is none; never follows a link."""
+    """Opens the lock file, or creates it if there is none; never follows a link."""
     while True:
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         # First without O_CREAT: in a world-writable directory the kernel refuses it for another user's file

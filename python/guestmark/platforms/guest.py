@@ -48,7 +48,7 @@ class Guest:
     # Where the hypervisor runs.
     place: Place = HERE
     seat: Seat = field(default_factory=Seat)
-    # The template that the guest went on from; None if it was booted.
+    # The template that the guest was restored from; None if it was booted.
     restored: Restored | None = None
     network: TrialNetwork | None = None
 
@@ -73,7 +73,7 @@ class Guest:
         return self.process.pid()
 
     def attest(self) -> GuestMachine:
-        """Returns what the guest really is. Raises `AttestationError` if that is not what the cell asked for."""
+        """Returns facts about the guest. Raises `AttestationError` if it is not what the cell asked for."""
         found = self.check(self)
         found.placement = self.seat.attest(self.vmm_pid)
         if self.place is HERE:
@@ -99,14 +99,14 @@ class Guest:
         self.phases[steps.GONE] = gone - self.process.started_at
 
     def remarks(self) -> list[str]:
-        """Returns what a reader must know about a guest that was not booted, and about its network."""
+        """Returns remarks about a guest that was not booted, and about its network."""
         found = self.network.remarks() if self.network else []
         if self.restored is not None:
             found.append("restored guests of a block share one layout of memory: they are copies of one boot")
         return found
 
     def console(self) -> str:
-        """Returns what the guest's kernel and the hypervisor have printed."""
+        """Returns the output of the guest's kernel and the hypervisor."""
         return self.process.console.read_text()
 
     def vmm_stats(self) -> Mapping[str, float]:
@@ -216,7 +216,7 @@ def _find_ended_helper(process: HypervisorProcess) -> tuple[str, Cause] | None:
 def _quote_console(process: HypervisorProcess, *, hangs: bool = False) -> str:
     """Returns the most informative line of the console: an error of the agent or kernel, else the last line.
 
-    For a guest that `hangs`, the last line is quoted as such: it need not have to do with the reason.
+    For a guest that `hangs`, the last line is quoted as such, as it may have nothing to do with the reason.
     """
     lines = [line.strip() for line in process.console.read_text().splitlines() if line.strip()]
     for mark in ("guestmark-agent: ", "Kernel panic", "qemu-system", "BUG:"):
@@ -237,9 +237,9 @@ def _shorten_option(line: str) -> str:
 
 @contextlib.contextmanager
 def stop_on_exit(process: HypervisorProcess, *closers: Callable[[], None]) -> Iterator[None]:
-    """On leaving, however that happens, calls the closers and stops the process with everything that belongs to it.
+    """On exit, however that happens, calls the closers and stops the process with everything that belongs to it.
 
-    If the agent falls silent, raises a `MachineError` that says what became of the guest, with its console.
+    If the agent falls silent, raises a `MachineError` that says what happened to the guest, with its console.
     """
     try:
         yield
@@ -273,7 +273,7 @@ def make_mismatch(what: str, asked: object, found: object, guest: Guest) -> Atte
 
 
 def narrow_machine(machine: Machine, cell: Cell, names: Collection[str]) -> Machine:
-    """Returns a guest that several cells share as one of them sees it: with the disks of these names alone."""
+    """Returns a guest that several cells share in the view of one of them: with the disks of these names only."""
     if isinstance(machine, Guest):
         return _narrow_guest(machine, cell, names)
     if isinstance(machine, GuestWithin):
@@ -303,7 +303,7 @@ class GuestPlatform(Platform, Protocol):
         """See `Platform.start`; `place` is where the hypervisor runs, `deadline_s` how long the start may take."""
 
     def find_missing(self, levels: Levels) -> Unusable | None:
-        """Returns what has to be installed before guests with these levels can start; None if nothing has to."""
+        """Returns what has to be installed before guests with these levels can start; None if nothing."""
 
 
 class GuestWithin:

@@ -26,7 +26,7 @@ from guestmark.core.platform_kind import is_machine_factor
 from guestmark.core.platform_spec import HOST, Layer, PlatformSpec
 from guestmark.disks import loop
 from guestmark.disks.attached import AttachedDisk, attach_on_host
-from guestmark.platforms.affinity import Seat, starting_machine, take_seat
+from guestmark.platforms.affinity import Seat, mark_machine_start, take_seat
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.network.host_link import enter_command, open_host_network
 from guestmark.platforms.network.trial_network import TrialNetwork
@@ -40,12 +40,12 @@ _STOP_DEADLINE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What an agent is started inside of.
+    """What an agent is started in, such as namespaces or a container.
 
     `command` becomes the agent whose path follows it, such as `unshare --mount`, or contains the agent itself
-    (`agent_in_command`). It inherits the descriptors in `passed`. `begin` is called once it has been started: it lets a
-    command go on that waits for this, and returns when the machine's start began, on the monotonic clock. `groups` are
-    its control groups, and `console` is the file with what it prints beside the agent's answers.
+    (`agent_in_command`). It inherits the descriptors in `passed`. `begin` is called once it has been started: it
+    releases a command that waits for this, and returns the monotonic time at which the machine's start began.
+    `groups` are its control groups; `console` is the file with its output besides the agent's answers.
     """
 
     command: Sequence[str] = ()
@@ -105,11 +105,11 @@ class Host:
         )
 
     def remarks(self) -> list[str]:
-        """Returns what a reader must know about its network."""
+        """Returns remarks about its network."""
         return self.network.remarks() if self.network else []
 
     def console(self) -> str:
-        """Returns what a runtime around the agent printed; empty on the host itself."""
+        """Returns the output of a runtime around the agent; empty on the host itself."""
         return self.within.read_console()
 
     def vmm_stats(self) -> Mapping[str, float]:
@@ -124,8 +124,8 @@ class Host:
 class HostLike:
     """A platform on this host's kernel: every trial gets an agent, and a process tree, of its own.
 
-    A subclass says what the agent is started inside of (`enter_surroundings`), which machine that is (`make_machine`),
-    and what the machine cannot be given (`check_cell`).
+    A subclass defines what the agent is started in (`enter_surroundings`), which machine that is (`make_machine`), and
+    which cells it refuses (`check_cell`).
     """
 
     def __init__(self, layer: Layer) -> None:
@@ -136,7 +136,7 @@ class HostLike:
 
     @contextlib.contextmanager
     def enter_surroundings(self, cell: Cell, disks: Sequence[DiskSpec]) -> Iterator[Surroundings]:
-        """Yields what the agent is started inside of, and keeps what that needs until the context is left."""
+        """Yields the surroundings of the agent, and keeps everything that they need until the context is left."""
         yield Surroundings()
 
     def make_agent(self, transport: Transport) -> Agent:
@@ -173,7 +173,7 @@ class HostLike:
             # mounted later, it would not be seen in there.
             made = stack.enter_context(attach_on_host(disks)) if any(disk.logged for disk in disks) else None
             try:
-                with starting_machine():
+                with mark_machine_start():
                     process, transport = start_host_agent(
                         within.command,
                         hold=(*keeper().handles, *within.passed),

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from guestmark.agent.confinement import BUILDER, TEMPORARY_FILES
 from guestmark.appliance.kernel import find_kernel
-from guestmark.appliance.paths import cache_directory
+from guestmark.appliance.paths import locate_cache
 from guestmark.core.errors import MachineError, PlatformUnusableError
 from guestmark.core.keeper import keeper
 from guestmark.core.temporary import replace_file
@@ -31,7 +31,7 @@ _PACKAGE_DATABASES = ("/var/lib/dpkg/status", "/var/lib/rpm", "/usr/lib/sysimage
 def prepare(accelerator: str) -> dict[str, str]:
     """Returns the environment in which libguestfs launches here on `accelerator`; builds a missing appliance.
 
-    Raises `PlatformUnusableError` when a program is missing, `MachineError` when the appliance cannot be built.
+    Raises `PlatformUnusableError` if a program is missing, `MachineError` if the appliance cannot be built.
     """
     missing = [program for program in (GUESTFISH, "supermin", "depmod") if shutil.which(program) is None]
     if missing:
@@ -39,28 +39,28 @@ def prepare(accelerator: str) -> dict[str, str]:
             f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed",
             hint="install libguestfs and its tools (Debian: apt-get install guestfish kmod)",
         )
-    home = cache_directory() / "libguestfs"
+    home = locate_cache() / "libguestfs"
     home.mkdir(exist_ok=True)
     environment = {
         "LIBGUESTFS_BACKEND": "direct",
         "LIBGUESTFS_BACKEND_SETTINGS": f"force_{accelerator}",
         "LIBGUESTFS_CACHEDIR": str(home),
-        **_kernel_environment(home),
+        **_build_kernel_environment(home),
     }
     _build_appliance(home, environment)
     _let_launch_find_kvm(find_appliance_home(home))
     return environment
 
 
-def _kernel_environment(home: Path) -> dict[str, str]:
-    """Returns variables that tell supermin where a kernel is; none if it finds the host's by itself."""
+def _build_kernel_environment(home: Path) -> dict[str, str]:
+    """Returns variables that point supermin to a kernel; none if it finds the host's by itself."""
     for image in Path("/boot").glob("vmlinu*"):
         release = image.name.partition("-")[2]
         # supermin takes a kernel only if it can read it and finds its modules. Ubuntu's kernels are readable by root
         # alone.
         if os.access(image, os.R_OK) and Path("/lib/modules", release, "modules.dep").exists():
             return {}
-    if not Path("/lib/modules").is_dir():  # whatever SUPERMIN_MODULES says, it looks there, too
+    if not Path("/lib/modules").is_dir():  # it also looks there, whatever SUPERMIN_MODULES says
         raise PlatformUnusableError(
             "libguestfs cannot make its appliance: supermin gives up where there is no /lib/modules",
             hint="make an empty one: as root, mkdir /lib/modules",
@@ -128,7 +128,7 @@ def _build_appliance(home: Path, environment: Mapping[str, str]) -> None:
     process = SupervisedProcess(GUESTFISH, replace(BUILDER, writes_tmp=True, sockets=True))
     try:
         process.start(
-            [*environment_prefix(environment, process.scratch), GUESTFISH, "-a", "/dev/null", "run"],
+            [*build_environment_prefix(environment, process.scratch), GUESTFISH, "-a", "/dev/null", "run"],
             writable=[home],
         )
         status = process.wait(_BUILD_S)
@@ -160,7 +160,7 @@ def find_appliance_home(cache: Path | str) -> Path:
     return Path(cache, f".guestfs-{os.geteuid()}")
 
 
-def environment_prefix(environment: Mapping[str, str], scratch: Path) -> list[str]:
+def build_environment_prefix(environment: Mapping[str, str], scratch: Path) -> list[str]:
     """Returns what precedes a libguestfs command: its environment, with temporary files in `scratch`.
 
     Sockets go to `/tmp`, as root's do anyway: elsewhere their names may become too long.
@@ -181,7 +181,7 @@ def _check_status(status: int, said: str, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ScriptResult:
-    """How guestfish ended, and all that it and its commands printed."""
+    """How guestfish ended, and the output of it and its commands."""
 
     status: int
     output: str
@@ -194,20 +194,26 @@ def run_script(
     timeout_s: float,
     writable: Sequence[Path],
 ) -> ScriptResult:
-    """Run guestfish with these options and commands; of this host's files it can change those that are `writable`.
+    """Run guestfish with these options and commands; it can change only those of this host's files in `writable`.
 
     Raises `PlatformUnusableError` when libguestfs is not installed, `MachineError` when it does not end in time.
     """
     environment = prepare(accelerator)
     lock = find_appliance_home(environment["LIBGUESTFS_CACHEDIR"]) / "lock"
-    # Confinement can make only files writable that exist.
+    # Confinement can make only existing files writable.
     lock.touch()
     process = SupervisedProcess(GUESTFISH, TEMPORARY_FILES)
     try:
         commands = process.scratch / "script"
         commands.write_text("\n".join(script) + "\n")
         process.start(
-            [*environment_prefix(environment, process.scratch), GUESTFISH, *options, "-f", str(commands)],
+            [
+                *build_environment_prefix(environment, process.scratch),
+                GUESTFISH,
+                *options,
+                "-f",
+                str(commands),
+            ],
             writable=(lock, *writable),
         )
         status = process.wait(timeout_s)

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from guestmark.appliance.paths import cache_directory
+from guestmark.appliance.paths import locate_cache
 from guestmark.core import factor, procfs, registry
 from guestmark.core.cause import Cause
 from guestmark.core.discovery import list_settings_for
@@ -208,7 +208,7 @@ def _is_temporary(finding: Usable | Unusable) -> bool:
 
 def _read_findings() -> dict[str, Usable | Unusable]:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        stored: Mapping[str, Any] = json.loads(_findings_path().read_text())
+        stored: Mapping[str, Any] = json.loads(_locate_findings().read_text())
         if stored["valid_for"] == _describe_circumstances():
             return {name: _decode_finding(finding) for name, finding in stored["findings"].items()}
     return {}
@@ -221,7 +221,7 @@ def _store_findings(findings: Mapping[str, Usable | Unusable]) -> None:
         "findings": {name: _encode_finding(finding) for name, finding in findings.items()},
     }
     # A finding that cannot be stored is found again next time.
-    with contextlib.suppress(OSError), replace_file(_findings_path(), 0o644) as part:
+    with contextlib.suppress(OSError), replace_file(_locate_findings(), 0o644) as part:
         part.write_text(json.dumps(stored, indent=1))
 
 
@@ -242,8 +242,8 @@ def _decode_finding(stored: Mapping[str, Any]) -> Usable | Unusable:
     return Unusable(stored["reason"], stored["hint"], Cause(stored["cause"]))
 
 
-def _findings_path() -> Path:
-    return cache_directory() / "probes.json"
+def _locate_findings() -> Path:
+    return locate_cache() / "probes.json"
 
 
 def _describe_circumstances() -> list[str]:

@@ -20,15 +20,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from guestmark.agent.binary import supervise_command
+from guestmark.agent.binary import build_supervise_command
 from guestmark.agent.confinement import HYPERVISOR, Confinement
-from guestmark.appliance.paths import scratch_parent
+from guestmark.appliance.paths import choose_scratch_parent
 from guestmark.core.cause import classify_errno
 from guestmark.core.errors import MachineError
 from guestmark.core.keeper import keeper
 from guestmark.disks.processes import find_caged_program
 from guestmark.platforms import confinement
-from guestmark.platforms.affinity import starting_machine
+from guestmark.platforms.affinity import mark_machine_start
 from guestmark.platforms.confinement import find_memory_directory
 
 _CONSOLE_LIMIT = 1 << 20
@@ -112,7 +112,7 @@ class SupervisedProcess:
     """One hypervisor under its supervisor, with a private scratch directory that is removed with it."""
 
     def __init__(self, name: str, confinement: Confinement | None = HYPERVISOR) -> None:
-        self.scratch = keeper().directory(name, scratch_parent())
+        self.scratch = keeper().directory(name, choose_scratch_parent())
         self.command: tuple[str, ...] = ()
         self.writable: tuple[Path, ...] = (self.scratch,)
         self._confinement = confinement
@@ -153,15 +153,15 @@ class SupervisedProcess:
         # The process that confines it watches the lifeline too, in case the supervisor is stopped by SIGSTOP.
         inner = os.dup(lifeline)
         held = keeper().handles
-        wrapped = supervise_command(
+        wrapped = build_supervise_command(
             [*within, *self._wrap_confined(command, writable, inner)], lifeline_fd=lifeline, hold=held
         )
-        # Made before the process, so that an interruption finds it; and outside `starting_machine`, because its thread
+        # Made before the process, so that an interruption finds it; outside `mark_machine_start`, because its thread
         # belongs to the control plane.
         self._console = Console(output)
         self.started_at = time.monotonic()
         try:
-            with starting_machine():
+            with mark_machine_start():
                 self._process = subprocess.Popen(
                     wrapped,
                     stdin=subprocess.DEVNULL,

@@ -48,7 +48,7 @@ class Monitor:
         try:
             if self._client is None:
                 self._connect(timeout_s)
-            return self._await_answer(self._client.execute(command, dict(arguments or {})), timeout_s)
+            return self._wait_for_answer(self._client.execute(command, dict(arguments or {})), timeout_s)
         except TimeoutError:
             raise MachineError(f"QEMU's monitor did not answer {command} within {timeout_s:g} s") from None
         except (QMPError, OSError, EOFError, *_NO_ANSWERS) as error:
@@ -74,7 +74,7 @@ class Monitor:
         if self._runner is not None:
             # QEMU may have exited already, which `qemu.qmp` reports by many kinds of errors.
             with contextlib.suppress(Exception):
-                self._await_answer(self._client.disconnect(), 1.0)
+                self._wait_for_answer(self._client.disconnect(), 1.0)
             self._runner.close()
             self._runner = None
         self._client = None
@@ -88,12 +88,12 @@ class Monitor:
         self._client.logger.setLevel("CRITICAL")
         # Nobody reads events, so they would pile up.
         self._client.events.event_filter = lambda _event: False
-        self._await_answer(self._client.connect(self._socket), timeout_s)
+        self._wait_for_answer(self._client.connect(self._socket), timeout_s)
 
-    def _await_answer(self, awaitable: Any, timeout_s: float) -> Any:
+    def _wait_for_answer(self, awaitable: Any, timeout_s: float) -> Any:
         assert self._runner is not None
 
-        async def bounded() -> Any:
+        async def call_with_deadline() -> Any:
             return await asyncio.wait_for(awaitable, timeout_s)
 
-        return self._runner.run(bounded())
+        return self._runner.run(call_with_deadline())

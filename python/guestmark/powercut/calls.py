@@ -126,7 +126,7 @@ def widen_sync_point(point: SyncPoint, done: Sequence[Call]) -> SyncPoint:
     if not any(call.kind == kind for call in done):
         return point
     while path and not any(call.kind == kind and _is_at(call.path, path) for call in done):
-        parent = _parent_directory(path.rstrip("/"))
+        parent = _get_parent_directory(path.rstrip("/"))
         path = f"{parent}/" if parent else ""
     return kind, path
 
@@ -135,7 +135,7 @@ def _is_at(path: str, place: str) -> bool:
     return path == place or (place.endswith("/") and path.startswith(place))
 
 
-def calls_before_record(done: Sequence[Call], lines: int, newest: int) -> Sequence[Call]:
+def list_calls_before_record(done: Sequence[Call], lines: int, newest: int) -> Sequence[Call]:
     """Return the calls before record `newest` of `lines` was acknowledged; all calls if that is unknown."""
     acknowledgements = [number for number, call in enumerate(done) if call.kind is CallKind.SAID]
     # If the trace lacks an acknowledgement, their numbers do not match, and no call can be excluded.
@@ -149,7 +149,7 @@ def find_unsynced_call(done: Sequence[Call], difference: Difference) -> Unsynced
     named = _last_call(done, difference.path, _OF_NAMES)
     bare = None if named is None or _is_name_synced(done, named) else named
     if difference.change is not Change.CONTENT:
-        return _unsynced_name(done[bare]) if bare is not None else None
+        return _describe_unsynced_name(done[bare]) if bare is not None else None
     written, aliases = _last_content_change(done, difference.path)
     if written is not None and not _is_content_synced(done, written, aliases):
         path = done[written].path
@@ -162,7 +162,7 @@ def find_unsynced_call(done: Sequence[Call], difference: Difference) -> Unsynced
         return UnsyncedCall(
             f"what was written to {path}{as_now} was never followed by a sync of it", done[written]
         )
-    return _unsynced_name(done[bare]) if bare is not None else None
+    return _describe_unsynced_name(done[bare]) if bare is not None else None
 
 
 def find_late_call(later: Sequence[Call], difference: Difference) -> UnsyncedCall | None:
@@ -200,7 +200,7 @@ def _changes_name(done: Call, path: str) -> bool:
 
 
 def _is_name_synced(done: Sequence[Call], at: int) -> bool:
-    parent = _parent_directory(done[at].path)
+    parent = _get_parent_directory(done[at].path)
     return any(
         call.kind is CallKind.SYNC or (call.kind is CallKind.FSYNC and call.path == parent)
         for call in done[at + 1 :]
@@ -227,12 +227,12 @@ def _is_content_synced(done: Sequence[Call], at: int, aliases: set[str]) -> bool
     )
 
 
-def _parent_directory(path: str) -> str:
+def _get_parent_directory(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-def _unsynced_name(done: Call) -> UnsyncedCall:
-    parent = _parent_directory(done.path) or _TOP
+def _describe_unsynced_name(done: Call) -> UnsyncedCall:
+    parent = _get_parent_directory(done.path) or _TOP
     match done.kind:
         case CallKind.RENAME:
             what = f"the rename of {done.paths[0]} to {done.path}"

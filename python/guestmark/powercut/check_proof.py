@@ -84,7 +84,7 @@ def prove_by_check(request: proof.ProofRequest, asked: CheckRequest) -> tuple[Pr
     empty unless the program was followed. Raises `WorkloadError` if the check fails with nothing cut.
     """
     begin = time.monotonic()
-    alone = user_check.why_not_apart()
+    alone = user_check.explain_not_separable()
     check = Check(
         asked.command,
         asked.lines,
@@ -96,7 +96,9 @@ def prove_by_check(request: proof.ProofRequest, asked: CheckRequest) -> tuple[Pr
     with WriteLog(request.files.log) as log:
         entries = log.entries[: part.settled]
         seen = part.read_acknowledgements(log)
-        disk = Disk(request.files.base, request.filesystem, request.form, log, entries, seen.newest_after)
+        disk = Disk(
+            request.files.base, request.filesystem, request.form, log, entries, seen.find_newest_after
+        )
         with start_bench(disk, check, _ROOM) as at:
             blind, controls = False, list[Control]()
             if not asked.confirms:
@@ -109,20 +111,22 @@ def prove_by_check(request: proof.ProofRequest, asked: CheckRequest) -> tuple[Pr
                 chosen,
                 SurveyLimits(asked.deadline, asked.enough, asked.failed_deadline),
                 asked.tell,
-                counts=_counts_as_failure(asked),
+                counts=_make_failure_test(asked),
             )
             explained = None
             if asked.calls is not None and survey.failing_groups and survey.unsteady is None:
                 asked.tell("looking for what made it fail")
                 explained = _explain_failure(disk, check, survey, asked)
-        found = _build_proven(request, asked, log.entries[seen.first_request : part.end], survey, controls)
+        found = _build_check_proof(
+            request, asked, log.entries[seen.requests_before_first_record : part.end], survey, controls
+        )
         cures: list[SyncPoint] = []
         if explained is not None:
             found.explanation, cures = explained
         found.coverage = chosen.compute_coverage([state.cut for state in survey.states])
     # The check may pass whatever it is told, or run without a world of its own; the report says so.
     found.blind, found.alone, found.checks = blind, alone, check.runs
-    judged = _judged_states(survey)
+    judged = _summarize_judged_states(survey)
     found.kept = str(
         evidence.keep_evidence(
             request.files, request.filesystem, request.form, request.method, judged,
@@ -159,7 +163,7 @@ def _explain_failure(
     if not whole_writes:
         torn = f"a write to {differ[0].path} was torn"
         return Explanation(said=state.fault, files=files, calls=[torn]), []
-    before = calls.calls_before_record(asked.calls, len(asked.lines), state.newest)
+    before = calls.list_calls_before_record(asked.calls, len(asked.lines), state.newest)
     later = asked.calls[len(before) :]
     guilty, late = list[UnsyncedCall](), list[UnsyncedCall]()
     for difference in differ:
@@ -201,7 +205,7 @@ def _find_differences(
     return []
 
 
-def _counts_as_failure(asked: CheckRequest) -> Callable[[CrashState], bool]:
+def _make_failure_test(asked: CheckRequest) -> Callable[[CrashState], bool]:
     return lambda state: asked.only_consistency or state.newest >= 0
 
 
@@ -258,7 +262,7 @@ def forge_unacknowledged_line(lines: Sequence[bytes]) -> bytes:
 
 
 def _choose_cuts(entries: Sequence[Entry], seen: Acknowledged, request: proof.ProofRequest) -> ChosenCuts:
-    start = max(request.written.start, seen.first_request)
+    start = max(request.written.start, seen.requests_before_first_record)
     return cuts.choose_cuts(
         entries, seen.acknowledgement_moments, start=start, count=request.states, seed=request.seed
     )
@@ -268,7 +272,7 @@ def _run_control(
     at: Bench, entries: Sequence[Entry], seen: Acknowledged, request: proof.ProofRequest, asked: CheckRequest
 ) -> Control:
     """Judge the log as a hypervisor that drops flushes would have left it; one lost state is enough."""
-    start = max(request.written.start, seen.first_request)
+    start = max(request.written.start, seen.requests_before_first_record)
     if asked.only_consistency:
         chosen = cuts.choose_scrambled_cuts(entries, start=start, count=_SCRAMBLED_STATES, seed=request.seed)
     else:
@@ -286,12 +290,12 @@ def _run_control(
     def tell(progress: str) -> None:
         asked.tell(f"control: {progress}")
 
-    survey = conduct_survey(at, chosen, SurveyLimits(deadline, 1), tell, counts=_counts_as_failure(asked))
+    survey = conduct_survey(at, chosen, SurveyLimits(deadline, 1), tell, counts=_make_failure_test(asked))
     name = _CONSISTENCY if asked.only_consistency else "no-flush"
     return Control(name=name, states=len(survey.judged_states), losing=survey.losing_count)
 
 
-def _build_proven(
+def _build_check_proof(
     request: proof.ProofRequest,
     asked: CheckRequest,
     part: Sequence[Entry],
@@ -300,7 +304,7 @@ def _build_proven(
 ) -> Proven:
     layers = stack.list_layers(request.location)
     flushes = sum(entry.is_flush or bool(entry.flags & Flag.FUA) for entry in part)
-    word, why = _decide_word(
+    word, why = _decide_check_word(
         survey, controls, layers, proof.compare_flush_counts(request.counts, flushes), asked
     )
     losing = [state for group in survey.failing_groups for state in group.states]
@@ -332,7 +336,7 @@ def _describe_lost_state(state: CrashState) -> str:
     return f"{state.fault} after cut {state.cut.after} ({state.cut.survival.as_clause})"
 
 
-def _decide_word(
+def _decide_check_word(
     survey: Survey, controls: list[Control], layers: list[stack.Layer], flushes: str, asked: CheckRequest
 ) -> tuple[Durability, str]:
     """Return the word of the proof, and its reason."""
@@ -410,7 +414,7 @@ def _build_reason(state: CrashState, states: int, judged: bool) -> Reason:
     )  # fmt: skip
 
 
-def _judged_states(survey: Survey) -> JudgedStates:
+def _summarize_judged_states(survey: Survey) -> JudgedStates:
     """Return the survey's states as evidence keeps them."""
     judged = JudgedStates()
     for state in sorted(survey.states, key=lambda state: state.cut.after):

@@ -16,7 +16,7 @@ import msgspec
 
 from guestmark.core.findings import Durability, Explanation, LossCause, Proven
 from guestmark.powercut.calls import AddedSyncs, Call, CallKind, SyncPoint, list_sync_points, widen_sync_point
-from guestmark.powercut.minimize import minimize_failing
+from guestmark.powercut.minimize import find_minimal_failing_subset
 
 # How often syncs are added where the trace of the last log lacks them.
 _ROUNDS = 4
@@ -67,7 +67,7 @@ class CureSearch:
     # The smallest share of states that failed in a log.
     _rarest: float = 1.0
 
-    def extend_explanation(
+    def add_cure_to_explanation(
         self, explained: Explanation, points: Sequence[SyncPoint], first: Proven
     ) -> Explanation:
         """Return the explanation with what syncs did about the loss; `points` are where the first log lacked them."""
@@ -156,9 +156,9 @@ class CureSearch:
         ]
         held, logs = [tried], 0
 
-        def holds(left: Sequence[SyncPoint | None]) -> bool:
+        def holds_with_syncs(left: Sequence[SyncPoint | None]) -> bool:
             nonlocal logs
-            syncs = AddedSyncs(tuple(_only_places(left)), each=None in left)
+            syncs = AddedSyncs(tuple(_select_necessary_places(left)), each=None in left)
             # Chance may spare one log what another one lost, so that one loss is enough.
             if self._has_lost(syncs):
                 return False
@@ -172,7 +172,7 @@ class CureSearch:
             return True
 
         with contextlib.suppress(TimeoutError):
-            minimize_failing(places, holds)
+            find_minimal_failing_subset(places, holds_with_syncs)
         # It was chosen among several because it held, so it has to hold once more.
         while len(held) > 1:
             again = self._try_conclusively(held[-1].syncs, until_loss=True)
@@ -189,5 +189,5 @@ class CureSearch:
         )
 
 
-def _only_places(left: Iterable[SyncPoint | None]) -> Iterable[SyncPoint]:
+def _select_necessary_places(left: Iterable[SyncPoint | None]) -> Iterable[SyncPoint]:
     return (place for place in left if place is not None)

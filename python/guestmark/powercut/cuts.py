@@ -106,7 +106,7 @@ class ChosenCuts:
     coverage: Coverage
     kinds: Mapping[CutKind, tuple[Outcome, ...]]
 
-    def sampling_order(self) -> list[Cut]:
+    def choose_sampling_order(self) -> list[Cut]:
         """Return the states so that every beginning is a fair sample: the worst first, then equal parts of all other
         kinds.
         """
@@ -162,7 +162,7 @@ def choose_cuts(
 
     With `most` there are about that many in all.
     """
-    flushed = _flushed_counts(entries)
+    flushed = _count_flushed_requests(entries)
     # Survivals of these kinds draw no random numbers.
     none = random.Random(0)
     found: dict[Outcome, Cut] = {}
@@ -225,7 +225,7 @@ def choose_scrambled_cuts(entries: Sequence[Entry], *, start: int, count: int, s
     """
     flushes = [position for position, entry in enumerate(entries) if entry.is_flush and position >= start]
     entries = drop_flushes(entries, start)
-    flushed, generator = _flushed_counts(entries), random.Random(seed)
+    flushed, generator = _count_flushed_requests(entries), random.Random(seed)
     found = _omit_first_writes(entries, flushed, flushes, start, count // 2)
     for number in range(count * _ATTEMPTS if start < len(entries) else 0):
         if len(found) == count:
@@ -238,7 +238,9 @@ def choose_scrambled_cuts(entries: Sequence[Entry], *, start: int, count: int, s
         pieces = []
         for position in left:
             entry = entries[position]
-            pieces.append(Piece(position, 0, _torn_length(entry) if position == torn else entry.length))
+            pieces.append(
+                Piece(position, 0, _choose_torn_length(entry) if position == torn else entry.length)
+            )
         cut = _normalize_cut(entries, after, flushed[after], Survival.SUBSET, pieces)
         found.setdefault(cut.outcome, cut)
     coverage = Coverage(worst=0, acknowledgements=0, cuts=0, requests=0, random=len(found), seed=seed)
@@ -273,7 +275,7 @@ def _omit_first_writes(
     return found
 
 
-def _torn_length(entry: Entry, part: float = 0.5) -> int:
+def _choose_torn_length(entry: Entry, part: float = 0.5) -> int:
     """Return about that part of a write, in units that a disk writes atomically, ending within a database's page.
 
     Returns all of one that cannot be torn.
@@ -301,7 +303,7 @@ def _cut_torn_write(entries: Sequence[Entry], flushed: Sequence[int], number: in
         number + 1,
         kept,
         Survival.TORN_LAST,
-        [*pieces, Piece(number, 0, _torn_length(entries[number], part))],
+        [*pieces, Piece(number, 0, _choose_torn_length(entries[number], part))],
     )
 
 
@@ -315,7 +317,7 @@ def _pick_evenly(values: Sequence[T], most: int) -> list[T]:
 
 def cut_at(entries: Sequence[Entry], after: int, survival: Survival) -> Cut:
     """Return one crash state; a random survival always gives the same."""
-    return _make_cut(entries, _flushed_counts(entries), after, survival, random.Random(0))
+    return _make_cut(entries, _count_flushed_requests(entries), after, survival, random.Random(0))
 
 
 def _make_cut(
@@ -323,7 +325,7 @@ def _make_cut(
 ) -> Cut:
     """Return the normalized cut after `after` requests."""
     kept = flushed[after]
-    pieces = list(_surviving_pieces(entries, kept, after, survival, generator))
+    pieces = list(_iterate_surviving_pieces(entries, kept, after, survival, generator))
     return _normalize_cut(entries, after, kept, survival, pieces)
 
 
@@ -361,7 +363,7 @@ def is_write_through(entries: Sequence[Entry], start: int) -> bool:
     return writes > 0 and 2 * flushes >= writes
 
 
-def _flushed_counts(entries: Sequence[Entry]) -> list[int]:
+def _count_flushed_requests(entries: Sequence[Entry]) -> list[int]:
     """Return for every number of requests how many of them the last completed flush covers."""
     covered = [0]
     for position, entry in enumerate(entries):
@@ -371,7 +373,7 @@ def _flushed_counts(entries: Sequence[Entry]) -> list[int]:
     return covered
 
 
-def _surviving_pieces(
+def _iterate_surviving_pieces(
     entries: Sequence[Entry], flushed: int, after: int, survival: Survival, generator: random.Random
 ) -> Iterator[Piece]:
     pending = [number for number in range(flushed, after) if entries[number].length]

@@ -18,7 +18,7 @@ from guestmark.disks import daemon
 from guestmark.disks.logged import LoggedFiles
 from guestmark.powercut import cuts, recovery
 from guestmark.powercut.cuts import Cut, Piece, Survival
-from guestmark.powercut.evidence_directory import evidence_directory
+from guestmark.powercut.evidence_directory import locate_evidence
 from guestmark.powercut.judge import Crash, JudgedStates, Replay, copy_without_zeroes
 from guestmark.powercut.records import Method
 from guestmark.powercut.writelog import Entry, Flag, WriteLog
@@ -63,7 +63,7 @@ def keep_evidence(  # noqa: PLR0917 (what there is to know)
     """Keep the log and the image before it, and return their directory. Only the newest logs stay, up to a number and a
     size.
     """
-    parent = evidence_directory()
+    parent = locate_evidence()
     parent.mkdir(parents=True, exist_ok=True)
     # The random part tells two proofs of the same second apart.
     target = parent / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
@@ -106,7 +106,7 @@ def load_evidence(directory: str, ledger: Path | None = None) -> KeptLog:
     """Open kept evidence: a directory, or the name (or its end) of one beside the ledger. Raises `UsageError`."""
     path = Path(directory)
     if not (path / _ABOUT).is_file():
-        names = _kept_directories(evidence_directory(ledger))
+        names = _list_kept_directories(locate_evidence(ledger))
         found = [known for known in names if known.name.endswith(directory)]
         if len(found) != 1:
             newest = ", ".join(known.name for known in names[-3:])
@@ -128,7 +128,7 @@ def load_evidence(directory: str, ledger: Path | None = None) -> KeptLog:
         raise UsageError(f"the log of writes in {path} cannot be read: {error}") from error
 
 
-def _kept_directories(parent: Path) -> list[Path]:
+def _list_kept_directories(parent: Path) -> list[Path]:
     return sorted(Path(entry.path) for entry in os.scandir(parent)) if parent.is_dir() else []
 
 
@@ -204,7 +204,7 @@ def write_cut_image(
             "qemu-img", "rebase", "-u", "-f", kept.form, "-F", kept.form, "-b", str(kept.under), image,
             writable=[Path(image).resolve().parent],
         )  # fmt: skip
-    why = recovery.why_not_recoverable(kept.filesystem)
+    why = recovery.explain_not_recoverable(kept.filesystem)
     description = f"{image}: {kept.filesystem} in {kept.form}, as a cut after {after} requests leaves it"
     return f"{description} ({why})" if why else description
 

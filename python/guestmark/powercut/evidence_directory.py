@@ -10,7 +10,7 @@ from guestmark.core.home import find_default_ledger
 _beside: ContextVar[Path | None] = ContextVar("_beside", default=None)
 
 
-def evidence_directory(ledger: Path | None = None) -> Path:
+def locate_evidence(ledger: Path | None = None) -> Path:
     """Return the directory of kept logs: beside that ledger, else the one in use, else the default one."""
     return (ledger or _beside.get() or find_default_ledger()).parent / "powercut"
 

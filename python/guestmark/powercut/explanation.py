@@ -24,7 +24,7 @@ from guestmark.powercut.calls import Change, Difference
 from guestmark.powercut.check_answer import Ending, mask_numbers
 from guestmark.powercut.cuts import Cut
 from guestmark.powercut.judge import Replay
-from guestmark.powercut.minimize import minimize_failing
+from guestmark.powercut.minimize import find_minimal_failing_subset
 from guestmark.powercut.recovery import Recovered
 from guestmark.powercut.survey import Disk
 from guestmark.powercut.user_check import Check, run_check_here
@@ -84,7 +84,7 @@ def find_fewest_differences(  # noqa: PLR0917 (an experiment and its material)
     runs = 0
     fewest: list[Difference] = []
 
-    def fails(differences: Sequence[Difference]) -> bool:
+    def fails_with_files(differences: Sequence[Difference]) -> bool:
         nonlocal runs, fewest
         runs += 1
         if runs > _MOST_RUNS or time.monotonic() > until:
@@ -104,14 +104,18 @@ def find_fewest_differences(  # noqa: PLR0917 (an experiment and its material)
 
     every = list(list_differences(whole, failing))
     try:
-        return minimize_failing(every, fails) if every and not fails([]) and fails(every) else []
+        return (
+            find_minimal_failing_subset(every, fails_with_files)
+            if every and not fails_with_files([]) and fails_with_files(every)
+            else []
+        )
     except TimeoutError:
         return fewest
 
 
 def list_differences(whole: Path, failing: Path) -> Iterator[Difference]:
     """Yield how files differ, in the order of their names: whether they exist, their type, and their content."""
-    ours, theirs = _paths_below(whole), _paths_below(failing)
+    ours, theirs = _list_paths_below(whole), _list_paths_below(failing)
     for path in sorted(ours | theirs):
         one, other = whole / path, failing / path
         if path not in theirs:
@@ -120,16 +124,16 @@ def list_differences(whole: Path, failing: Path) -> Iterator[Difference]:
                 yield Difference(path, Change.MISSING)
         elif path not in ours:
             yield Difference(path, Change.BACK)
-        elif _file_type(one) != _file_type(other):
+        elif _get_file_type(one) != _get_file_type(other):
             yield Difference(path, Change.CONTENT)
         elif one.is_symlink():
             if os.readlink(one) != os.readlink(other):
                 yield Difference(path, Change.CONTENT)
         elif one.is_file() and not filecmp.cmp(one, other, shallow=False):
-            yield Difference(path, Change.CONTENT, _first_difference(one, other))
+            yield Difference(path, Change.CONTENT, _find_first_difference(one, other))
 
 
-def _paths_below(directory: Path) -> set[str]:
+def _list_paths_below(directory: Path) -> set[str]:
     found = set()
     for folder, folders, files in os.walk(directory):
         here = os.path.relpath(folder, directory)
@@ -137,11 +141,11 @@ def _paths_below(directory: Path) -> set[str]:
     return found
 
 
-def _file_type(path: Path) -> int:
+def _get_file_type(path: Path) -> int:
     return os.lstat(path).st_mode >> 12
 
 
-def _first_difference(one: Path, other: Path) -> int:
+def _find_first_difference(one: Path, other: Path) -> int:
     with one.open("rb") as ours, other.open("rb") as theirs:
         at = 0
         while True:

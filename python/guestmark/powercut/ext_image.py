@@ -124,7 +124,7 @@ def _read_used(descriptor: int, block_size: int, used: int) -> Iterator[tuple[in
     blocks = _PIECE // block_size
     every = _mark_blocks(0, blocks)
     last = -1
-    for start, end in sparse.data_ranges(descriptor, os.fstat(descriptor).st_size):
+    for start, end in sparse.iterate_data_ranges(descriptor, os.fstat(descriptor).st_size):
         for number in range(max(start // _PIECE, last + 1), -(-end // _PIECE)):
             last = number
             wanted = used >> (number * blocks) & every

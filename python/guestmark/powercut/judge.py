@@ -98,11 +98,11 @@ def choose_image_parent(base: Path, log: Path, form: str, parent: Path, workers:
         return parent
     about = base.stat()
     most = workers * (about.st_size + about.st_blocks * 512 + log.stat().st_size)
-    free = min(preflight.free_bytes(str(_MEMORY)), _free_in_control_group())
+    free = min(preflight.count_free_bytes(str(_MEMORY)), _read_free_group_memory())
     return _MEMORY if most <= _MEMORY_SHARE * free else parent
 
 
-def _free_in_control_group() -> int:
+def _read_free_group_memory() -> int:
     """Return how many bytes of memory this process's control groups leave it; a very large number without a limit."""
     free = 1 << 63
     for line in Path("/proc/self/cgroup").read_text().splitlines():
@@ -124,7 +124,7 @@ def copy_without_zeroes(source: Path, target: Path) -> None:
         size = os.fstat(read.fileno()).st_size
         os.ftruncate(write.fileno(), size)
         zeroes = bytes(_HOLE)
-        for start, end in sparse.data_ranges(read.fileno(), size):
+        for start, end in sparse.iterate_data_ranges(read.fileno(), size):
             for offset, length in _split_range(end - start):
                 data = os.pread(read.fileno(), length, start + offset)
                 if not any(data):

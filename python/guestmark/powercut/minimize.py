@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def minimize_failing(every: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> list[T]:
+def find_minimal_failing_subset(every: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> list[T]:
     """Return a minimal failing part of a failing whole: without any one item it passes (algorithm `ddmin`)."""
     left, parts = list(every), 2
     while len(left) > 1:

@@ -96,23 +96,23 @@ def prove_durability(asked: ProofRequest) -> Proven:
         main = log.entries[: part.end]
         seen = part.read_acknowledgements(log)
         # Before the first record nothing can be lost.
-        start = max(part.start, seen.first_request)
+        start = max(part.start, seen.requests_before_first_record)
         chosen = cuts.choose_cuts(
             main,
             seen.acknowledgement_moments,
             start=start,
             count=asked.states,
             seed=asked.seed,
-            most=_most_states(asked),
+            most=_choose_most_states(asked),
             checkpoints=part.checkpoints,
         )
         judged = judge_cuts(
-            _make_judge_input(asked, log, seen, part), main, chosen.cuts, _scratch_parent(asked)
+            _make_judge_input(asked, log, seen, part), main, chosen.cuts, _choose_scratch_parent(asked)
         )
         early = EarlyReturns()
         if judged.losing and asked.method.is_call:
             early = find_early_returns(
-                _make_judge_input(asked, log, seen, part), main, judged, _scratch_parent(asked)
+                _make_judge_input(asked, log, seen, part), main, judged, _choose_scratch_parent(asked)
             )
         settled = log.entries[: part.settled]
         # If a record is missing with nothing cut, the disk or the log is at fault, and no word can be given.
@@ -120,12 +120,12 @@ def prove_durability(asked: ProofRequest) -> Proven:
             _make_judge_input(asked, log, seen, part),
             settled,
             [cuts.cut_at(settled, part.settled, Survival.ALL)],
-            _scratch_parent(asked),
+            _choose_scratch_parent(asked),
         )
-        controls = [_control_without_flushes(asked, log, main)]
+        controls = [_run_control_without_flushes(asked, log, main)]
         if asked.control:
-            controls.append(_control_without_barriers(asked, log, asked.control))
-        found = _build_proven(asked, main[start:], judged, controls)
+            controls.append(_run_control_without_barriers(asked, log, asked.control))
+        found = _build_record_proof(asked, main[start:], judged, controls)
     found.coverage = chosen.coverage
     found.early_states, found.early_requests = early.states, early.requests
     if asked.unfollowed and found.word is Durability.PROVEN:
@@ -144,15 +144,16 @@ def prove_durability(asked: ProofRequest) -> Proven:
     return found
 
 
-def _most_states(asked: ProofRequest) -> int | None:
+def _choose_most_states(asked: ProofRequest) -> int | None:
     """Return the limit of states for a database server, which takes a second for each; None for others."""
     return asked.states if asked.method.is_served else None
 
 
 def _make_judge_input(asked: ProofRequest, log: WriteLog, seen: Acknowledged, part: LogPart) -> JudgeInput:
     return JudgeInput(
-        asked.files.base, log, asked.filesystem, asked.form, asked.method.file_names(part.tag.file), seen.newest_after,
-        functools.partial(_find_lost_record, asked.method, part.tag), seen.find_newest_moment, asked.reader,
+        asked.files.base, log, asked.filesystem, asked.form, asked.method.list_record_files(part.tag.file),
+        seen.find_newest_after, functools.partial(_find_lost_record, asked.method, part.tag),
+        seen.find_newest_moment, asked.reader,
     )  # fmt: skip
 
 
@@ -160,17 +161,17 @@ def _find_lost_record(
     method: Method, tag: Tag, acknowledged: int, files: dict[str, bytes | None]
 ) -> int | None:
     if method is Method.SQLITE:
-        return records.lost_rows(tag.text, acknowledged, tag.file, files)
+        return records.count_lost_rows(tag.text, acknowledged, tag.file, files)
     return records.find_lost_record(method, tag.text, acknowledged, files.get(tag.file))
 
 
-def _control_without_flushes(asked: ProofRequest, log: WriteLog, entries: Sequence[Entry]) -> Control:
+def _run_control_without_flushes(asked: ProofRequest, log: WriteLog, entries: Sequence[Entry]) -> Control:
     """Judge the same log as a hypervisor that drops flushes would have left it."""
-    start = max(asked.written.start, asked.written.read_acknowledgements(log).first_request)
+    start = max(asked.written.start, asked.written.read_acknowledgements(log).requests_before_first_record)
     return _run_control(asked, log, cuts.drop_flushes(entries, start), asked.written, "no-flush")
 
 
-def _control_without_barriers(asked: ProofRequest, log: WriteLog, part: LogPart) -> Control:
+def _run_control_without_barriers(asked: ProofRequest, log: WriteLog, part: LogPart) -> Control:
     """Judge the part that was written without barriers; it does not apply if each write is flushed at once."""
     entries = log.entries[: part.end]
     control = _run_control(asked, log, entries, part, asked.unsafe)
@@ -184,22 +185,22 @@ def _run_control(
     asked: ProofRequest, log: WriteLog, entries: Sequence[Entry], part: LogPart, name: str
 ) -> Control:
     seen = part.read_acknowledgements(log)
-    start, most = max(part.start, seen.first_request), _control_states(asked)
+    start, most = max(part.start, seen.requests_before_first_record), _count_control_states(asked)
     chosen = cuts.choose_cuts(
         entries, seen.acknowledgement_moments, start=start, count=0, seed=asked.seed, most=most
     )
     judged = judge_cuts(
-        _make_judge_input(asked, log, seen, part), entries, chosen.cuts, _scratch_parent(asked)
+        _make_judge_input(asked, log, seen, part), entries, chosen.cuts, _choose_scratch_parent(asked)
     )
     return Control(name=name, states=judged.states, losing=judged.losing)
 
 
-def _control_states(asked: ProofRequest) -> int:
+def _count_control_states(asked: ProofRequest) -> int:
     """Return the number of control states; a database server takes a second for each."""
     return min(_CONTROL_STATES, asked.states) if asked.method.is_served else _CONTROL_STATES
 
 
-def _scratch_parent(asked: ProofRequest) -> Path:
+def _choose_scratch_parent(asked: ProofRequest) -> Path:
     """Return the directory for crash states: memory is fast, but confined servers cannot see it."""
     if asked.reader is not None:
         return Path(_ON_DISK)
@@ -207,12 +208,12 @@ def _scratch_parent(asked: ProofRequest) -> Path:
     return shared if shared.is_dir() else Path(_ON_DISK)
 
 
-def _build_proven(
+def _build_record_proof(
     asked: ProofRequest, part: Sequence[Entry], judged: JudgedStates, controls: list[Control]
 ) -> Proven:
     layers = stack.list_layers(asked.location)
     flushes = sum(entry.is_flush or bool(entry.flags & Flag.FUA) for entry in part)
-    word, why = _decide_word(judged, controls, layers, compare_flush_counts(asked.counts, flushes))
+    word, why = _decide_record_word(judged, controls, layers, compare_flush_counts(asked.counts, flushes))
     loss, repair = judged.first_loss, next((crash for crash in judged.crashes if crash.says), None)
     return Proven(
         word=word,
@@ -262,7 +263,7 @@ def judge_volatile_layer(layers: list[stack.Layer]) -> tuple[Durability, str] | 
     return Durability.MEMORY if below.loses is stack.Loses.MEMORY else Durability.LOST, str(below)
 
 
-def _decide_word(
+def _decide_record_word(
     judged: JudgedStates, controls: Sequence[Control], layers: list[stack.Layer], flushes: str
 ) -> tuple[Durability, str]:
     """Return the word of the proof, and its reason."""

@@ -31,16 +31,28 @@ class _Kind:
     at: int
 
 
-def _in_both_orders(number: int) -> tuple[bytes, ...]:
+def _pack_in_both_byte_orders(number: int) -> tuple[bytes, ...]:
     return number.to_bytes(4, "little"), number.to_bytes(4, "big")
 
 
 _KINDS = (
     # SQLite's index of a write-ahead log (sqlite.org/walformat.html): the first connection truncates it.
-    _Kind("-shm", _in_both_orders(_WAL_INDEX_VERSION), "", (b"SQLite format 3\0",), 0),
+    _Kind("-shm", _pack_in_both_byte_orders(_WAL_INDEX_VERSION), "", (b"SQLite format 3\0",), 0),
     # LMDB's table of readers (lmdb.h, MDB_NOLOCK): the first process initializes it.
-    _Kind("/lock.mdb", _in_both_orders(_LMDB_MAGIC), "/data.mdb", _in_both_orders(_LMDB_MAGIC), _LMDB_META),
-    _Kind("-lock", _in_both_orders(_LMDB_MAGIC), "", _in_both_orders(_LMDB_MAGIC), _LMDB_META),
+    _Kind(
+        "/lock.mdb",
+        _pack_in_both_byte_orders(_LMDB_MAGIC),
+        "/data.mdb",
+        _pack_in_both_byte_orders(_LMDB_MAGIC),
+        _LMDB_META,
+    ),
+    _Kind(
+        "-lock",
+        _pack_in_both_byte_orders(_LMDB_MAGIC),
+        "",
+        _pack_in_both_byte_orders(_LMDB_MAGIC),
+        _LMDB_META,
+    ),
 )
 
 

@@ -58,7 +58,7 @@ class Method(StrEnum):
         """True if a database server commits the records, and has to recover them."""
         return self in {Method.MARIADB, Method.POSTGRESQL}
 
-    def file_names(self, name: str) -> tuple[str, ...]:
+    def list_record_files(self, name: str) -> tuple[str, ...]:
         """Return the files that hold records; the main one is called `name`."""
         return (name, f"{name}-wal") if self is Method.SQLITE else (name,)
 
@@ -97,7 +97,7 @@ class Acknowledged:
         return cls(tuple(position for position, _ in marks), tuple((mark or 0) - 1 for _, mark in marks))
 
     @property
-    def first_request(self) -> int:
+    def requests_before_first_record(self) -> int:
         """The number of requests before the first record; 0 without a mark."""
         return self.after_requests[0] if self.after_requests else 0
 
@@ -106,7 +106,7 @@ class Acknowledged:
         """The numbers of requests after which each record had been acknowledged."""
         return tuple(at for at, newest in zip(self.after_requests, self.newest, strict=True) if newest >= 0)
 
-    def newest_after(self, requests: int) -> int:
+    def find_newest_after(self, requests: int) -> int:
         """Return the newest record acknowledged after so many requests; -1 if there was none."""
         at = bisect.bisect_right(self.after_requests, requests)
         return self.newest[at - 1] if at else -1
@@ -194,7 +194,7 @@ def command(path: str, tag: str, count: int) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", _WRITER, path, tag, str(count)]
 
 
-def lost_rows(tag: str, acknowledged: int, name: str, files: Mapping[str, bytes | None]) -> int | None:
+def count_lost_rows(tag: str, acknowledged: int, name: str, files: Mapping[str, bytes | None]) -> int | None:
     """Return the first acknowledged row that the database lacks after SQLite has recovered it; None if it has all."""
     if acknowledged < 0:
         return None

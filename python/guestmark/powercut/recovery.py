@@ -362,7 +362,7 @@ class FormattedRecovery:
             raw.unlink(missing_ok=True)
 
 
-def why_not_recoverable(filesystem: str, *, mounted: bool = False) -> str:
+def explain_not_recoverable(filesystem: str, *, mounted: bool = False) -> str:
     """Return why crash states of a filesystem cannot be judged here; empty if they can.
 
     `mounted`: the files are not only read, so the filesystem has to be mounted.

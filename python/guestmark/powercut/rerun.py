@@ -38,7 +38,7 @@ def check_again(name: str, after: int, survival: str | None, ledger: Path | None
         kept.check,
         kept.lines,
         Limit(_LIMIT_S),
-        apart=not user_check.why_not_apart(),
+        apart=not user_check.explain_not_separable(),
         always=True,
         forgetful=True,
     )
@@ -92,7 +92,10 @@ class _Shell:
         acknowledged.write_bytes(b"".join(line + b"\n" for line in self.lines[: newest + 1]))
         recovery.allow_changes(agent, directory)
         shell = os.environ.get("SHELL") or "/bin/sh"
-        argv = [*(() if user_check.why_not_apart() else user_check.world_command(room, directory)), shell]
+        argv = [
+            *(() if user_check.explain_not_separable() else user_check.build_world_command(room, directory)),
+            shell,
+        ]
         env = {**os.environ, "CHECK": self.check, "ACKNOWLEDGED": str(acknowledged)}
         run = agent.run_interactive if sys.stdin.isatty() else agent.run_piped
         self.status = run(argv, cwd=str(directory), env=env)
@@ -102,11 +105,11 @@ class _Shell:
 def _recover_cut(
     kept: evidence.KeptLog, after: int, survival: str | None, reader: Reader
 ) -> tuple[Cut, Recovered]:
-    if why := recovery.why_not_recoverable(kept.filesystem, mounted=True):
+    if why := recovery.explain_not_recoverable(kept.filesystem, mounted=True):
         raise UsageError(f"the disk cannot be mounted here: {why}", hint="--image FILE writes it as it is")
     with WriteLog(kept.log) as log, scratch_directory("replay", _ROOM, 0o711) as directory:
         cut = evidence.rebuild_cut(kept, log, after, survival)
-        newest = Acknowledged.from_marks(log.entries, 0, len(log)).newest_after(cut.after)
+        newest = Acknowledged.from_marks(log.entries, 0, len(log)).find_newest_after(cut.after)
         replay = Replay(kept.base, log, log.entries, directory)
         try:
             image = replay.make_image(cut)

@@ -1,6 +1,6 @@
-"""Judges crash states by a check of the user's until all are judged or time is up; a survey may end at any state.
+"""Judges crash states by the user's check until all are judged or time is up; a survey may end at any state.
 
-Several workers recover states at once, in the order of `cuts.ChosenCuts.sampling_order`. A check that fails is run
+Several workers recover states at once, in the order of `ChosenCuts.choose_sampling_order`. A check that fails is run
 again, alone and on a fresh copy of the state: only a state that fails twice counts as lost. A state that was not judged
 never does.
 """
@@ -191,7 +191,7 @@ def start_bench(disk: Disk, check: Check, parent: Path) -> Iterator[Bench]:
     try:
         with contextlib.ExitStack() as stack:
 
-            def worker(number: int, reader: Check, known: ReadStates | None) -> _Worker:
+            def make_worker(number: int, reader: Check, known: ReadStates | None) -> _Worker:
                 own = directory / str(number)
                 own.mkdir()
                 made_in = images / f"images-{number}"
@@ -202,10 +202,10 @@ def start_bench(disk: Disk, check: Check, parent: Path) -> Iterator[Bench]:
                 return _Worker(replay, stack.enter_context(recovers))
 
             known = ReadStates() if check.remembers else None
-            workers = [worker(number, check, known) for number in range(count)]
+            workers = [make_worker(number, check, known) for number in range(count)]
             # A check that remembers would confirm its own answer.
-            lone_check = check.without_memory()
-            made = Bench(workers, worker(count, lone_check, None), lone_check, disk.acknowledged)
+            lone_check = check.drop_check_memory()
+            made = Bench(workers, make_worker(count, lone_check, None), lone_check, disk.acknowledged)
             stack.callback(made.close)
             yield made
     except OSError as error:
@@ -279,7 +279,7 @@ class SurveyLimits:
             return self.failed_deadline
         return self.deadline
 
-    def why_reached(self, survey: Survey) -> str:
+    def explain_reached_cut(self, survey: Survey) -> str:
         """Return why the survey has to end; empty if it goes on."""
         if survey.unsteady is not None:
             return "the check does not repeat itself"
@@ -303,11 +303,11 @@ def conduct_survey(
     `tell` is called with progress messages. If the user interrupts, what was judged by then is returned; see
     `Interrupted`.
     """
-    order = chosen.sampling_order()
+    order = chosen.choose_sampling_order()
     survey = Survey(len(order))
     done, size, began = 0, _FORECAST_AFTER, time.monotonic()
     try:
-        while done < len(order) and not (why := limits.why_reached(survey)):
+        while done < len(order) and not (why := limits.explain_reached_cut(survey)):
             tell(_describe_progress(done, len(order), time.monotonic() - began, limits.find_deadline(survey)))
             batch, at = order[done : done + size], time.monotonic()
             _record_states(bench, survey, bench.judge_cuts(batch), counts)

@@ -165,37 +165,37 @@ class Promises:
         file.seen.append(_Seen(after, path, size, sure, whole, promised, frozenset(changed)))
         file.paths.append((after, path))
 
-    def expected_files(self, newest: int, *, exact: bool) -> tuple[ExpectedFile, ...]:
+    def list_expected_files(self, newest: int, *, exact: bool) -> tuple[ExpectedFile, ...]:
         """Return what has to be there if promise `newest` was the last; `exact`: the program waits there."""
         exact = exact and newest >= 0 and self.calls[newest][1]
         if (newest, exact) not in self._known:
             found = []
             for file in self._files.values():
-                if (one := self._expected_file(file, newest, exact)) is not None:
+                if (one := self._make_expected_file(file, newest, exact)) is not None:
                     found.append(one)
-            found += self._expected_directories(newest) if exact else []
+            found += self._list_expected_directories(newest) if exact else []
             self._known[newest, exact] = tuple(found)
         return self._known[newest, exact]
 
-    def _expected_directories(self, newest: int) -> Iterator[ExpectedFile]:
+    def _list_expected_directories(self, newest: int) -> Iterator[ExpectedFile]:
         for after, path, names in self._directories:
             if after == newest:
                 yield ExpectedFile(self.calls[newest][0], (path,), 0, None, {}, names)
 
-    def _expected_file(self, file: _File, newest: int, exact: bool) -> ExpectedFile | None:
+    def _make_expected_file(self, file: _File, newest: int, exact: bool) -> ExpectedFile | None:
         promised, least, last = _collect_promised_blocks(file, newest)
         if last < 0:
             return None
         exactly = exact and last == newest
         if not exactly:
             least = _drop_overwritten(file, newest, promised, least)
-        paths = self._possible_paths(file, last, newest, exactly)
+        paths = self._list_possible_paths(file, last, newest, exactly)
         if not paths or (not promised and not least):
             return None
         most = least if exactly and self._is_promised_whole(file, last) else None
         return ExpectedFile(self.calls[last][0], paths, least, most, promised)
 
-    def _possible_paths(self, file: _File, last: int, newest: int, exactly: bool) -> tuple[str, ...]:
+    def _list_possible_paths(self, file: _File, last: int, newest: int, exactly: bool) -> tuple[str, ...]:
         """Return the paths under which a file promised `last` may be; empty if it may be gone."""
         paths = [path for after, path in file.paths if after == last]
         if not all(paths):

@@ -75,7 +75,7 @@ class Check:
         self._known: dict[tuple[bytes, int], Future[Answer]] = {}
         self._lock = threading.Lock()
 
-    def without_memory(self) -> Check:
+    def drop_check_memory(self) -> Check:
         """Return the same check, which runs anew each time."""
         return Check(
             self.command, self.lines, self.limit, apart=self.apart, always=self.always, forgetful=True
@@ -118,10 +118,10 @@ class Check:
             raise
         return own.result()
 
-    def command_line(self, room: Path, directory: Path) -> list[str]:
+    def build_command_line(self, room: Path, directory: Path) -> list[str]:
         """Return the command that runs the check on the directory; `room` is an empty directory for its world."""
         shell = ["sh", "-c", self.command]
-        return [*world_command(room, directory), *shell] if self.apart else shell
+        return [*build_world_command(room, directory), *shell] if self.apart else shell
 
     def _run_counted(self, agent: Agent, directory: Path, acknowledged: Sequence[bytes]) -> Answer:
         with self._lock:
@@ -134,11 +134,11 @@ class Check:
         room = directory.parent / "room"
         room.mkdir(exist_ok=True)
         done = agent.exec(
-            self.command_line(room, directory),
+            self.build_command_line(room, directory),
             stdin=b"".join(line + b"\n" for line in acknowledged),
             timeout_s=self.limit.seconds, cwd=str(directory), output_limit=_HEARD, tail=True,
         )  # fmt: skip
-        ending = classify_end(done.status, done.signal, apart=self.apart, was_full=_was_full(room))
+        ending = classify_end(done.status, done.signal, apart=self.apart, was_full=_ran_out_of_space(room))
         if done.timed_out:
             ending = Ending.LATE
         elif done.oom_killed and ending is not Ending.PASSED:
@@ -156,7 +156,7 @@ def run_check_here(check: Check, room: Path, directory: Path, acknowledged: Sequ
     try:
         with _AT_ONCE:
             done = subprocess.run(
-                check.command_line(own, directory), cwd=directory,
+                check.build_command_line(own, directory), cwd=directory,
                 input=b"".join(line + b"\n" for line in acknowledged), capture_output=True, timeout=check.limit.seconds,
                 check=False,
             )  # fmt: skip
@@ -165,7 +165,7 @@ def run_check_here(check: Check, room: Path, directory: Path, acknowledged: Sequ
     # A negative number stands for a signal.
     status, ended_by = (done.returncode, None) if done.returncode >= 0 else (None, -done.returncode)
     return Answer(
-        classify_end(status, ended_by, apart=check.apart, was_full=_was_full(own)),
+        classify_end(status, ended_by, apart=check.apart, was_full=_ran_out_of_space(own)),
         status,
         _last_lines(done.stdout),
         _last_lines(done.stderr),
@@ -182,7 +182,7 @@ def _last_lines(output: bytes) -> tuple[str, ...]:
     return tuple(shown)
 
 
-def world_command(room: Path, directory: Path) -> tuple[str, ...]:
+def build_world_command(room: Path, directory: Path) -> tuple[str, ...]:
     """Return the start of a command that may change the directory and nothing else; `room` is an empty directory."""
     return (
         str(find_agent_binary()), "world", "--room", str(room), "--writable", str(directory),
@@ -194,7 +194,7 @@ def _locate_note(room: Path) -> Path:
     return room.with_name(f"{room.name}-full")
 
 
-def _was_full(room: Path) -> bool:
+def _ran_out_of_space(room: Path) -> bool:
     """Return True if a check that has this room found its /tmp full; without a world nobody looks."""
     note = _locate_note(room)
     return note.exists() and note.stat().st_size > 0
@@ -208,12 +208,12 @@ def choose_memory_size() -> int:
 
 
 @functools.cache
-def why_not_apart() -> str:
+def explain_not_separable() -> str:
     """Return why a check cannot have a world of its own on this host, found out by trying; empty if it can."""
     with scratch_directory("world") as room:
         try:
             done = subprocess.run(
-                [*world_command(room, room), "true"],
+                [*build_world_command(room, room), "true"],
                 capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=_TRIED_S, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:

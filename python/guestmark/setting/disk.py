@@ -253,7 +253,7 @@ def _derive_disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
     levels |= asked
     # A source cannot share a device with the target: its image lies in a directory beside it.
     if role is Role.SOURCE:
-        levels[LOCATION.name] = location.image_directory(levels[LOCATION.name])
+        levels[LOCATION.name] = location.parse_image_directory(levels[LOCATION.name])
     logged = bool(need.get("logged"))
     # A log holds a copy of every write, so the default size is small.
     if logged and SIZE.name not in need and SIZE.name not in asked:
@@ -268,7 +268,7 @@ def _derive_disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
         levels |= machine.disk
         levels[BUS.name] = levels.pop(machine.bus_factor, levels[BUS.name])
     if device := location.device_path(levels[LOCATION.name]):
-        levels[SIZE.name] = str(location.device_size(device))
+        levels[SIZE.name] = str(location.read_device_size(device))
     # A directory is attached by the filesystem type that mounts it, such as virtiofs.
     if Filesystem(levels[FILESYSTEM.name]).is_directory:
         levels[BUS.name] = levels[FILESYSTEM.name]

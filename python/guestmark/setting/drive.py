@@ -181,7 +181,7 @@ class Bus(StrEnum):
         made.without_pci = frozenset(without_pci)
         return made
 
-    def device_at(self, index: int) -> str:
+    def locate_device(self, index: int) -> str:
         """Return the path of the disk at this position, counted from 0."""
         if self is Bus.NVME:
             return f"/dev/nvme{index}n1"

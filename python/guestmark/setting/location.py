@@ -26,12 +26,12 @@ def device_path(level: str) -> str:
     return level.removeprefix(OVERWRITE_PREFIX) if level.startswith(OVERWRITE_PREFIX) else ""
 
 
-def image_directory(level: str) -> str:
+def parse_image_directory(level: str) -> str:
     """Return the directory for further images: the location itself, or /var/tmp if that is a device."""
     return DIRECTORY_BESIDE_DEVICE if device_path(level) else level
 
 
-def device_number(path: str) -> str:
+def read_device_number(path: str) -> str:
     """Return `major:minor` of a block device; empty for anything else."""
     try:
         found = os.stat(path)
@@ -42,10 +42,10 @@ def device_number(path: str) -> str:
     return f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}"
 
 
-def device_size(path: str) -> int:
+def read_device_size(path: str) -> int:
     """Return the size of a block device in bytes. Raises `UsageError` when there is no such device."""
     try:
-        return int((_SYS / device_number(path) / "size").read_text()) * _SECTOR
+        return int((_SYS / read_device_number(path) / "size").read_text()) * _SECTOR
     except (OSError, ValueError):
         raise UsageError(
             f"there is no block device {path}", hint="choose a directory, or another device, for location"

@@ -221,7 +221,7 @@ NIC_RING = Setting(
     machines=Machine.QEMU,
 )
 # Of machines on this host's kernel.
-HOST_FACTORS = (NETWORK, MTU, OFFLOADS)
+HOST_NETWORK_FACTORS = (NETWORK, MTU, OFFLOADS)
 
 
 class Protocol(StrEnum):
@@ -256,4 +256,4 @@ SERVER_DELAY = Setting(
     read=parse_duration,
     default="0ms",
 )
-FACTORS = (NIC, FIRMWARE, CONSOLE, ROM, NETWORK, PROTOCOL, IP, SERVER_DELAY)
+NETBOOT_FACTORS = (NIC, FIRMWARE, CONSOLE, ROM, NETWORK, PROTOCOL, IP, SERVER_DELAY)

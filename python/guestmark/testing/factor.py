@@ -60,11 +60,11 @@ def check_factor(name: str, on: str = "tcg", levels: Sequence[str] = ()) -> list
         what = f"the attestation accepts a guest with {name}={pair[0]} as one with {name}={pair[1]}"
         found.append(Violation(Rule.FACTORS, what, "compare what depends on the level"))
     if isinstance(factor, DiskSetting) and factor is not BUS:
-        found += _on_other_buses(factor, {**disk, name: factor.parse(pair[1])}, PlatformSpec.read(on))
+        found += _check_other_buses(factor, {**disk, name: factor.parse(pair[1])}, PlatformSpec.read(on))
     return found
 
 
-def _on_other_buses(
+def _check_other_buses(
     factor: DiskSetting[Any], factors: Mapping[str, str], platform: PlatformSpec
 ) -> Iterator[Violation]:
     """Yield violations at a level of the factor on each bus that it can be combined with."""
@@ -119,7 +119,7 @@ def _record_effects(factor: Setting[Any], other: object, seen: _FactorEffects) -
         if callable(getattr(factor, field.name)) and field.name not in _ABOUT_LEVELS:
             functions[field.name] = getattr(factor, field.name)
 
-    def watched(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def record_call(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(level: object, *rest: object) -> Any:
             if not name.startswith("attest"):
                 made = function(level, *rest)
@@ -134,7 +134,7 @@ def _record_effects(factor: Setting[Any], other: object, seen: _FactorEffects) -
 
     try:
         for name, function in functions.items():
-            object.__setattr__(factor, name, watched(name, function))
+            object.__setattr__(factor, name, record_call(name, function))
         yield
     finally:
         for name, function in functions.items():

@@ -29,9 +29,9 @@ from guestmark.testing.rules import (
     check_cheap,
     check_loading,
     collect_violations,
-    not_found,
+    make_not_found_violation,
+    make_untyped_error_violation,
     run_guarded,
-    untyped_error,
 )
 from guestmark.testing.trials import check_interruption, check_level_read, kill_machine, watch_orphans
 
@@ -44,7 +44,7 @@ def check_platform(name: str) -> list[Violation]:
         spec = PlatformSpec.read(name)
         kind = spec.inner.description
     except (GuestmarkError, ValueError) as error:
-        return [not_found(error)]
+        return [make_not_found_violation(error)]
     loaders = {"load_class": kind.load_class, "load_nested_class": kind.load_nested_class}
     given = {name: load for name, load in loaders.items() if load is not None}
     if found := list(check_loading(kind.help, given)):
@@ -181,7 +181,7 @@ def _check_killed_machine(platform: Platform, cell: Cell) -> Iterator[Violation]
         return
     # Extensions may raise anything.
     except Exception as error:
-        yield untyped_error("leaving start() after its machine was killed", error)
+        yield make_untyped_error_violation("leaving start() after its machine was killed", error)
 
 
 def _check_missing_programs(platform: Platform, cell: Cell) -> Iterator[Violation]:
@@ -197,6 +197,6 @@ def _check_missing_programs(platform: Platform, cell: Cell) -> Iterator[Violatio
         return
     # Extensions may raise anything.
     except Exception as error:
-        yield untyped_error("start() without its programs", error)
+        yield make_untyped_error_violation("start() without its programs", error)
     finally:
         os.environ["PATH"] = path

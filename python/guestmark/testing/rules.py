@@ -65,7 +65,7 @@ class Violation:
         return f"{self.rule}: {self.what}" + (f"\n  {self.hint}" if self.hint else "")
 
 
-def not_found(error: Exception) -> Violation:
+def make_not_found_violation(error: Exception) -> Violation:
     """Return the violation of an unknown name."""
     return Violation(
         Rule.DESCRIBED, str(error), f"name it in an entry point of the group {discovery.ENTRY_POINTS}"
@@ -94,7 +94,11 @@ def check_cheap(describes: Callable[[ModuleType], bool], modules: Iterable[str])
         return
     order = f"import sys, json, {module}; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run(
-        [sys.executable, "-c", order], env=module_environment(), capture_output=True, text=True, check=True
+        [sys.executable, "-c", order],
+        env=build_module_environment(),
+        capture_output=True,
+        text=True,
+        check=True,
     )
     imported = set(json.loads(done.stdout))
     for costly in (*modules, *_COSTLY):
@@ -114,7 +118,7 @@ def run_guarded(what: str, action: Callable[[], T]) -> tuple[T | None, list[Viol
         return None, [Violation(Rule.MEASURED, f"{what} failed: {error.message}", error.hint)]
     # Extensions may raise anything.
     except Exception as error:
-        return None, [untyped_error(what, error)]
+        return None, [make_untyped_error_violation(what, error)]
 
 
 def collect_violations(what: str, check: Iterable[Violation]) -> list[Violation]:
@@ -123,13 +127,13 @@ def collect_violations(what: str, check: Iterable[Violation]) -> list[Violation]
     return broken if found is None else found
 
 
-def untyped_error(what: str, error: Exception) -> Violation:
+def make_untyped_error_violation(what: str, error: Exception) -> Violation:
     """Return the violation by an error that a trial does not expect, which would end the whole run."""
     return Violation(
         Rule.TYPED, f"{what} raised {error!r}", "raise WorkloadError, MachineError or PlatformUnusableError"
     )
 
 
-def module_environment() -> dict[str, str]:
+def build_module_environment() -> dict[str, str]:
     """Return the environment for programs that have to find the same modules."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -32,7 +32,7 @@ from guestmark.engine.trial import TrialSlot, run_trial
 from guestmark.page.say import tell
 from guestmark.platforms import registry as platforms
 from guestmark.platforms.base import Machine
-from guestmark.testing.rules import Rule, Violation, module_environment, run_guarded
+from guestmark.testing.rules import Rule, Violation, build_module_environment, run_guarded
 from guestmark.workloads import base
 
 # Time in which an interrupted run has to end, and half of it for what a killed one leaves behind.
@@ -53,7 +53,7 @@ def make_plan(cell: Cell, metrics: Sequence[Metric] = (), limit_s: float = _LIMI
 def prepare_workload(cell: Cell, limit_s: float = _LIMIT_S) -> Iterator[tuple[base.Workload[Any], Machine]]:
     """Yield the workload of a cell, prepared on a machine of its own."""
     workload = base.create_trial(make_plan(cell, limit_s=limit_s), cell)
-    platform = platforms.get_platform(base.started_cell(cell).platform)
+    platform = platforms.get_platform(base.choose_started_cell(cell).platform)
     levels = cell.factors.levels if isinstance(cell.factors, _Watched) else cell.factors
     with base.start_machine(workload, platform, replace(cell, factors=levels)) as machine:
         workload.prepare(machine)
@@ -108,7 +108,7 @@ def check_interruption(cell: Cell) -> Iterator[Violation]:
             order = TrialOrder.from_cell(cell, _LIMIT_S).encode()
             with subprocess.Popen(
                 [sys.executable, "-m", SELF, "trial", order],
-                env={**module_environment(), "TMPDIR": str(folder)},
+                env={**build_module_environment(), "TMPDIR": str(folder)},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
             ) as run:
@@ -157,7 +157,7 @@ def watch_orphans() -> Iterator[list[tuple[int, str]]]:
     try:
         yield left
         ends = time.monotonic() + _END_S / 2
-        while (there := _running_descendants(before)) and time.monotonic() < ends:
+        while (there := _list_running_descendants(before)) and time.monotonic() < ends:
             time.sleep(0.05)
         for pid in there:
             left.append((pid, _read_command_line(pid)))
@@ -167,7 +167,7 @@ def watch_orphans() -> Iterator[list[tuple[int, str]]]:
         control(_SET_SUBREAPER, was.value, 0, 0, 0)
 
 
-def _running_descendants(before: set[int]) -> list[int]:
+def _list_running_descendants(before: set[int]) -> list[int]:
     """Return the descendants that were not there before and have not ended."""
     found = []
     for pid in list_descendants(os.getpid()):
@@ -183,7 +183,7 @@ def _read_command_line(pid: int) -> str:
     return "a process"
 
 
-def _say_when_it_runs(thread: int) -> None:
+def _announce_machine_start(thread: int) -> None:
     """Print `measuring` as soon as that thread is inside a workload's `run`."""
     while True:
         frame = sys._current_frames().get(thread)
@@ -200,10 +200,10 @@ def run_one_trial(order: str) -> int:
     """Run a trial of many iterations until it is interrupted, and return its exit status."""
     cell = TrialOrder.decode(order).cell()
     interruption = Interruption()
-    threading.Thread(target=_say_when_it_runs, args=[threading.get_ident()], daemon=True).start()
+    threading.Thread(target=_announce_machine_start, args=[threading.get_ident()], daemon=True).start()
     with interruption.handle_signals():
         slot = TrialSlot(cell, 0, 0, iterations=_MANY, warmups=0)
-        platform = platforms.get_platform(base.started_cell(cell).platform)
+        platform = platforms.get_platform(base.choose_started_cell(cell).platform)
         try:
             run_trial(make_plan(cell), slot, platform, interruption, SilentObserver())
         except Interrupted:

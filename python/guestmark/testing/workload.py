@@ -27,9 +27,9 @@ from guestmark.testing.rules import (
     check_cheap,
     check_loading,
     collect_violations,
-    not_found,
+    make_not_found_violation,
+    make_untyped_error_violation,
     run_guarded,
-    untyped_error,
 )
 from guestmark.testing.trials import (
     check_interruption,
@@ -55,7 +55,7 @@ def check_workload(
     try:
         kind = registry.workload_kind(name)
     except GuestmarkError as error:
-        return [not_found(error)]
+        return [make_not_found_violation(error)]
     if found := _check_description(kind):
         return found
     found += check_cheap(
@@ -135,7 +135,7 @@ def _check_metrics(
 def _run_trial(plan: Plan) -> tuple[Trial | None, list[Violation]]:
     """Run one trial of the plan's only cell, with a warm-up and two iterations."""
     (cell,) = plan.cells
-    platform = platforms.get_platform(base.started_cell(cell).platform)
+    platform = platforms.get_platform(base.choose_started_cell(cell).platform)
     workload = base.find_trial_class(cell.workload.name)
 
     def run() -> Trial:
@@ -160,7 +160,7 @@ def _check_killed_machine(cell: Cell) -> Iterator[Violation]:
             pass
         # Extensions may raise anything.
         except Exception as error:
-            yield untyped_error("run() on a machine that was killed", error)
+            yield make_untyped_error_violation("run() on a machine that was killed", error)
         else:
             yield Violation(
                 Rule.TYPED, "run() on a machine that was killed returned measurements", "let its errors pass"
@@ -170,7 +170,7 @@ def _check_killed_machine(cell: Cell) -> Iterator[Violation]:
         except TYPED:
             pass
         except Exception as error:
-            yield untyped_error("cleanup() on a machine that was killed", error)
+            yield make_untyped_error_violation("cleanup() on a machine that was killed", error)
 
 
 def _check_limit(cell: Cell, trial: Trial) -> Iterator[Violation]:
@@ -186,7 +186,7 @@ def _check_limit(cell: Cell, trial: Trial) -> Iterator[Violation]:
             return
         # Extensions may raise anything.
         except Exception as error:
-            yield untyped_error("run() beyond its limit", error)
+            yield make_untyped_error_violation("run() beyond its limit", error)
             return
         ran_s = time.monotonic() - begin
         if ran_s > took_s / 2:

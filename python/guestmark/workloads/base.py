@@ -1,4 +1,4 @@
-"""The base of all workloads, and the functions with which the engine makes trials of them."""
+"""The base class of all workloads, and the functions through which the engine runs their trials."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ if TYPE_CHECKING:
 
 
 P = TypeVar("P", bound=Params)
-# Makes a part of a report, from the results of one table and the run that they are of.
+# Makes a part of a report from the results of one table and the run that they belong to.
 Sections: TypeAlias = "Callable[[WorkloadResult, StoredRun], Sequence[Node]]"
 
 
 def _discard_message(_said: str) -> None:
-    """Drops a message that nobody waits for."""
+    """Ignores a message: the default where no one listens."""
 
 
 class Workload(WorkloadKind[P], ABC):
-    """A workload: its description (`WorkloadKind`), and what it does. An instance is one trial of it.
+    """A workload: its description (`WorkloadKind`) and its steps. An instance is one trial of it.
 
     Where running it takes imports that cost time, the class that the registry finds only describes it, and its
     `trial_class` returns another one from a module of its own, which adds `run` and what belongs to it.
     """
 
-    # Whether a machine is good for one run only, without warm-up.
+    # Whether each machine serves a single run, without warm-up.
     ONCE: bool = False
-    # Whether it reads the disk under test, and writes nothing, while it is measured.
+    # Whether the measured part only reads the disk under test and writes nothing to it.
     READS: ClassVar[bool] = False
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         self.plan = plan
         self.cell = cell
-        self.facts = Findings()  # what its steps found out
+        self.facts = Findings()  # what the steps found out
         # Remarks for the user, collected by all steps.
         self.warnings: list[str] = []
-        self.printed = ""  # by the program in its last iteration
-        self.tell: Callable[[str], None] = _discard_message  # what it does now, for who waits
+        self.printed = ""  # output of the program in the last iteration
+        self.tell: Callable[[str], None] = _discard_message  # reports the current step
         # A remark that the user should read at once.
         self.note: Callable[[str], None] = _discard_message
         # This trial's share of the command's time in seconds, where that is limited.
@@ -71,11 +71,11 @@ class Workload(WorkloadKind[P], ABC):
         return self.plan.policy.trial_limit_s
 
     def prepare(self, machine: Machine) -> None:
-        """Does what has to be done once before measuring; not timed. Raises `WorkloadError` or `MachineError`."""
+        """Does what is needed once before measuring; not timed. Raises `WorkloadError` or `MachineError`."""
 
     @abstractmethod
     def run(self, machine: Machine) -> list[Measurement]:
-        """Runs one iteration, warm-up or measured: every metric of it. Raises `WorkloadError` or `MachineError`."""
+        """Runs one iteration, warm-up or measured; returns its metrics. Raises `WorkloadError` or `MachineError`."""
 
     def cleanup(self, machine: Machine) -> None:
         """Undoes `prepare`; called whenever `prepare` was called and the machine still responds."""
@@ -85,11 +85,11 @@ class Workload(WorkloadKind[P], ABC):
 
         By default the platform's; a workload whose machine runs no agent (firmware) brings its own.
         """
-        return platform.start(started_cell(self.cell))
+        return platform.start(choose_started_cell(self.cell))
 
     @classmethod
     def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
-        """Looks at what was asked for before any platform is tried; starts and changes nothing.
+        """Checks the request before any platform is tried; starts and changes nothing.
 
         Raises `UsageError` for what would fail every trial of `cells` on every host.
         """
@@ -123,8 +123,8 @@ def find_trial_class(name: str) -> type[Workload[Any]]:
     return cast("type[Workload[Any]]", registry.workload_kind(name)).trial_class()
 
 
-def started_cell(cell: Cell) -> Cell:
-    """Returns the cell whose machine is started: for a peer, which starts its own, that of the host's agent alone."""
+def choose_started_cell(cell: Cell) -> Cell:
+    """Returns the cell whose machine is started; a peer starts its own machine, so its cell becomes one on the host."""
     if not registry.workload_kind(cell.workload.name).peer:
         return cell
     where = {name: level for name, level in cell.factors.items() if name == PLACEMENT.name}
@@ -134,7 +134,7 @@ def started_cell(cell: Cell) -> Cell:
 def start_machine(workload: Workload[Any], platform: Platform, cell: Cell) -> AbstractContextManager[Machine]:
     """Starts a fresh machine for the trial.
 
-    A machine that the workload brings itself is passed to nobody else, so its type may differ: the workload knows its
-    agent.
+    A machine that the workload starts itself is passed to no one else, so its type may differ:
+    the workload knows how to reach its agent.
     """
     return cast("AbstractContextManager[Machine]", workload.machine(platform))

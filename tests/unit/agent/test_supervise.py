@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.agent.binary import supervise_command
+from guestmark.agent.binary import build_supervise_command
 from guestmark.core.own_program import find_agent_binary
 from tests.framework import PACKAGES
 from tests.framework.processes import alive, gone, wait_until
@@ -32,7 +32,7 @@ class Supervised:
         keep_started: bool = False,
     ) -> None:
         read, self.lifeline = os.pipe()
-        command = supervise_command(
+        command = build_supervise_command(
             ["sh", "-c", script],
             lifeline_fd=read,
             remove=remove,
@@ -156,9 +156,10 @@ def test_a_controller_killed_with_sigkill_leaves_nothing(tmp_path: Path) -> None
     pids = tmp_path / "pids"
     code = (
         "import os, subprocess, time\n"
-        "from guestmark.agent.binary import supervise_command\n"
+        "from guestmark.agent.binary import build_supervise_command\n"
         "read, write = os.pipe()\n"
-        f"command = supervise_command(['sh', '-c', {family(pids)!r}], lifeline_fd=read, remove=[{str(scratch)!r}])\n"
+        f"command = build_supervise_command(['sh', '-c', {family(pids)!r}], lifeline_fd=read, "
+        f"remove=[{str(scratch)!r}])\n"
         "subprocess.Popen(command, pass_fds=[read], start_new_session=True)\n"
         "os.close(read)\n"
         "time.sleep(100)\n"
@@ -186,7 +187,7 @@ def test_a_killed_supervisor_takes_the_command_along(tmp_path: Path) -> None:
 def test_the_command_gets_other_descriptors_but_not_the_lifeline() -> None:
     read, write = os.pipe()
     passed = os.open("/dev/null", os.O_RDONLY)
-    command = supervise_command(["sh", "-c", "ls -l /proc/self/fd"], lifeline_fd=read)
+    command = build_supervise_command(["sh", "-c", "ls -l /proc/self/fd"], lifeline_fd=read)
     listed = subprocess.run(
         command, pass_fds=[read, passed], capture_output=True, text=True, timeout=20, check=True
     )

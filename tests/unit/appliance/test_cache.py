@@ -9,7 +9,7 @@ from guestmark.appliance.bzimage import NotABzImageError, read_release
 from guestmark.appliance.initramfs import ModuleList, build_initramfs
 from guestmark.appliance.kernel import find_kernel
 from guestmark.appliance.modules import ModuleTree
-from guestmark.appliance.paths import scratch_parent
+from guestmark.appliance.paths import choose_scratch_parent
 from guestmark.core.architectures import find_host_architecture
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.own_program import find_agent_binary
@@ -63,4 +63,4 @@ def test_a_missing_directory_for_temporary_files_is_told(
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
     with pytest.raises(GuestmarkError, match=r"there is no directory .*/none for temporary files"):
-        scratch_parent()
+        choose_scratch_parent()

@@ -175,9 +175,9 @@ def test_control_groups_that_nobody_has_go(scratch: Path) -> None:
 
 _STOPPED = """
 import os, subprocess, sys
-from guestmark.agent.binary import supervise_command
+from guestmark.agent.binary import build_supervise_command
 theirs, ours = os.pipe()
-command = supervise_command(["sleep", "300"], lifeline_fd=theirs)
+command = build_supervise_command(["sleep", "300"], lifeline_fd=theirs)
 process = subprocess.Popen(command, pass_fds=(theirs,), start_new_session=True)
 print(process.pid, flush=True)
 sys.stdin.read()

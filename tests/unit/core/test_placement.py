@@ -188,7 +188,7 @@ def test_a_machine_and_this_process_are_put_apart_and_back() -> None:
     try:
         with affinity.take_seat(cell(PINNED), emulator=False) as seat:
             assert seat.placement is not None
-            with affinity.starting_machine():
+            with affinity.mark_machine_start():
                 child = subprocess.Popen(["sleep", "60"])
             try:
                 assert os.sched_getaffinity(child.pid) == set(seat.placement.machine)
@@ -198,7 +198,7 @@ def test_a_machine_and_this_process_are_put_apart_and_back() -> None:
                 facts = seat.attest(child.pid)
                 assert facts is not None
                 assert facts.machine == write_list(seat.placement.machine)
-                assert affinity.usable_processors() == set(
+                assert affinity.list_usable_processors() == set(
                     USABLE
                 )  # what others may have is not what this one has now
                 os.sched_setaffinity(child.pid, USABLE)
@@ -216,7 +216,7 @@ def test_a_machine_and_this_process_are_put_apart_and_back() -> None:
 @pytest.mark.skipif(len(USABLE) < 2, reason="one processor is everybody's")
 def test_a_control_plane_that_was_moved_fails_the_trial() -> None:
     with affinity.take_seat(cell(PINNED), emulator=False) as seat:
-        with affinity.starting_machine():
+        with affinity.mark_machine_start():
             child = subprocess.Popen(["sleep", "60"])
         os.sched_setaffinity(0, USABLE)
         try:

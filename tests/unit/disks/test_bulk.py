@@ -13,7 +13,7 @@ import pytest
 from guestmark.agent.binary import start_host_agent
 from guestmark.agent.client import Agent, CallError
 from guestmark.agent.wire import Pattern
-from guestmark.workloads.disk.copying import largest_block
+from guestmark.workloads.disk.copying import choose_largest_block
 from tests.framework.disk_files import flip_bit, small_mount
 
 MB = 1 << 20
@@ -97,7 +97,7 @@ def test_a_fill_has_the_digest_of_its_pattern(
     path = directory / "filled"
     agent.fill(str(path), size, pattern, timeout_s=30, **how)
     found = agent.checksum(str(path), timeout_s=30)
-    assert found == agent.checksum_of_pattern(pattern, size)
+    assert found == agent.compute_pattern_checksum(pattern, size)
     assert found.size == size == path.stat().st_size
     if pattern is not Pattern.RANDOM:
         value = b"\0" if pattern is Pattern.ZERO else b"\1"
@@ -231,5 +231,5 @@ def test_the_channel_stays_watched_during_a_long_call(tmp_path: Path) -> None:
     ("memory", "in_flight", "size"), [(512, 4, 32), (256, 4, 16), (64, 2, 8), (16, 4, 1), (1, 64, 1)]
 )
 def test_requests_are_as_large_as_memory_allows(memory: int, in_flight: int, size: int) -> None:
-    assert largest_block(memory << 20, in_flight) == size << 20
-    assert largest_block(memory << 20, in_flight, 8 << 20) == min(size, 8) << 20
+    assert choose_largest_block(memory << 20, in_flight) == size << 20
+    assert choose_largest_block(memory << 20, in_flight, 8 << 20) == min(size, 8) << 20

@@ -16,7 +16,7 @@ import pytest
 from guestmark.core.errors import MachineError, PlatformUnusableError
 from guestmark.disks import daemon, sparse, template
 from guestmark.disks.image import make_images
-from guestmark.disks.scratch import Store, scratch_store
+from guestmark.disks.scratch import Store, get_scratch_store
 from guestmark.setting.disk import DiskSpec, Role
 from tests.framework.disk_files import small_mount
 
@@ -182,8 +182,8 @@ HOLD = """
 import sys, time
 from guestmark.disks.image import make_images
 from guestmark.setting.disk import DiskSpec, Role
-from guestmark.disks.scratch import scratch_store
-scratch_store().keep = sys.argv[2] == "keep"
+from guestmark.disks.scratch import get_scratch_store
+get_scratch_store().keep = sys.argv[2] == "keep"
 with make_images([DiskSpec.from_levels(Role.TARGET, 1 << 26, location=sys.argv[1], filesystem="ext4")]) as (image,):
     print(image.path, flush=True)
     time.sleep(60)
@@ -233,7 +233,7 @@ def test_no_room_is_said(small_tmpfs: Path) -> None:
         make_images([spec]) as (image,),
     ):
         image.finish_allocation()
-    scratch_store().close()
+    get_scratch_store().close()
     assert not any(small_tmpfs.iterdir())
 
 

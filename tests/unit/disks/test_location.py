@@ -10,10 +10,10 @@ from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import parse_platform
 from guestmark.disks.location import (
     add_locations,
-    default_location,
+    choose_default_location,
     describe_storage,
-    filesystem_type_at,
     is_in_memory,
+    read_filesystem_type,
 )
 from guestmark.engine.preflight import choose_locations
 from tests.framework.cells import plan_of
@@ -32,7 +32,7 @@ def directories(tmp_path: Path) -> tuple[str, str, str]:
 
 def test_the_innermost_mount_says_which_filesystem_it_is(directories: tuple[str, str, str]) -> None:
     disk, memory, mounts = directories
-    assert [filesystem_type_at(where, mounts) for where in (disk, memory, "/mnt/a b/c")] == [
+    assert [read_filesystem_type(where, mounts) for where in (disk, memory, "/mnt/a b/c")] == [
         "ext4",
         "tmpfs",
         "xfs",
@@ -46,10 +46,10 @@ def test_memory_is_taken_only_where_there_is_no_disk(
     disk, memory, mounts = directories
     other = tmp_path / "other"
     other.mkdir()
-    assert default_location({"TMPDIR": disk}, mounts, [str(other)]) == disk
-    assert default_location({"TMPDIR": memory}, mounts, [disk, str(other)]) == disk
-    assert default_location({"TMPDIR": "/no/such"}, mounts, [memory, disk]) == disk
-    assert default_location({}, mounts, [memory]) == memory
+    assert choose_default_location({"TMPDIR": disk}, mounts, [str(other)]) == disk
+    assert choose_default_location({"TMPDIR": memory}, mounts, [disk, str(other)]) == disk
+    assert choose_default_location({"TMPDIR": "/no/such"}, mounts, [memory, disk]) == disk
+    assert choose_default_location({}, mounts, [memory]) == memory
 
 
 def a_cell(
@@ -73,7 +73,7 @@ def test_the_location_is_stored_with_cells_that_have_disks(
         a_cell("tcg/uml"),
         a_cell("tcg", {"format": "qcow2"}, disks=None),
     ])  # fmt: skip
-    place = default_location()
+    place = choose_default_location()
     assert [cell.factors.get("location") for cell in cells] == [
         place,
         "/dev/shm",
@@ -92,7 +92,7 @@ def test_cells_whose_place_nobody_named_are_remembered(
     named, unnamed = a_cell("tcg", {"location": "/dev/shm"}), a_cell("host")
     made = choose_locations(plan_of(named, unnamed))
     assert made.context.default_locations == ("host",)
-    assert made.cells[1].factors["location"] == default_location()
+    assert made.cells[1].factors["location"] == choose_default_location()
     assert choose_locations(plan_of(named)) == plan_of(named)
 
 

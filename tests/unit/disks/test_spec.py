@@ -19,7 +19,7 @@ from guestmark.disks.image import Image
 from guestmark.platforms.host_like import Host
 from guestmark.setting.disk import Disks, DiskSpec, Role
 from guestmark.workloads.common.flushes import judge_flushes, judge_qemu_counters
-from guestmark.workloads.fio.trial import asks_for_flushes
+from guestmark.workloads.fio.trial import requests_flushes
 from tests.framework.cells import cell_of
 
 BOTH = {
@@ -165,17 +165,17 @@ def test_room_is_for_the_largest_target_and_every_source() -> None:
     other = DiskSpec.from_levels(Role.SOURCE, 1 << 20, content="random")
     unknown = cell()
     trials = [(unknown, [small, source]), (unknown, [large, source]), (unknown, [large, other])]
-    assert preflight.needed_bytes(trials) == (2 << 30) + (2 << 20)
+    assert preflight.count_needed_bytes(trials) == (2 << 30) + (2 << 20)
     qcow2 = DiskSpec.from_levels(Role.TARGET, 2 << 30, format="qcow2")
-    assert preflight.needed_bytes([(unknown, [qcow2])]) > 2 << 30
+    assert preflight.count_needed_bytes([(unknown, [qcow2])]) > 2 << 30
 
 
 def test_a_sparse_image_needs_room_for_what_is_written_to_it() -> None:
     writes = cell_of("tcg", "upload", amount="10M")
     sparse = DiskSpec.from_levels(Role.TARGET, 2 << 30)
-    assert 10 << 20 < preflight.needed_bytes([(writes, [sparse])]) < 200 << 20
+    assert 10 << 20 < preflight.count_needed_bytes([(writes, [sparse])]) < 200 << 20
     whole = DiskSpec.from_levels(Role.TARGET, 2 << 30, preallocation="falloc")
-    assert preflight.needed_bytes([(writes, [whole])]) == 2 << 30
+    assert preflight.count_needed_bytes([(writes, [whole])]) == 2 << 30
 
 
 def test_a_workload_that_writes_files_is_refused_a_bare_disk() -> None:
@@ -225,7 +225,7 @@ def test_flushes_are_judged_by_what_was_counted(
     ],
 )
 def test_a_fio_job_asks_for_flushes_or_does_not(job: str, asks: bool) -> None:
-    assert asks_for_flushes(job) is asks
+    assert requests_flushes(job) is asks
 
 
 def test_who_asks_for_no_flush_on_the_host_is_not_called_durable() -> None:

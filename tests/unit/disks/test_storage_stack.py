@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.disks.stack import Layer, Loses, find_volatile, layers_below_device, list_layers
+from guestmark.disks.stack import Layer, Loses, find_volatile, list_layers, list_layers_below_device
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts filesystems")
 
@@ -319,7 +319,7 @@ class Devices:
         (self.sys / "dev" / "block" / number).symlink_to(folder)
 
     def below(self, number: str) -> list[Layer]:
-        return list(layers_below_device(number, sys=self.sys))
+        return list(list_layers_below_device(number, sys=self.sys))
 
 
 DISK = {"queue/write_cache": "write back", "queue/fua": "1"}

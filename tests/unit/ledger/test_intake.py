@@ -190,11 +190,11 @@ def test_layers_of_a_bundle_have_one_budget(data: Callable[[], bytes]) -> None:
 def test_a_budget_is_used_up_by_all_layers_together() -> None:
     budget = ReadBudget(size=3_000)
     assert budget.inflate(zlib.compress(b"x" * 2000)) == b"x" * 2000
-    budget.charge_json("[1, 2]")
+    budget.charge_encoded("[1, 2]")
     with pytest.raises(LedgerError, match="too large"):
         codec.unpack_console(codec.pack_console("y" * 2000), budget)
     with pytest.raises(LedgerError, match="more than 0 s"):
-        ReadBudget(seconds=0).charge(1)
+        ReadBudget(seconds=0).charge_amount(1)
 
 
 # --- whatever is in a bundle --------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import pytest
 
 from guestmark.core.architectures import ARCHITECTURES
 from guestmark.platforms.drives import VirtioBus
-from guestmark.platforms.qemu.command_line import channel_arguments
+from guestmark.platforms.qemu.command_line import build_channel_arguments
 from guestmark.platforms.qemu.nested.place import PORTS
 
 
@@ -23,7 +23,7 @@ def test_qemu_takes_every_port_of_every_layer(layers: int) -> None:
     names = [f"{name}-{layer}" for layer in range(layers) for name in PORTS]
     command = [
         "qemu-system-x86_64", "-nodefaults", "-display", "none", "-machine", "q35,accel=tcg", "-S",
-        *channel_arguments(NullLine(), virtio, len(names) + 1),  # type: ignore[arg-type]
+        *build_channel_arguments(NullLine(), virtio, len(names) + 1),  # type: ignore[arg-type]
     ]  # fmt: skip
     for name in names:
         command += ["-chardev", f"null,id={name}", "-device", f"virtserialport,chardev={name},name={name}"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from guestmark.core.errors import MachineError
-from guestmark.platforms.commands import Ended, await_success, run_command
+from guestmark.platforms.commands import Ended, run_command, wait_for_success
 from tests.framework import PACKAGES
 from tests.framework.processes import alive, gone, wait_until
 
@@ -95,7 +95,7 @@ def test_nothing_of_a_command_outlives_guestmark(tmp_path: Path, number: signal.
 
 def test_a_command_is_tried_until_it_succeeds(tmp_path: Path) -> None:
     script = f"echo x >> {tmp_path}/tries; [ $(wc -l < {tmp_path}/tries) = 3 ]"
-    assert await_success(lambda left_s: shell(script, left_s), 10.0, 0.01).ok
+    assert wait_for_success(lambda left_s: shell(script, left_s), 10.0, 0.01).ok
     assert (tmp_path / "tries").read_text() == "x\n" * 3
-    assert await_success(lambda left_s: shell("exit 4", left_s), 0.2, 0.05).status == 4
-    assert await_success(lambda left_s: shell("sleep 60", left_s), 0.3, 0.05).status is None
+    assert wait_for_success(lambda left_s: shell("exit 4", left_s), 0.2, 0.05).status == 4
+    assert wait_for_success(lambda left_s: shell("sleep 60", left_s), 0.3, 0.05).status is None

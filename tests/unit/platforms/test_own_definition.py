@@ -20,11 +20,11 @@ from guestmark.platforms.own.store import (
     VARIABLE,
     add_file,
     check_trust,
-    definitions,
     describe_execution,
     find_definition,
     is_trusted,
-    machines_directory,
+    load_definitions,
+    locate_machines_directory,
     trust,
 )
 
@@ -102,7 +102,7 @@ def test_what_is_wrong_is_said(changes: dict[str, str], said: str) -> None:
 
 def test_a_sound_file_is_read() -> None:
     definition = parse_definition(text_of(), Path("box.toml"))
-    assert definition.values({"image": "alpine"}) == {"image": "alpine"}
+    assert definition.list_placeholder_values({"image": "alpine"}) == {"image": "alpine"}
     assert definition.create.fill({"id": "i", "image": "a b"}) == ["tool", "run", "i", "a b"]
     assert definition.exec.fill({"id": "i"}, ["echo", "a b"]) == ["tool", "exec", "i", "echo", "a b"]
 
@@ -130,7 +130,7 @@ def homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_every_shipped_definition_is_sound(homes: Path) -> None:
-    found = definitions()
+    found = load_definitions()
     assert {"podman", "docker", "kata", "nspawn", "lxc", "chroot", "pod", "incus", "lima", "gcloud"} <= set(
         found
     )
@@ -206,11 +206,11 @@ def test_all_that_decides_what_is_executed_is_shown_and_visible() -> None:
 
 
 def test_a_link_in_ones_own_folder_is_trusted_where_nobody_else_can_change_its_end(homes: Path) -> None:
-    machines_directory().mkdir(parents=True, mode=0o700)
+    locate_machines_directory().mkdir(parents=True, mode=0o700)
     there = homes / "elsewhere"
     there.mkdir()
     (there / "box.toml").write_text(text_of())
-    (machines_directory() / "box.toml").symlink_to(there / "box.toml")
+    (locate_machines_directory() / "box.toml").symlink_to(there / "box.toml")
     for mode, trusted in ((0o700, True), (0o777, False), (0o1777, False)):
         there.chmod(mode)
         assert is_trusted(find_definition("box")) == trusted
@@ -253,23 +253,23 @@ def test_what_is_no_process_of_a_machine_is_not_taken_for_one(said: str) -> None
 def test_no_number_of_a_machine_is_too_strange(text: str) -> None:
     assert inside._count_cpus(text) >= 0
     assert inside._parse_processor_quota(text) >= 0
-    assert inside._memory_limit(text) >= 0
+    assert inside._read_memory_limit(text) >= 0
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o622])
 def test_ones_own_folder_is_trusted_where_nobody_else_can_write(homes: Path, mode: int) -> None:
-    machines_directory().mkdir(parents=True, mode=0o700)
-    path = machines_directory() / "box.toml"
+    locate_machines_directory().mkdir(parents=True, mode=0o700)
+    path = locate_machines_directory() / "box.toml"
     path.write_text(text_of())
     path.chmod(mode)
     assert is_trusted(find_definition("box")) == (mode == 0o600)
 
 
 def test_a_broken_file_does_not_hide_another(homes: Path) -> None:
-    machines_directory().mkdir(parents=True, mode=0o700)
-    (machines_directory() / "broken.toml").write_text("name = ")
+    locate_machines_directory().mkdir(parents=True, mode=0o700)
+    (locate_machines_directory() / "broken.toml").write_text("name = ")
     assert find_definition("podman").shipped
-    assert os.access(machines_directory(), os.R_OK)
+    assert os.access(locate_machines_directory(), os.R_OK)
 
 
 @given(st.lists(st.text(st.characters(min_codepoint=32, max_codepoint=0x24F)), min_size=1))
@@ -286,7 +286,7 @@ def test_a_value_that_makes_no_host_is_refused(tmp_path: Path) -> None:
     definition = parse_definition(
         text_of(host='"{place}"', parameters='{ image = "debian", place = "lab1" }'), tmp_path / "box.toml"
     )
-    assert definition.create.fill({**definition.values({}), "id": "x"})[-2] == "lab1"
+    assert definition.create.fill({**definition.list_placeholder_values({}), "id": "x"})[-2] == "lab1"
     for value in ("-oProxyCommand=true", "lab1 lab2", "[::1]", ""):
         with pytest.raises(UsageError, match="its host cannot be"):
-            definition.values({"place": value})
+            definition.list_placeholder_values({"place": value})

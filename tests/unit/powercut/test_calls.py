@@ -13,16 +13,16 @@ from guestmark.powercut.calls import (
     CallKind,
     Change,
     Difference,
-    calls_before_record,
     find_late_call,
     find_unsynced_call,
+    list_calls_before_record,
     list_sync_points,
     list_unsynced_writes,
     parse_calls,
     widen_sync_point,
 )
 from guestmark.powercut.explanation import list_differences
-from guestmark.powercut.minimize import minimize_failing
+from guestmark.powercut.minimize import find_minimal_failing_subset
 
 
 def done(*words: str) -> list[Call]:
@@ -80,9 +80,9 @@ def test_where_the_file_itself_was_not_written_yet_all_unsynced_ones_are_suspect
 
 def test_only_calls_before_the_acknowledgement_count() -> None:
     calls = done("write a", "said", "fsync a", "said")
-    assert calls_before_record(calls, 2, 0) == calls[:1]
-    assert calls_before_record(calls, 2, 1) == calls[:3]
-    assert calls_before_record(calls, 3, 0) == calls  # it cannot be told which write said what
+    assert list_calls_before_record(calls, 2, 0) == calls[:1]
+    assert list_calls_before_record(calls, 2, 1) == calls[:3]
+    assert list_calls_before_record(calls, 3, 0) == calls  # it cannot be told which write said what
 
 
 def test_lines_are_read_as_far_as_they_are_whole() -> None:
@@ -100,7 +100,7 @@ def test_the_smallest_part_is_found_whatever_it_is(seed: int) -> None:
         next(runs)
         return guilty_ones <= set(part)
 
-    assert set(minimize_failing(every, fails)) == guilty_ones
+    assert set(find_minimal_failing_subset(every, fails)) == guilty_ones
     assert next(runs) <= 250
 
 

@@ -16,7 +16,7 @@ from guestmark.powercut import cuts, evidence, proof, records
 from guestmark.powercut.cuts import Cut, Piece, Survival
 from guestmark.powercut.judge import JudgeInput, Replay, copy_without_zeroes, judge_cuts
 from guestmark.powercut.records import Acknowledged, Method
-from guestmark.powercut.recovery import convert_to_raw, start_recovery, why_not_recoverable
+from guestmark.powercut.recovery import convert_to_raw, explain_not_recoverable, start_recovery
 from guestmark.powercut.superblock import compute_crc32c
 from guestmark.powercut.writelog import Entry, Flag, WriteLog, read_refusal
 from tests.framework import write_logs
@@ -141,7 +141,8 @@ def test_one_dropped_flush_of_many_is_found(step: int) -> None:
         seen = Acknowledged.from_marks(entries, 0, len(entries))
         chosen = cuts.choose_cuts(entries, seen.acknowledgement_moments, start=0, count=0, seed=1)
         assert any(
-            seen.newest_after(cut.after) >= dropped and not _has(entries, cut, dropped) for cut in chosen.cuts
+            seen.find_newest_after(cut.after) >= dropped and not _has(entries, cut, dropped)
+            for cut in chosen.cuts
         )
 
 
@@ -197,8 +198,8 @@ def test_a_record_is_acknowledged_from_its_mark_on(tmp_path: Path) -> None:
     ]
     with WriteLog(write_logs.write(tmp_path / "log", requests)) as log:
         seen = Acknowledged.from_marks(log.entries, 0, len(log))
-        assert [seen.newest_after(requests) for requests in range(7)] == [-1, -1, -1, -1, 0, 1, 1]
-        assert (seen.first_request, seen.acknowledgement_moments) == (2, (4, 5))
+        assert [seen.find_newest_after(requests) for requests in range(7)] == [-1, -1, -1, -1, 0, 1, 1]
+        assert (seen.requests_before_first_record, seen.acknowledgement_moments) == (2, (4, 5))
         assert Acknowledged.from_marks(log.entries, 5, 6).acknowledgement_moments == ()
 
 
@@ -237,16 +238,17 @@ def test_sqlite_recovers_its_rows_itself(tmp_path: Path) -> None:
     database = tmp_path / "records"
     subprocess.run(records.command(str(database), TAG, 5), check=True, capture_output=True)
     files: dict[str, bytes | None] = {
-        name: (tmp_path / name).read_bytes() for name in Method.SQLITE.file_names("records")
+        name: (tmp_path / name).read_bytes() for name in Method.SQLITE.list_record_files("records")
     }
-    assert records.lost_rows(TAG, 4, "records", files) is None
-    assert records.lost_rows(TAG, 5, "records", files) == 5
+    assert records.count_lost_rows(TAG, 4, "records", files) is None
+    assert records.count_lost_rows(TAG, 5, "records", files) == 5
     log = known(files["records-wal"])
     assert (
-        records.lost_rows(TAG, 4, "records", {**files, "records-wal": log[: len(log) * 2 // 3]}) is not None
+        records.count_lost_rows(TAG, 4, "records", {**files, "records-wal": log[: len(log) * 2 // 3]})
+        is not None
     )
-    assert records.lost_rows(TAG, 4, "records", {"records": b"torn" * 1024}) == 0
-    assert records.lost_rows(TAG, 0, "records", {"records": None}) == 0
+    assert records.count_lost_rows(TAG, 4, "records", {"records": b"torn" * 1024}) == 0
+    assert records.count_lost_rows(TAG, 0, "records", {"records": None}) == 0
 
 
 def test_a_copy_has_holes_where_there_are_zeroes(tmp_path: Path) -> None:
@@ -386,7 +388,9 @@ def test_a_qcow2_image_that_is_not_plain_is_left_to_qemu(options: tuple[str, ...
     assert not (tmp_path / "ours").exists()
 
 
-@pytest.mark.skipif(bool(why_not_recoverable("btrfs", mounted=True)), reason="btrfs cannot be mounted here")
+@pytest.mark.skipif(
+    bool(explain_not_recoverable("btrfs", mounted=True)), reason="btrfs cannot be mounted here"
+)
 @pytest.mark.parametrize(("copy", "damaged"), [(True, False), (False, True)])
 def test_a_torn_superblock_of_btrfs_is_taken_from_its_copy(tmp_path: Path, copy: bool, damaged: bool) -> None:
     image = tmp_path / "image"
@@ -407,7 +411,9 @@ def test_a_torn_superblock_of_btrfs_is_taken_from_its_copy(tmp_path: Path, copy:
     assert found.torn_superblock
 
 
-@pytest.mark.skipif(bool(why_not_recoverable("btrfs", mounted=True)), reason="btrfs cannot be mounted here")
+@pytest.mark.skipif(
+    bool(explain_not_recoverable("btrfs", mounted=True)), reason="btrfs cannot be mounted here"
+)
 def test_what_is_lost_with_a_torn_superblock_is_not_the_program_s_loss(tmp_path: Path) -> None:
     image = tmp_path / "image"
     image.touch()

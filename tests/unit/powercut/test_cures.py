@@ -44,7 +44,7 @@ class Lacking:
 
     def search(self, first: Proven | None = None) -> Explanation:
         search = CureSearch(self, lambda: True, acknowledges=True)
-        return search.extend_explanation(WHY, self.find_points(AddedSyncs()), first or judged(losing=5))
+        return search.add_cure_to_explanation(WHY, self.find_points(AddedSyncs()), first or judged(losing=5))
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -79,7 +79,7 @@ def test_what_chance_spares_in_one_log_is_no_cure(seed: int) -> None:
 
     # The sync of f alone was seen to lose something, or it is tried a second time.
     search = CureSearch(try_syncs, lambda: True, acknowledges=True)
-    search.extend_explanation(WHY, [("write", "f")], judged(losing=5))
+    search.add_cure_to_explanation(WHY, [("write", "f")], judged(losing=5))
     alone = [syncs for syncs in program.logs if syncs == AddedSyncs((("write", "f"),))]
     assert len(alone) <= 2
 
@@ -101,7 +101,7 @@ def test_no_single_sync_is_tried_against_torn_writes() -> None:
 def test_a_search_ends_when_time_is_up(logs: int) -> None:
     program = Lacking(["f", "g", "h"], [("write", "g"), EACH], [])
     search = CureSearch(program, lambda: len(program.logs) < logs, acknowledges=True)
-    found = search.extend_explanation(WHY, [], judged(losing=5))
+    found = search.add_cure_to_explanation(WHY, [], judged(losing=5))
     assert len(program.logs) == logs
     # Half a search says what held, or what was tried and did not.
     assert bool(found.states) == bool(logs)
@@ -125,4 +125,4 @@ def test_a_log_with_too_few_states_is_no_cure() -> None:
         return TriedSyncs(syncs, judged(losing=0, word=Durability.UNKNOWN), (), ())
 
     search = CureSearch(try_syncs, lambda: True, acknowledges=True)
-    assert search.extend_explanation(WHY, [("write", "f")], judged(losing=5)) == WHY
+    assert search.add_cure_to_explanation(WHY, [("write", "f")], judged(losing=5)) == WHY

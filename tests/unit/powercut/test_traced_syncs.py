@@ -53,7 +53,7 @@ def test_a_shell_that_waits_is_no_writer(tmp_path: Path, command: str) -> None:
 def test_a_thread_makes_the_moment_unsure(tmp_path: Path) -> None:
     found = python(tmp_path, OTHER, "fd = os.open('file', os.O); os.write(fd, b'x' * 4096); os.fsync(fd)")
     assert found.calls == [("fsync", False)]
-    (one,) = found.expected_files(0, exact=True)
+    (one,) = found.list_expected_files(0, exact=True)
     assert list(one.blocks) == [0]
 
 
@@ -63,7 +63,7 @@ def test_a_synchronous_write_among_threads_promises_its_own_blocks(tmp_path: Pat
         "os.pwrite(fd, b'y' * 4096, 8192)",
     )  # fmt: skip
     assert [call for call, _ in found.calls] == ["write", "write"]
-    (one,) = found.expected_files(1, exact=False)
+    (one,) = found.list_expected_files(1, exact=False)
     assert sorted(one.blocks) == [0, 1, 2]
 
 
@@ -90,7 +90,7 @@ def test_each_way_to_write_through_promises_what_it_wrote(tmp_path: Path, call: 
     found = python(tmp_path, SOURCE, PIPE, f"fd = os.open('file', os.O_RDWR | {flag})", call)
     assert found.calls == ([] if flag == "0" else [("write", True)])
     if flag != "0":
-        (one,) = found.expected_files(0, exact=False)
+        (one,) = found.list_expected_files(0, exact=False)
         assert sorted(one.blocks) == [1, 2]
 
 
@@ -109,7 +109,7 @@ def test_a_write_that_asks_to_be_synced_promises_where_it_went(
         tmp_path, f"os.pwritev(os.open('file', os.O_RDWR | {opened}), [b'y' * 4096], 4096, {flags})"
     )
     assert found.calls == [("write", True)]
-    (one,) = found.expected_files(0, exact=False)
+    (one,) = found.list_expected_files(0, exact=False)
     assert sorted(one.blocks) == blocks
 
 
@@ -125,7 +125,7 @@ def test_sync_promises_nothing_that_another_thread_writes_meanwhile(tmp_path: Pa
         "os.sync(); going = False; thread.join()",
     )
     assert found.calls == [("sync", False)]
-    assert all(1 not in one.blocks for one in found.expected_files(0, exact=False))
+    assert all(1 not in one.blocks for one in found.list_expected_files(0, exact=False))
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,8 @@ def test_what_is_overwritten_later_is_looked_for_only_right_after_its_sync(tmp_p
         tmp_path, "fd = os.open('file', os.O); os.write(fd, b'x' * 8192); os.fsync(os.dup(fd))",
         "os.pwrite(fd, b'y' * 4096, 0)",
     )  # fmt: skip
-    (exactly,) = found.expected_files(0, exact=True)
-    (later,) = found.expected_files(0, exact=False)
+    (exactly,) = found.list_expected_files(0, exact=True)
+    (later,) = found.list_expected_files(0, exact=False)
     assert (sorted(exactly.blocks), sorted(later.blocks)) == ([0, 1], [1])
 
 
@@ -155,7 +155,7 @@ def test_a_renamed_file_is_looked_for_under_both_names(tmp_path: Path) -> None:
     found = python(
         tmp_path, "fd = os.open('new', os.O); os.write(fd, b'x' * 4096); os.fsync(fd)", "os.rename('new', 'file')",
     )  # fmt: skip
-    (one,) = found.expected_files(0, exact=False)
+    (one,) = found.list_expected_files(0, exact=False)
     assert [bytes.fromhex(path).rpartition(b"/")[2] for path in one.paths] == [b"new", b"file"]
 
 
@@ -292,7 +292,7 @@ def test_all_files_that_were_never_synced_are_named(tmp_path: Path) -> None:
 def test_a_file_whose_name_was_removed_is_looked_for_under_another_one(tmp_path: Path) -> None:
     found = python(tmp_path, KEPT, "os.link('kept', 'other'); os.unlink('kept'); os.sync()")
     for newest, names in ((0, [b"kept", b"other"]), (1, [b"other"])):
-        (one,) = found.expected_files(newest, exact=False)
+        (one,) = found.list_expected_files(newest, exact=False)
         assert [bytes.fromhex(path).rpartition(b"/")[2] for path in one.paths] == names
 
 
@@ -369,7 +369,7 @@ def test_requests_to_the_kernel(
 ) -> None:
     found = asking(tmp_path, program)
     assert (found.calls, found.elsewhere) == (calls, "")
-    expected = found.expected_files(len(calls) - 1, exact=True) if calls else ()
+    expected = found.list_expected_files(len(calls) - 1, exact=True) if calls else ()
     assert [list(one.blocks) for one in expected] == ([blocks] if blocks else [])
 
 
@@ -394,7 +394,7 @@ def test_a_file_that_grows_during_a_flush_is_promised_as_long_as_it_was(tmp_path
         "os.ftruncate(f, 20000); os.write(pipe[1], b'x'); r.enter(2)",
     )
     assert found.calls == [("fsync", False)]
-    (one,) = found.expected_files(0, exact=True)
+    (one,) = found.list_expected_files(0, exact=True)
     assert (list(one.blocks), one.most) == ([0, 1], None)
     assert one.least <= 8192
 
@@ -425,10 +425,10 @@ def test_what_was_another_for_a_while_is_not_looked_for_later(
         tmp_path, "import mmap", "f = os.open('f', os.O); os.write(f, b'x' * 8192); os.fsync(f)", change,
         "os.fsync(f)",
     )  # fmt: skip
-    later = found.expected_files(0, exact=False)
+    later = found.list_expected_files(0, exact=False)
     assert [sorted(one.blocks) for one in later] == ([blocks] if blocks or least else [])
     assert [one.least for one in later] == ([least] if blocks or least else [])
-    (now,) = found.expected_files(0, exact=True)
+    (now,) = found.list_expected_files(0, exact=True)
     assert sorted(now.blocks) == [0, 1]
 
 
@@ -440,7 +440,7 @@ def test_what_another_file_promises_meanwhile_hides_no_change(tmp_path: Path) ->
         "os.pwrite(f, b'x', 0); os.fsync(f)",
     )
     for newest, blocks in ((0, [[1]]), (1, [[1], [0]]), (2, [[0, 1], [0]])):
-        assert [sorted(one.blocks) for one in found.expected_files(newest, exact=False)] == blocks
+        assert [sorted(one.blocks) for one in found.list_expected_files(newest, exact=False)] == blocks
 
 
 def test_a_write_under_way_changes_its_file_after_a_promise_too(tmp_path: Path) -> None:
@@ -453,7 +453,7 @@ def test_a_write_under_way_changes_its_file_after_a_promise_too(tmp_path: Path) 
         "os.write(pipe[1], b'x'); r.enter(2); os.pwrite(f, X[:4096], 0); os.fsync(g)",
     )
     for newest in (0, 1, 2):
-        first = found.expected_files(newest, exact=False)[0]
+        first = found.list_expected_files(newest, exact=False)[0]
         assert sorted(first.blocks) == [1], newest
 
 
@@ -462,7 +462,7 @@ def test_what_is_renamed_may_be_found_under_its_old_name(tmp_path: Path) -> None
     found = python(
         tmp_path, "fd = os.open('old', os.O); os.write(fd, b'x')", "os.rename('old', 'new'); os.fdatasync(fd)"
     )
-    (one,) = found.expected_files(0, exact=True)
+    (one,) = found.list_expected_files(0, exact=True)
     assert [Path(bytes.fromhex(path).decode()).name for path in one.paths] == ["new", "old"]
 
 
@@ -473,7 +473,7 @@ def test_a_chain_of_renames_is_followed_in_directories_too(tmp_path: Path) -> No
         "os.rename('a', 'b'); here = os.open('d', os.O_RDONLY)",
         "os.rename('b', 'c', dst_dir_fd=here); os.fdatasync(fd)",
     )
-    (one,) = found.expected_files(0, exact=True)
+    (one,) = found.list_expected_files(0, exact=True)
     assert [Path(bytes.fromhex(path).decode()).name for path in one.paths] == ["c", "a", "b"]
 
 
@@ -495,7 +495,7 @@ def test_what_is_changed_and_changed_back_during_a_sync_is_not_promised(tmp_path
     for number, (_, exact) in enumerate(found.calls):
         if exact:
             continue
-        for one in found.expected_files(number, exact=False):
+        for one in found.list_expected_files(number, exact=False):
             assert one.least <= 40000
             assert all(block <= 1 for block in one.blocks), (number, sorted(one.blocks))
 

@@ -265,7 +265,7 @@ def test_iterations_that_cannot_be_are_said() -> None:
     plan = planned()
     assert BootTrial.preflight(plan, plan.cells) == []
     several = replace(plan, policy=replace(plan.policy, iterations=3))
-    assert "starts once" in BootTrial.preflight(several, several.cells)[0]
+    assert "starts only once" in BootTrial.preflight(several, several.cells)[0]
 
 
 def test_only_watched_guests_are_made_to_talk() -> None:

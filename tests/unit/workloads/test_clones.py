@@ -80,7 +80,7 @@ def test_equal_addresses_of_few_bits_may_be_chance() -> None:
 
 @pytest.mark.parametrize("machines", [2, 3, 10, 50])
 def test_the_share_that_would_be_seen_is_the_one_that_draws_show(machines: int) -> None:
-    share, generator = judge.smallest_visible_share(machines), random.Random(machines)
+    share, generator = judge.compute_smallest_visible_share(machines), random.Random(machines)
     seen = sum(sum(generator.random() < share for _ in range(machines)) >= 2 for _ in range(20_000))
     assert 0.94 < seen / 20_000 <= 1.0
 

@@ -119,13 +119,13 @@ def test_files_of_a_run_differ_at_every_place() -> None:
     content = make_content(1 << 20)
     try:
         files = [
-            b"".join(content.view[part] for part in content.file_parts(number)) for number in range(1, 6)
+            b"".join(content.view[part] for part in content.split_file(number)) for number in range(1, 6)
         ]
     finally:
         content.close()
     assert len(set(files)) == 5
     assert all(len(content) == 1 << 20 for content in files)
-    assert serve.content_offset(1 << 20, 1) != serve.content_offset(1 << 20, 2)
+    assert serve.find_content_offset(1 << 20, 1) != serve.find_content_offset(1 << 20, 2)
 
 
 def test_boot_logs(tmp_path: Path) -> None:
@@ -138,19 +138,21 @@ def test_boot_logs(tmp_path: Path) -> None:
         records = b"".join(struct.pack("<IIII", 0, 0, len(frame), len(frame)) + frame for frame in frames)
         return written(tmp_path, bytes(24) + records)
 
-    assert "sent nothing" in machine.what_happened(tmp_path / "none", asked=False)
-    assert "sent nothing" in machine.what_happened(log(), asked=False)
+    assert "sent nothing" in machine.describe_failure(tmp_path / "none", asked=False)
+    assert "sent nothing" in machine.describe_failure(log(), asked=False)
     hung = "iPXE initialising devices..."
-    assert "hangs while it initialises" in machine.what_happened(log(), asked=False, screen=hung)
-    told = machine.what_happened(log(), asked=False, screen=hung, invariant_tsc=False)
+    assert "hangs while it initialises" in machine.describe_failure(log(), asked=False, screen=hung)
+    told = machine.describe_failure(log(), asked=False, screen=hung, invariant_tsc=False)
     assert "no invariant TSC" in told
     silent = "iPXE (PCI 00:02.0) starting execution...ok"  # a build without console
-    assert "no invariant TSC" in machine.what_happened(log(), asked=False, screen=silent, invariant_tsc=False)
-    told = machine.what_happened(log(), asked=False, screen="SeaBIOS", invariant_tsc=False)
+    assert "no invariant TSC" in machine.describe_failure(
+        log(), asked=False, screen=silent, invariant_tsc=False
+    )
+    told = machine.describe_failure(log(), asked=False, screen="SeaBIOS", invariant_tsc=False)
     assert "sent nothing" in told
     assert "console=vga" not in told
-    assert "console=vga" in machine.what_happened(log(), asked=False, screen="\n")
-    assert "1 DHCP requests, no answer" in machine.what_happened(log(frame(67)), asked=False)
-    assert "got an address" in machine.what_happened(log(frame(67), frame(68)), asked=False)
-    assert "did not ask" in machine.what_happened(log(b"\xff" * 60), asked=False)
-    assert "went silent" in machine.what_happened(log(), asked=True)
+    assert "console=vga" in machine.describe_failure(log(), asked=False, screen="\n")
+    assert "1 DHCP requests, no answer" in machine.describe_failure(log(frame(67)), asked=False)
+    assert "got an address" in machine.describe_failure(log(frame(67), frame(68)), asked=False)
+    assert "did not ask" in machine.describe_failure(log(b"\xff" * 60), asked=False)
+    assert "went silent" in machine.describe_failure(log(), asked=True)

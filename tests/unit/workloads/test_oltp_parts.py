@@ -98,7 +98,7 @@ def test_a_server_that_is_missing_is_named_with_its_package(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(base.ENVIRONMENT, "PATH", str(tmp_path))
-    monkeypatch.setattr(KINDS[server], "program_folders", classmethod(lambda _: ()))
+    monkeypatch.setattr(KINDS[server], "list_program_folders", classmethod(lambda _: ()))
     (tmp_path / "sysbench").write_text("#!/bin/sh\n")
     (tmp_path / "sysbench").chmod(0o755)
     exec_cell = Cell("true", WorkloadSpec("exec", {"argv": ["true"]}), HOST)

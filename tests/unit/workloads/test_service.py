@@ -144,7 +144,7 @@ def test_a_server_that_dies_under_its_client_is_told_from_a_slow_one() -> None:
 def test_a_server_that_answers_errors_has_no_figures() -> None:
     client = ["sh", "-c", "echo '  Non-2xx or 3xx responses: 7'; echo requests: 5"]
     error = failure(client=client, errors="Non-2xx or 3xx responses: [0-9]+")
-    assert error.message == "the server answers errors: Non-2xx or 3xx responses: 7"
+    assert error.message == "the server answers with errors: Non-2xx or 3xx responses: 7"
 
 
 def test_a_client_that_fails_says_why() -> None:

@@ -32,7 +32,7 @@ from guestmark.platforms.base import Machine
 from guestmark.platforms.host_like import HostPlatform
 from guestmark.platforms.qmp import UnknownCommandError
 from guestmark.workloads.base import create_trial
-from guestmark.workloads.syscalls.trial import SyscallsTrial, per_operation
+from guestmark.workloads.syscalls.trial import SyscallsTrial, count_per_operation
 
 LIMIT = 60.0
 PARAMS: Mapping[str, Any] = {"operations": 20, "time": "2ms", "calls": list(CALLS)}
@@ -151,8 +151,8 @@ def section(name: str, operations: int, **counted: float) -> Section:
 
 def test_what_a_part_with_nothing_counts_is_subtracted() -> None:
     nothing = section(NOTHING, 0, kvm_exits=10)
-    assert per_operation(section("pipe", 100, kvm_exits=610), nothing, "kvm_exits") == 6.0
-    assert per_operation(section("null", 100, kvm_exits=9), nothing, "kvm_exits") == 0.0
+    assert count_per_operation(section("pipe", 100, kvm_exits=610), nothing, "kvm_exits") == 6.0
+    assert count_per_operation(section("null", 100, kvm_exits=9), nothing, "kvm_exits") == 0.0
 
 
 def monitor(**answers: Any) -> Callable[..., Any]:

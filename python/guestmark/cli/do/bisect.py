@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from guestmark.appliance.paths import scratch_parent
+from guestmark.appliance.paths import choose_scratch_parent
 from guestmark.cli.commands.bisect import Options
 from guestmark.cli.options import list_platforms
 from guestmark.core.context import Caller
@@ -55,7 +55,7 @@ def run(given: Options) -> int:
             say(f"{commit.description}: {doing} …")
 
     # A search that is killed must not leave worktrees and builds behind.
-    folder = keeper().directory("bisect", scratch_parent())
+    folder = keeper().directory("bisect", choose_scratch_parent())
     try:
         bisection = Bisection(Path(given.repository).resolve(), folder, given.good, given.bad)
         with bisection.make_worktrees():

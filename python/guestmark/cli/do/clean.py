@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from guestmark.appliance.paths import cache_directory
+from guestmark.appliance.paths import locate_cache
 from guestmark.cli.commands.clean import Options
 from guestmark.core import procfs
 from guestmark.core.errors import ExitStatus, GuestmarkError, UsageError
@@ -19,7 +19,7 @@ from guestmark.engine.leftovers import Orphan
 from guestmark.page.say import say, tell
 from guestmark.platforms import registry
 from guestmark.platforms.base import KeepsRemoteFiles
-from guestmark.platforms.exclusive import LockPolicy, locking_machines
+from guestmark.platforms.exclusive import LockPolicy, lock_machines
 from guestmark.platforms.own.guard import OrphanMachine, destroy_orphans
 
 
@@ -96,12 +96,12 @@ def _end_orphan(orphan: Orphan, *, dry_run: bool) -> bool:
 
 def _remove_cache(*, dry_run: bool) -> bool:
     """Removes the cache while nobody measures, and returns whether that worked."""
-    cache = cache_directory()
+    cache = locate_cache()
     if dry_run:
         tell(f"would remove {cache}")
         return True
     # A measurement must not lose the kernel and the templates that it is about to use.
-    with locking_machines(LockPolicy("guestmark clean --all", wait=False), here=True):
+    with lock_machines(LockPolicy("guestmark clean --all", wait=False), here=True):
         try:
             shutil.rmtree(cache)
         except OSError as error:

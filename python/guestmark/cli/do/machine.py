@@ -16,11 +16,11 @@ from guestmark.platforms.own.definition import NAME, Definition, read_definition
 from guestmark.platforms.own.store import (
     add_file,
     check_trust,
-    definitions,
     describe_execution,
     find_definition,
     is_trusted,
-    machines_directory,
+    load_definitions,
+    locate_machines_directory,
     trust,
 )
 
@@ -85,7 +85,7 @@ def _find_by_name_or_file(machine: str) -> Definition:
 
 
 def _list_definitions(*, as_json: bool) -> int:
-    found = sorted(definitions().values(), key=lambda each: (each.shipped, each.name))
+    found = sorted(load_definitions().values(), key=lambda each: (each.shipped, each.name))
     if as_json:
         rows = [
             {
@@ -94,7 +94,7 @@ def _list_definitions(*, as_json: bool) -> int:
                 "file": str(each.path),
                 "shipped": each.shipped,
                 "trusted": is_trusted(each),
-                "parameters": each.values({}),
+                "parameters": each.list_placeholder_values({}),
             }
             for each in found
         ]
@@ -104,7 +104,7 @@ def _list_definitions(*, as_json: bool) -> int:
     for each in found:
         whose = "" if each.shipped else f"   {each.path}"
         tell(f"own:{each.name:<{width}}  {each.help}{whose}".rstrip())
-    say(f"your own are in {machines_directory()}")
+    say(f"your own are in {locate_machines_directory()}")
     return ExitStatus.ALL_MEASURED
 
 
@@ -114,7 +114,7 @@ def _write_definition(name: str, origin: str | None) -> int:
         raise UsageError(
             f"a machine cannot be named {name!r}", hint="small letters, digits, and - . _ behind the first"
         )
-    path = machines_directory() / f"{name}.toml"
+    path = locate_machines_directory() / f"{name}.toml"
     if path.exists():
         raise UsageError(
             f"{path} exists", hint=f"edit it, or choose another name; guestmark machine show {name}"

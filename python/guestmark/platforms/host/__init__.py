@@ -2,7 +2,7 @@
 
 from guestmark.platforms.descriptions import PlatformClass, describe_host_like
 from guestmark.setting.location import LOCATION
-from guestmark.setting.network import HOST_FACTORS
+from guestmark.setting.network import HOST_NETWORK_FACTORS
 
 
 def load_platform_class() -> PlatformClass:
@@ -14,6 +14,6 @@ def load_platform_class() -> PlatformClass:
 
 PLATFORMS = (
     describe_host_like(
-        "host", "this machine itself", load_platform_class, LOCATION, *HOST_FACTORS, first=True
+        "host", "this machine itself", load_platform_class, LOCATION, *HOST_NETWORK_FACTORS, first=True
     ),
 )

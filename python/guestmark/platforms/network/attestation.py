@@ -1,4 +1,4 @@
-"""Finds out what joins a machine and its peer, and compares it with what was asked for."""
+"""Determines what joins a machine and its peer, and compares it with the cell's factors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PROBE_S = 30.0
 _OF_LIBSLIRP = "52:55:"
 _BY_LIBSLIRP = (Network.USER, Network.SLIRP4NETNS)
 _BY_PASST = (Network.PASST, Network.PASTA)
-# The offloads without which data are cut and summed one packet at a time.
+# The offloads without which each packet is segmented and checksummed separately.
 _DECISIVE = ("tx-checksum-ip-generic", "tx-checksum-ipv4", "tx-tcp-segmentation")
 
 
@@ -46,7 +46,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """What was made, for the attestation.
+    """The network that was made, for the attestation.
 
     `drivers` are those that may drive the machine's interface. `direct` says whether packets of one kernel reach the
     other, `offloads` whether both ends can leave work to each other.
@@ -65,13 +65,13 @@ class Path:
 
     @property
     def level(self) -> Network:
-        """What shall join machine and peer."""
+        """The requested kind of network."""
         return self.levels[NETWORK]
 
 
 def attest_network(path: Path) -> NetworkFacts:
-    """Returns the facts of a network. Raises `AttestationError` with both values where they are not what was asked."""
-    machine_before = _await_carrier(path.machine)
+    """Returns the facts of a network. Raises `AttestationError` with both values if they are not as requested."""
+    machine_before = _wait_for_carrier(path.machine)
     peer_before = describe_link(path.peer.agent, path.peer.interface)
     around = path.surroundings.find_processes(path.roots, path.tap)
     _require_no_strangers(around)
@@ -113,7 +113,7 @@ def _require(check: Check) -> None:
 
 
 def _require_no_strangers(around: list[NetworkProcess]) -> None:
-    """Raises `AttestationError` if a process is in the network that nobody has started for it."""
+    """Raises `AttestationError` if the network contains a process that was not started for it."""
     for process in around:
         if not (process.is_end or process.is_joiner):
             program = process.program or f"process {process.pid}"
@@ -126,11 +126,11 @@ def _find_processors(around: list[NetworkProcess], pid: int) -> str:
     return next((process.processors for process in around if process.pid == pid), "")
 
 
-def _await_carrier(end: End) -> LinkState:
+def _wait_for_carrier(end: End) -> LinkState:
     """Returns the state of an interface once its link is up, or after some seconds: e1000e's takes two to come up."""
     deadline = time.monotonic() + _CARRIER_S
     state = describe_link(end.agent, end.interface)
-    # What has no driver, such as gVisor's interfaces, has no link either.
+    # An interface without a driver, such as gVisor's, has no link either.
     while state.up and state.driver and not state.carrier and time.monotonic() < deadline:
         time.sleep(_PAUSE_S)
         state = describe_link(end.agent, end.interface)
@@ -148,7 +148,7 @@ def _require_movers(path: Path, movers: list[Mover]) -> None:
 def _send_probe(path: Path) -> None:
     """Sends some bytes from the machine to the peer. Raises `AttestationError` if they do not arrive.
 
-    Where packets of one kernel reach the other, those that went through a router are refused.
+    If packets of one kernel reach the other, those that passed a router are refused.
     """
     direct = ["--direct"] if path.direct else []
     words = [f"--bytes={PROBE_BYTES}", *direct]
@@ -168,7 +168,7 @@ def _send_probe(path: Path) -> None:
 
 
 def _check_links(path: Path, machine: LinkState, peer: LinkState) -> Iterator[Check]:
-    """Yields what both interfaces have to be."""
+    """Yields the checks of both interfaces."""
     levels = path.levels
     if path.drivers:
         found = machine.driver.replace("-", "_")
@@ -193,7 +193,7 @@ def _check_links(path: Path, machine: LinkState, peer: LinkState) -> Iterator[Ch
 
 
 def _check_offloads(path: Path, *links: LinkState) -> Iterator[Check]:
-    """Yields that offloads which can be changed are all on, or all off, at both ends."""
+    """Yields checks that the changeable offloads are all on, or all off, at both ends."""
     if path.levels[OFFLOADS] is Offloads.OFF:
         for end, link in zip(("the machine", "the peer"), links, strict=True):
             yield Check(f"offloads of {end}", "none", ", ".join(link.offloads) or "none")
@@ -208,7 +208,7 @@ def _check_offloads(path: Path, *links: LinkState) -> Iterator[Check]:
 def _check_counters(
     path: Path, machine: tuple[LinkState, LinkState], peer: tuple[LinkState, LinkState]
 ) -> Iterator[Check]:
-    """Yields that the probe's bytes went through both interfaces."""
+    """Yields checks that the probe's bytes passed both interfaces."""
     # gVisor's kernel and others may not count.
     sent = machine[1].tx_bytes - machine[0].tx_bytes
     received = peer[1].rx_bytes - peer[0].rx_bytes
@@ -218,12 +218,14 @@ def _check_counters(
 
 
 def _check_program(path: Path, machine: LinkState) -> Iterator[Check]:
-    """Yields that the one who answers for the peer is of the right kind: libslirp is known by its address."""
+    """Yields a check that the right program answers for the peer: libslirp is recognised by its address."""
     macs = [neighbour.mac for neighbour in machine.neighbours if neighbour.address == path.peer.address]
     if path.level in (*_BY_LIBSLIRP, *_BY_PASST):
         name = "libslirp" if path.level in _BY_LIBSLIRP else "passt"
         found = "libslirp" if any(mac.startswith(_OF_LIBSLIRP) for mac in macs) else "passt"
-        yield Check("who answers for the peer, by the hardware address", name, found if macs else "nobody")
+        yield Check(
+            "the program that answers for the peer, by hardware address", name, found if macs else "nobody"
+        )
 
 
 def describe_end(link: LinkState) -> LinkEnd:

@@ -1,4 +1,4 @@
-"""Whether an executable was built to be debugged, as far as its file tells."""
+"""Detects from an executable's file whether it is a debug build."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from collections.abc import Iterator
 
 _MAGIC = b"\x7fELF"
 _COMPRESSED = 0x800
-# What compilers write into a program's debugging information about how they were called (DWARF's DW_AT_producer).
+# How compilers record their options in a program's debugging information (DWARF's DW_AT_producer).
 _PRODUCER = re.compile(rb"GNU (?:C|C\+\+|GIMPLE)[^\0]*|clang version [^\0]*")
 _LEVEL = re.compile(rb" -O(\S*)")
 _UNOPTIMISED = (b"0", b"g")
-# What programs with sanitizers call.
+# Functions that programs with sanitizers call.
 _SANITIZERS = (b"__asan_init", b"__tsan_init", b"__msan_init", b"__ubsan_handle")
 
 
@@ -24,7 +24,7 @@ _SANITIZERS = (b"__asan_init", b"__tsan_init", b"__msan_init", b"__ubsan_handle"
 def is_debug_build(path: str, _identity: tuple[int, int]) -> bool | None:
     """Returns whether an executable has sanitizers, or parts that were compiled without optimisation.
 
-    None if its file does not tell, as those of distributions, whose debugging information is removed.
+    None if its file does not show it, like those of distributions, whose debugging information is removed.
     """
     with (
         contextlib.suppress(OSError, ValueError, IndexError, struct.error, zlib.error),
@@ -46,7 +46,7 @@ def is_debug_build(path: str, _identity: tuple[int, int]) -> bool | None:
 
 
 def _list_sections(content: mmap.mmap) -> Iterator[tuple[bytes, bytes]]:
-    """Yields name and content of those sections of an ELF file that tell of its build. Raises `struct.error`."""
+    """Yields name and content of the sections of an ELF file that describe its build. Raises `struct.error`."""
     wide = content[4] == 2
     order = "<" if content[5] == 1 else ">"
     if wide:

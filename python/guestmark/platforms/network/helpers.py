@@ -38,7 +38,7 @@ _STEP_S = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A namespace that a program has joined to the peer's, and how each end is reached."""
+    """A namespace that a program has joined to the peer's, and the addresses of both ends."""
 
     peer_address: str
     machine_address: str
@@ -57,14 +57,14 @@ def find_program(program: Program, level: Network) -> str:
 
 
 def _format_passt(program: str, mtu: int, namespaces: Namespaces) -> list[str]:
-    """Returns what passt and pasta have in common: the addresses, and the ports that they forward."""
+    """Returns the common options of passt and pasta: the addresses, and the ports that they forward."""
     ports = f"{FORWARDED[0]}-{FORWARDED[-1]}"
     words = [
         program, "--foreground", "--stderr", "--ipv4-only", "--address", MACHINE_ADDRESS, "--netmask", str(PREFIX),
         "--gateway", PEER_ADDRESS, "--mtu", str(mtu), "--tcp-ports", ports, "--udp-ports", ports,
     ]  # fmt: skip
     if namespaces.users is None:
-        # As nobody it could not enter the machine's namespace, nor is there anything that nobody may not do in here.
+        # As the user nobody it could not enter the machine's namespace; and in here that user could do just as much.
         words += ["--runas", "0:0"]
     return words
 
@@ -88,7 +88,7 @@ def join_namespace(level: Network, namespaces: Namespaces, mtu: int) -> Iterator
         ]  # fmt: skip
         ends, forwards = (SLIRP_PEER, SLIRP_MACHINE), False
     with run_helper(level, command, namespaces) as process:
-        _await_address(process, level, namespaces)
+        _wait_for_address(process, level, namespaces)
         yield Joined(*ends, forwards, process)
 
 
@@ -121,13 +121,13 @@ def run_helper(
         process.stop()
 
 
-def _await_address(process: SupervisedProcess, level: Network, namespaces: Namespaces) -> None:
+def _wait_for_address(process: SupervisedProcess, level: Network, namespaces: Namespaces) -> None:
     """Waits until a program has given the machine its interface and address.
 
-    Raises `PlatformUnusableError` with its last words if it ends, or does not do so in time.
+    Raises `PlatformUnusableError` with its last line if it ends, or does not do so in time.
     """
     assert namespaces.machine is not None, "the machine has no namespace"
-    # One process looks again and again: to start one for each look would take processor time from the program.
+    # One process polls: starting one for each look would take processor time from the program.
     command = [
         *namespaces.enter_command(namespaces.machine), str(find_agent_binary()), "network", "link",
         f"--name={MACHINE_INTERFACE}", f"--wait={_READY_S * 1e3:.0f}",
@@ -145,9 +145,9 @@ def _await_address(process: SupervisedProcess, level: Network, namespaces: Names
         return
     process.console.wait_for_end()
     lines = [line for line in process.console.read_text().splitlines() if line.strip()]
-    # passt complains about a system log that is missing, after what matters.
+    # passt complains about a missing system log after the lines that matter.
     said = [line for line in lines if "syslog" not in line] or ["it said nothing"]
     raise PlatformUnusableError(
         f"network={level} cannot be used here: {said[-1].strip()[:200]}",
-        hint="take a newer package of it, or network=veth",
+        hint="install a newer version of it, or use network=veth",
     )

@@ -18,7 +18,7 @@ _JOINTS = {
     Network.PASTA: Joint.SECOND,
     Network.SLIRP4NETNS: Joint.SECOND,
 }
-# As the user-mode networks of containers have it.
+# The MTU of user-mode networks of containers.
 _USUAL_MTU = 65520
 
 
@@ -58,7 +58,7 @@ def open_host_network(name: str, levels: Levels) -> Iterator[TrialNetwork | None
 
 
 def enter_command(network: TrialNetwork, *, as_caller: bool) -> list[str]:
-    """Returns words that become a machine's command inside its namespace."""
+    """Returns the words that run a machine's command inside its namespace."""
     spaces = network.namespaces
     namespace = spaces.peer if spaces.machine is None else spaces.machine
     return spaces.enter_command(namespace, as_caller=as_caller)

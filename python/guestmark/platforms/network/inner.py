@@ -13,7 +13,7 @@ from guestmark.platforms.network.trial_network import MACHINE_MAC, TrialNetwork
 from guestmark.platforms.place import Place, PlaceOfPeers
 
 # The first process of an outer guest is the agent. A script starts the hypervisor, where the agent's other name is the
-# shell's; what that script starts beside it must not be in the network.
+# shell's; programs that the script starts beside it must not be in the network.
 _AGENT = "/proc/1/exe"
 
 
@@ -37,5 +37,5 @@ def open_inner_network(
 
 
 def enter_peer(network: TrialNetwork) -> tuple[str, ...]:
-    """Returns words that become the command that follows them, where the peer of an inner guest is."""
+    """Returns the words that run the command after them where the peer of an inner guest is."""
     return (_AGENT, "network", "enter", f"--of={network.peer_pid}", "--")

@@ -19,7 +19,7 @@ _LIMIT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class LinkSetup:
-    """What an interface is given; what is None or empty stays as it is."""
+    """Settings of an interface; those that are None or empty stay as they are."""
 
     address: str = ""
     mtu: int | None = None
@@ -40,12 +40,12 @@ class LinkSetup:
 
 
 def set_up_link(agent: Agent, mac: str, setup: LinkSetup) -> LinkState:
-    """Sets up the interface with a hardware address, and returns what it is then. Raises `MachineError`."""
+    """Sets up the interface with a hardware address, and returns its new state. Raises `MachineError`."""
     return _ask_agent(agent, [f"--mac={mac}", *setup.format_options()])
 
 
 def describe_link(agent: Agent, name: str) -> LinkState:
-    """Returns what an interface is, by its name. Raises `MachineError`."""
+    """Returns the state of the interface with this name. Raises `MachineError`."""
     return _ask_agent(agent, [f"--name={name}"])
 
 
@@ -63,6 +63,6 @@ def _ask_agent(agent: Agent, options: Sequence[str]) -> LinkState:
         said = done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
         raise MachineError(
             f"its network cannot be set up: {said[-1].removeprefix('guestmark-agent: ')}",
-            hint="leave out the factor that its card or kernel does not have, or take another network or nic",
+            hint="omit the factor that its card or kernel does not support, or use another network or nic",
         )
     return msgspec.msgpack.decode(done.stdout, type=LinkState)

@@ -1,4 +1,4 @@
-"""Finds the processes that move bytes between a machine and its peer, by what they hold and by their processor time."""
+"""Finds the processes that move bytes between a machine and its peer, by their descriptors and processor time."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from guestmark.core.machine_facts import Mover
 from guestmark.core.platform_kind import read_version_line
 from guestmark.platforms.network.builds import is_debug_build
 
-# Runs a command of the agent where the network is, and returns what it prints. Raises `MachineError`.
+# Runs a command of the agent where the network is, and returns its output. Raises `MachineError`.
 AskPlace: TypeAlias = Callable[[Sequence[str]], bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """Processes that a network may have; whatever they have started belongs to them.
+    """Processes that a network may have, with their descendants.
 
-    `ends` are machine and peer themselves, `joiners` the processes that shall move the bytes, by what they are.
+    `ends` are machine and peer themselves, `joiners` the processes that should move the bytes, by their role.
     """
 
     ends: tuple[int, ...]
@@ -33,10 +33,10 @@ class Roots:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Where a network is, and what every process in it is known by.
+    """Where a network is, and how processes in it are recognised.
 
-    Its namespaces are known by their numbers, or by a process that is in one. `owner` is the process there that holds
-    what it has made, 0 for the one that is asked.
+    Its namespaces are given by their numbers, or by a process in one of them. `owner` is the process that holds them, 0
+    for the one that answers.
     """
 
     ask: AskPlace
@@ -45,7 +45,7 @@ class Surroundings:
     owner: int = 0
 
     def find_processes(self, roots: Roots, tap: str) -> list[NetworkProcess]:
-        """Returns every process in one of the namespaces or with the tap, and those that shall move the bytes.
+        """Returns every process in one of the namespaces or with the tap, and those that should move the bytes.
 
         `tap` is empty for a network without one. Raises `MachineError`.
         """
@@ -63,7 +63,7 @@ class Surroundings:
 
 
 def name_ties(process: NetworkProcess) -> list[str]:
-    """Returns what ties a process to a network."""
+    """Returns what connects a process to a network."""
     ties = []
     if process.in_namespace:
         ties.append("namespace")
@@ -73,9 +73,9 @@ def name_ties(process: NetworkProcess) -> list[str]:
 
 
 def describe_movers(processes: Iterable[NetworkProcess], before: Mapping[int, int]) -> list[Mover]:
-    """Returns the programs that have worked since `before`, which has the nanoseconds of each process.
+    """Returns the programs that have used processor time since `before`, which has each process's nanoseconds.
 
-    Processes of one executable are one program: User-Mode Linux is several. The version is the executable's own word.
+    Processes of one executable are one program: User-Mode Linux is several. The version is what the executable prints.
     """
     found: dict[str, Mover] = {}
     for process in processes:
@@ -86,7 +86,7 @@ def describe_movers(processes: Iterable[NetworkProcess], before: Mapping[int, in
         if program in found:
             found[program].cpu_s += worked_ns / 1e9
             continue
-        identity = _identity(program)
+        identity = _get_process_identity(program)
         found[program] = Mover(
             program=program,
             version=_ask_version(program, identity),
@@ -103,7 +103,7 @@ def count_vhost_ns(processes: Iterable[NetworkProcess]) -> int | None:
     return sum(times) if times else None
 
 
-def _identity(path: str) -> tuple[int, int]:
+def _get_process_identity(path: str) -> tuple[int, int]:
     try:
         status = os.stat(path)
     except OSError:

@@ -18,17 +18,17 @@ from guestmark.setting.network import Offloads
 _SETUP_S = 20.0
 _MOST_DESCRIPTORS = 32
 MACHINE_INTERFACE = "net0"
-# Of a network that is nobody else's: the namespaces are private, so the addresses are free.
+# The namespaces are private, so any addresses are free.
 PEER_ADDRESS, MACHINE_ADDRESS, PREFIX = "10.0.6.1", "10.0.6.2", 24
 
 
 class Joint(Enum):
-    """What joins the two ends, as far as the namespaces' set-up makes it."""
+    """The part of the connection that the set-up of the namespaces makes."""
 
     NOTHING = auto()
-    # The peer's namespace has an interface that leads nowhere, without which passt does nothing.
+    # The peer's namespace has an interface that leads nowhere, as passt needs one.
     DEAD_END = auto()
-    # The machine has a namespace too, and a program will join it to the peer's, which has such an interface.
+    # The machine also has a namespace, and a program will join it to the peer's, which has such an interface.
     SECOND = auto()
     VETH = auto()
     TAP = auto()
@@ -36,9 +36,9 @@ class Joint(Enum):
 
 @dataclass(frozen=True, slots=True)
 class JointOptions:
-    """What the interfaces are given; None leaves the kernel's choice.
+    """Settings of the interfaces; None stands for the kernel's default.
 
-    The peer's has a name that no other trial's has, by which a descriptor of it is known.
+    The peer's interface has a unique name, by which descriptors of it are recognised.
     """
 
     name: str
@@ -47,9 +47,9 @@ class JointOptions:
     queues: int = 1
     # Whether a tap's packets have a virtio header, without which there are no offloads.
     headers: bool = False
-    # Whether a tap is opened by its name, by a program in its namespace, instead of being handed over.
+    # Whether a program in its namespace opens the tap by name, instead of inheriting a descriptor.
     named: bool = False
-    # Whether the machine's end of a pair has an address; another kernel has it where it has not.
+    # Whether the machine's end of a pair has an address; otherwise another kernel has it.
     addressed: bool = True
 
 
@@ -69,7 +69,7 @@ class Namespaces:
         return tuple(fd for fd in (self.users, self.peer, self.machine) if fd is not None)
 
     def enter_command(self, namespace: int, *, as_caller: bool = False) -> list[str]:
-        """Returns words that become the command that follows them, inside a namespace.
+        """Returns the words that run the command after them inside a namespace.
 
         With `as_caller` another user than root is that user again, and not root in the namespace.
         """
@@ -83,7 +83,7 @@ class Namespaces:
 
 @contextlib.contextmanager
 def open_namespaces(joint: Joint, options: JointOptions) -> Iterator[Namespaces]:
-    """Makes the namespaces and what joins them. Raises `PlatformUnusableError` where this user may not."""
+    """Makes the namespaces and the link between them. Raises `PlatformUnusableError` if this user may not."""
     words = [str(find_agent_binary()), "network", "make"]
     own_users = os.geteuid() != 0
     if own_users:
@@ -150,7 +150,7 @@ def _name_descriptors(descriptors: Sequence[int], joint: Joint, *, own_users: bo
 
 
 def _explain_failure(said: str, joint: Joint) -> PlatformUnusableError:
-    """Returns the error for a set-up that failed, with what this user needs."""
+    """Returns the error for a failed set-up, with what this user needs."""
     lines = said.strip().splitlines() or ["no reason given"]
     reason = lines[-1].removeprefix("guestmark-agent: ")
     hint = "it needs root, or unprivileged user namespaces"

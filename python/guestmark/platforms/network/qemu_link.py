@@ -32,7 +32,7 @@ from guestmark.platforms.process import SupervisedProcess
 from guestmark.setting.network import MTU, NETWORK, NIC, NIC_QUEUES, NIC_RING, OFFLOADS, Network, Offloads
 
 NETDEV = "network"  # its id in QEMU
-# What a virtio card can leave to its other end, each way.
+# Offloads that a virtio card can leave to its other end, in each direction.
 _VIRTIO_OFFLOADS = (
     "csum", "gso", "guest_csum", "guest_tso4", "guest_tso6", "guest_ecn", "guest_ufo",
     "host_tso4", "host_tso6", "host_ecn", "host_ufo",
@@ -57,9 +57,9 @@ class QemuLink:
     network: TrialNetwork | None = None
     arguments: tuple[str, ...] = ()
     pass_fds: tuple[int, ...] = ()
-    # Words that start QEMU inside the peer's namespace, where it has sockets of its own.
+    # Words that start QEMU inside the peer's namespace, where it opens its own sockets.
     within: tuple[str, ...] = ()
-    # What QEMU cannot go on without.
+    # Helpers that QEMU cannot run without.
     helper: SupervisedProcess | None = None
 
     def connect(self, agent: Agent, process: HypervisorProcess) -> TrialNetwork | None:
@@ -90,7 +90,7 @@ def list_modules(levels: Levels) -> Sequence[str]:
 def open_qemu_network(name: str, levels: Levels, virtio: VirtioBus, place: Place) -> Iterator[QemuLink]:
     """Makes the network of a guest of the platform `name`; nothing with network=none.
 
-    Raises `UsageError` for a combination that cannot be, and `PlatformUnusableError`.
+    Raises `UsageError` for an impossible combination, and `PlatformUnusableError`.
     """
     level = levels[NETWORK]
     if level is Network.NONE:
@@ -143,9 +143,9 @@ def open_qemu_network(name: str, levels: Levels, virtio: VirtioBus, place: Place
 def _open_inside(
     levels: Levels, place: Place, joint: Joint, options: JointOptions, device: str
 ) -> Iterator[QemuLink]:
-    """Makes the network of a guest inside another one, whose QEMU opens what it needs in the peer's namespace.
+    """Makes the network of a guest inside another one, whose QEMU opens its interfaces in the peer's namespace.
 
-    Raises `UsageError` for a network that it cannot have there, and `PlatformUnusableError`.
+    Raises `UsageError` for a network that is impossible there, and `PlatformUnusableError`.
     """
     level = levels[NETWORK]
     if level is Network.PASST:
@@ -192,7 +192,7 @@ def _list_descriptors(name: str, descriptors: Sequence[int]) -> str:
 
 
 def _format_user_network() -> str:
-    """Returns QEMU's own network, with the ports that it forwards; there is nothing beyond the peer's loopback."""
+    """Returns the netdev of QEMU's own network with its forwarded ports; it reaches only the peer's loopback."""
     forwards = [
         f"hostfwd={protocol}:127.0.0.1:{port}-{_USER_MACHINE}:{port}"
         for protocol in ("tcp", "udp")
@@ -202,7 +202,7 @@ def _format_user_network() -> str:
 
 
 def format_card(levels: Levels, virtio: VirtioBus) -> str:
-    """Returns the argument of `-device` for the card. Raises `UsageError` for what such a card does not have."""
+    """Returns the argument of `-device` for the card. Raises `UsageError` for settings that it does not have."""
     nic, queues, ring = levels[NIC], levels[NIC_QUEUES], levels.get(NIC_RING)
     if not nic.is_virtio:
         if queues > 1 or ring is not None:
@@ -225,7 +225,7 @@ def format_card(levels: Levels, virtio: VirtioBus) -> str:
             # One interrupt for each queue of sending and of receiving, for changes and for control.
             words.append(f"vectors={2 * queues + 2}")
     if ring is not None:
-        # That of sending has 256 at most, unless another process serves the card.
+        # The transmit ring has 256 entries at most, unless another process serves the card.
         words.append(f"rx_queue_size={ring}")
     if (mtu := levels.get(MTU)) is not None:
         words.append(f"host_mtu={mtu}")

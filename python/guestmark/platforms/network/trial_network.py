@@ -1,4 +1,4 @@
-"""The network of one trial's machine, whatever joins it to its peer."""
+"""The network of one trial's machine, of any kind."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ MACHINE_MAC = "52:54:00:67:6d:01"
 
 @dataclass(slots=True)
 class TrialNetwork:
-    """A network with its peer; `platforms.base.MachineNetwork` says what workloads may ask.
+    """A network with its peer; `platforms.base.MachineNetwork` is the part that workloads may use.
 
     `machine_mac` is the hardware address of the interface that the machine's agent sets up, `machine_name` the name of
     one that is set up already; both are empty where the machine has none that it can see.
     """
 
     levels: Levels
-    # What was made here, or how it is found where it was made by an agent.
+    # The network made here, or how to find it if an agent made it.
     where: Namespaces | Surroundings
     peer: Agent
     peer_pid: int
@@ -53,12 +53,12 @@ class TrialNetwork:
     peer_name: str
     peer_address: str = PEER_ADDRESS
     machine_address: str | None = MACHINE_ADDRESS
-    # What the machine's interface is given, whoever can reach it.
+    # Settings of the machine's interface.
     own_address: str = MACHINE_ADDRESS
     machine_ports: range = range(1024, 32768)
     machine_mac: str = ""
     machine_name: str = ""
-    # Where the peer dials servers of the machine, if not at its address.
+    # Where the peer reaches servers of the machine, if not at its address.
     forwarded_at: str = ""
     machine: Agent | None = None
     # Processes on this host that are the machine, those that watch over others, and those that move bytes between
@@ -66,11 +66,11 @@ class TrialNetwork:
     list_ends: Callable[[], Sequence[int]] = tuple
     list_helpers: Callable[[], Sequence[int]] = tuple
     list_joiners: Callable[[], Sequence[int]] = tuple
-    # Those of the latter that are neither the machine nor its hypervisor.
+    # Those of the movers that are neither the machine nor its hypervisor.
     list_others: Callable[[], Sequence[int]] = tuple
     # Drivers that the machine's interface may have; empty: any.
     drivers: tuple[str, ...] = ()
-    # Whether both ends can leave checksums and the cutting into packets to each other.
+    # Whether both ends can leave checksums and segmentation to each other.
     leaves_work: bool = False
     # Name of the tap that joins them.
     tap: str = ""
@@ -78,7 +78,7 @@ class TrialNetwork:
     found: NetworkFacts | None = None
 
     def answer_by_sockets(self, peer_address: str, machine_address: str, *, forwards: bool) -> None:
-        """Says that a process answers the machine by sockets of its own on the peer's loopback.
+        """Records that a process answers the machine through its own sockets on the peer's loopback.
 
         It forwards a range of ports to the machine, or none.
         """
@@ -89,7 +89,7 @@ class TrialNetwork:
 
     @property
     def level(self) -> Network:
-        """What joins machine and peer."""
+        """The kind of network that joins machine and peer."""
         return self.levels[NETWORK]
 
     @property
@@ -104,7 +104,7 @@ class TrialNetwork:
         return self.where
 
     def move_by_own_stack(self, pid: int) -> None:
-        """Says that the machine's kernel is a process of this host, which reads and writes its interface's packets."""
+        """Records that the machine's kernel is a process of this host, which handles its interface's packets."""
         self.drivers, self.leaves_work, self.list_joiners = (), False, lambda: (pid,)
 
     def connect(self, agent: Agent) -> None:
@@ -156,7 +156,7 @@ class TrialNetwork:
         return self.found
 
     def _locate(self) -> Surroundings:
-        """Returns how the processes in it are found."""
+        """Returns how to find the processes in the network."""
         if isinstance(self.where, Surroundings):
             return self.where
         descriptors = [fd for fd in (self.where.peer, self.where.machine) if fd is not None]
@@ -168,7 +168,7 @@ class TrialNetwork:
         return sum(read_processor_s(pid) or 0.0 for pid in self.list_others())
 
     def remarks(self) -> list[str]:
-        """Returns what a reader must know about the programs that moved the bytes."""
+        """Returns remarks about the programs that moved the bytes."""
         movers = self.found.movers if self.found else []
         return [
             f"{mover.program}, which moves the network's bytes, was built to be debugged"
@@ -178,7 +178,7 @@ class TrialNetwork:
 
 
 def read_joint_options(levels: Levels, *, headers: bool = False) -> JointOptions:
-    """Returns what the levels say about interfaces on this host. Raises `UsageError` for what they do not have."""
+    """Returns the levels' settings of interfaces on this host. Raises `UsageError` for settings that do not exist."""
     level = levels[NETWORK]
     if levels[OFFLOADS] is Offloads.OFF and level not in (Network.VETH, Network.TAP, Network.VHOST):
         raise UsageError(

@@ -102,6 +102,6 @@ def _open_inside(levels: Levels, place: Place, joint: Joint, options: JointOptio
 
 def _format_card(level: Network, interface: str) -> str:
     """Returns UML's argument for a card that opens an interface by its name."""
-    # Whatever MTU it is given, UML asks for packets as long as the kernel makes them. It has room for them only with
-    # gro=1: without that the first long one stops all that arrive.
+    # Whatever its MTU, UML asks for packets as long as the kernel makes them. It has room for them only with gro=1:
+    # without it, the first long packet blocks all that follow.
     return f"vec0:transport={level},ifname={interface},gro=1,mac={MACHINE_MAC}"

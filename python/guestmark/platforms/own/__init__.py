@@ -1,4 +1,4 @@
-"""Machines of the user's own, made by commands in a TOML file: any runtime, hypervisor or cloud."""
+"""The user's own machines, made by commands in a TOML file: any runtime, hypervisor or cloud."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from guestmark.platforms.descriptions import PlatformClass
 from guestmark.setting.machine import START, Start
 
 
-def advise_name(name: str) -> str:
-    """Return what to do about a name that no definition has; empty for one that is defined."""
+def suggest_name(name: str) -> str:
+    """Return a hint for a name without a definition; empty for one that is defined."""
     from guestmark.core.errors import UsageError
     from guestmark.platforms.own.store import find_definition
 
@@ -22,8 +22,8 @@ def advise_name(name: str) -> str:
     return ""
 
 
-def object_to_levels(name: str, levels: Levels) -> str:
-    """Return why machines of that definition cannot have these levels; empty where they can."""
+def explain_refused_levels(name: str, levels: Levels) -> str:
+    """Return why machines of that definition cannot have these levels; empty if they can."""
     from guestmark.core.errors import UsageError
     from guestmark.platforms.own.store import find_definition
 
@@ -52,11 +52,11 @@ PLATFORMS = (
         starts_timed=True,
         destination="NAME",
         example_destination="podman",
-        advice=advise_name,
-        objection=object_to_levels,
+        advice=suggest_name,
+        objection=explain_refused_levels,
         instead_of_nesting='its commands can run in another machine that ssh reaches: host = "…" in its file',
         parameter_prefix=OWN_PARAMETER,
-        # Runtimes pull images and clouds take their time: the definition's own timeouts end a start earlier.
+        # Runtimes pull images and clouds are slow; the definition's own timeouts end a start earlier.
         start_limit_s=900.0,
     ),
 )

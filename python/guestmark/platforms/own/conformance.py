@@ -1,4 +1,4 @@
-"""Whether a definition keeps what measuring needs: each point tried for real, each failing one with what to change."""
+"""Checks whether a definition does what measuring needs: tries each point for real, and says what to change."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.temporary import open_unnamed_file
 from guestmark.disks import processes
 from guestmark.page.text import make_inert
-from guestmark.platforms.commands import Ended, run_command, run_to_success, supervised_process
+from guestmark.platforms.commands import Ended, run_command, run_supervised, run_to_success
 from guestmark.platforms.own.definition import Definition
 from guestmark.platforms.own.lifecycle import Made, create_machine
 from guestmark.platforms.own.platform import OwnPlatform, parse_pid
 from guestmark.setting.machine import START, Start
 
 _BINARY_BYTES = 64 << 20
-# Of the one point that sends so much, what a faulty exec adds included.
+# Bytes sent by the one point that sends many, including what a faulty exec adds.
 _MOST_OUTPUT = 2 * _BINARY_BYTES
 _SHORT_COMMANDS = 1000
-# Statuses of shells for signals, and the one that ssh has for its own failures, are among them.
+# Includes the statuses that shells use for signals, and the one of ssh's own failures.
 _STATUSES = (0, 1, 42, 126, 137, 255)
-# What a shell, a client or a terminal in the middle would change: spaces, quotes, variables, escapes, nothing at all.
+# Arguments that a shell, client or terminal in between would change: spaces, quotes, variables, escapes, empty.
 _ARGUMENTS = ("a b", "", "'", '"', "$HOME", "\\n", "*", "-n", "--help", "{id}", "ü", "line\nline", "a;b|c&d")
 _PRINTS_NOTHING = (
     "exec may print nothing of its own: leave out banners, -v, prompts, line ends; "
     "login shells print messages of the day"
 )
-_ERROR_LINE = b"err\n"  # what the command that tries both outputs writes to standard error
+_ERROR_LINE = b"err\n"  # text that the command that tests both outputs writes to standard error
 _COMMAND_S = 30.0
 _BINARY_S = 180.0
 _GONE_S = 10.0
 _POLL_S = 0.2
-_STAY_S = 6.0  # that a machine has to be there, however fast the points before have held
+_STAY_S = 6.0  # seconds that a machine has to exist, however fast the points before were tried
 
 
 class PointFailedError(Exception):
-    """A point does not hold: what was seen, and what to change in the definition."""
+    """A point fails: what was observed, and what to change in the definition."""
 
     def __init__(self, seen: str, change: str) -> None:
         super().__init__(seen)
@@ -56,9 +56,9 @@ class PointFailedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One point and how it came out; `failed`, `change` and `not_tried` are empty where it holds.
+    """One point and its result; `failed`, `change` and `not_tried` are empty if it holds.
 
-    `not_tried` names the point that fails and that this one cannot hold without.
+    `not_tried` names the failed point that this one depends on.
     """
 
     name: str
@@ -70,12 +70,14 @@ class Point:
 
 
 def check_definition(definition: Definition) -> Iterator[Point]:
-    """Try point after point, and yield how each came out. What was made is destroyed at the end, however that comes."""
+    """Try point after point and yield each result. All machines are destroyed at the end, however it comes."""
     with contextlib.ExitStack() as stack:
         machines: list[Made] = []
 
         def create() -> str:
-            machines.append(stack.enter_context(create_machine(definition, definition.values({}))))
+            machines.append(
+                stack.enter_context(create_machine(definition, definition.list_placeholder_values({})))
+            )
             return f"{machines[0].created - machines[0].began:.2g} s"
 
         first = _run_check("create makes a machine", create)
@@ -106,9 +108,9 @@ def check_definition(definition: Definition) -> Iterator[Point]:
 
 
 def _check_measuring(definition: Definition, broken_stream: str) -> Iterator[Point]:
-    """Try what trials do with machines, each point with a new one.
+    """Try what trials do with machines, with a new machine for each point.
 
-    An agent does not answer through a stream that is broken: each attempt would wait for `timeouts.exec` to say so.
+    An agent cannot answer through a broken stream: each attempt would wait for `timeouts.exec`.
     """
     for name, check in _list_measuring_checks(definition):
         yield Point(name, 0.0, not_tried=broken_stream) if broken_stream else _run_check(name, check)
@@ -143,10 +145,10 @@ def _run_check(name: str, check: Callable[[], str]) -> Point:
 def _run_by_exec(
     made: Made, command: Sequence[str], stdin: bytes = b"", limit_s: float = _COMMAND_S
 ) -> Ended:
-    """Run a command by `exec` as it is, with `stdin`. Raises `PointFailedError` when it does not end."""
+    """Run a command unchanged by `exec`, with `stdin`. Raises `PointFailedError` if it does not end."""
     argv = made.fill(made.definition.exec, command)
     try:
-        # All of it ends then: a shell around the tool would leave the tool behind.
+        # Ends the whole tree: a shell around the tool would leave the tool behind.
         ended = run_command(
             argv, made.environment, limit_s,
             stdin=stdin, hold=made.hold, kept_output=_MOST_OUTPUT, most_output=_MOST_OUTPUT,
@@ -156,7 +158,7 @@ def _run_by_exec(
     if ended.status is None:
         raise PointFailedError(
             f"{shlex.join(command)[:60]} {ended.why}",
-            "exec has to end when the command does, and to pass on the end of standard input (podman exec wants -i)",
+            "exec has to end when the command ends, and to pass on the end of standard input (podman exec needs -i)",
         )
     return ended
 
@@ -173,30 +175,30 @@ def _check_entry(made: Made) -> str:
 
 
 def _check_output(made: Made, *, apart: bool = True) -> str:
-    """Compare what two echoes print; both streams at once only where they have to arrive `apart`."""
+    """Compare the output of two echoes; tests both streams at once only if they have to arrive `apart`."""
     done = _run_by_exec(made, ["/bin/sh", "-c", "echo out; echo err >&2" if apart else "echo out"])
     if done.stdout.replace(b"\r", b"") == b"out\n" and b"\r" in done.stdout:
         raise PointFailedError(
-            "lines end in a carriage return", "exec must not make a terminal: leave out -t, --tty"
+            "lines end in a carriage return", "exec must not create a terminal: omit -t, --tty"
         )
     if b"err" in done.stdout and b"out" in done.stdout:
         raise PointFailedError(
             "standard error arrives in standard output",
-            "exec has to keep both streams apart: leave out -t, 2>&1",
+            "exec has to keep the two streams apart: omit -t, 2>&1",
         )
     if not done.stdout:
         raise PointFailedError(
-            "nothing arrives of `echo out`",
-            "exec has to pass on a command's words as they are, and its output",
+            "no output of `echo out` arrives",
+            "exec has to pass on a command's words unchanged, and its output",
         )
     if done.stdout == _ERROR_LINE:
         raise PointFailedError(
-            "standard error arrives as standard output", "exec has to pass each stream on as itself"
+            "standard error arrives as standard output", "exec has to pass on each stream as itself"
         )
     if done.stdout != b"out\n":
         raise PointFailedError(
             # With its line ends and control characters spelled out.
-            f"of `echo out` arrived {done.stdout.decode(errors='replace')[:60]!r}",
+            f"`echo out` arrived as {done.stdout.decode(errors='replace')[:60]!r}",
             _PRINTS_NOTHING,
         )
     if apart and not done.errors.endswith(_ERROR_LINE):
@@ -209,7 +211,7 @@ def _check_status(made: Made) -> str:
         found = _run_by_exec(made, ["/bin/sh", "-c", f"exit {status}"]).status
         if found != status:
             raise PointFailedError(
-                f"a command that ended with status {status} is said to have ended with {found}",
+                f"a command that ended with status {status} is reported to have ended with {found}",
                 "exec has to end with the command's own status",
             )
     return ""
@@ -222,7 +224,8 @@ def _check_argument_passing(made: Made) -> str:
         if wanted != arrived:
             raise PointFailedError(
                 f"the argument {wanted!r} arrives as {make_inert(arrived)[:40]!r}",
-                "what takes a line for a shell wants {line}, as in ssh HOST {line}; what takes words wants {command}",
+                "a program that takes a shell line needs {line}, as in ssh HOST {line}; "
+                "one that takes words needs {command}",
             )
     return ""
 
@@ -244,42 +247,42 @@ def _check_binary(made: Made) -> str:
         )
     if hashlib.sha256(done.stdout).digest() != hashlib.sha256(given).digest():
         raise PointFailedError(
-            "bytes are changed on the way", "exec must be binary: no terminal, no re-coding"
+            "bytes are changed in transit", "exec must be binary: no terminal, no re-coding"
         )
     return f"{2 * len(given) / took / 1e6:.0f} MB/s"
 
 
 def _check_end_of_input(made: Made) -> str:
-    """A command that is killed from outside has to notice: the agent inside ends when its input does."""
+    """Check that a command ends if its `exec` is killed: the agent inside ends when its input ends."""
     mark = f"guestmark-check-{secrets.token_hex(4)}"
     argv = made.fill(made.definition.exec, ["/bin/sh", "-c", f"cat > /dev/null; : {mark}"])
     with (
         open_unnamed_file() as printed,
         # It is killed when the block is left.
-        supervised_process(argv, made.environment, printed, printed, hold=made.hold, takes_input=True),
+        run_supervised(argv, made.environment, printed, printed, hold=made.hold, takes_input=True),
     ):
-        _await_condition(
-            lambda: mark in _commands_in(made), f"{mark} is not seen among the machine's processes"
+        _wait_for_condition(
+            lambda: mark in _format_commands(made), f"{mark} is not seen among the machine's processes"
         )
     deadline = time.monotonic() + _GONE_S
-    while mark in _commands_in(made):
+    while mark in _format_commands(made):
         if time.monotonic() > deadline:
             raise PointFailedError(
                 "a command whose exec was killed runs on in the machine",
-                "exec has to end the command's input when it is killed: what is interrupted would stay until destroy",
+                "exec has to end the command's input when it is killed: interrupted commands would stay until destroy",
             )
         time.sleep(_POLL_S)
     return ""
 
 
 def _check_streaming(made: Made) -> str:
-    """Look for the output of a command that runs on: an agent answers while it runs."""
+    """Check that output of a running command arrives, as an agent answers while it runs."""
     argv = made.fill(made.definition.exec, ["/bin/sh", "-c", "echo out; cat > /dev/null"])
     with (
         open_unnamed_file() as printed,
         open_unnamed_file() as errors,
         # It is killed when the block is left.
-        supervised_process(argv, made.environment, printed, errors, hold=made.hold, takes_input=True),
+        run_supervised(argv, made.environment, printed, errors, hold=made.hold, takes_input=True),
     ):
         deadline = time.monotonic() + _GONE_S
         while not os.fstat(printed.fileno()).st_size:
@@ -301,13 +304,13 @@ def _check_stay(made: Made) -> str:
     if done.status != 0:
         raise PointFailedError(
             f"it has ended by itself: exec … true {done.describe()}",
-            "create has to make a machine that runs on, e.g. with sleep infinity as its program",
+            "create has to make a machine that keeps running, e.g. with sleep infinity as its program",
         )
     return f"{time.monotonic() - made.created:.2g} s so far"
 
 
-def _commands_in(made: Made) -> str:
-    """Return the command lines of all processes that the machine sees, but for the one that asks."""
+def _format_commands(made: Made) -> str:
+    """Return the command lines of all processes in the machine, except the one that reads them."""
     script = (
         'for f in /proc/[0-9]*/cmdline; do [ "$f" = "/proc/$$/cmdline" ] || '
         'tr "\\0" " " < "$f"; done 2>/dev/null; true'
@@ -315,7 +318,7 @@ def _commands_in(made: Made) -> str:
     return _run_by_exec(made, ["/bin/sh", "-c", script]).stdout.decode(errors="replace")
 
 
-def _await_condition(holds: Callable[[], bool], otherwise: str) -> None:
+def _wait_for_condition(holds: Callable[[], bool], otherwise: str) -> None:
     deadline = time.monotonic() + _GONE_S
     while not holds():
         if time.monotonic() > deadline:
@@ -371,9 +374,9 @@ def _check_pid(made: Made) -> str:
 
 
 def _check_destroy(made: Made, stack: contextlib.ExitStack, *, also_second: bool) -> str:
-    """End the first machine while a second one is there: exec has to fail in the one and to work in the other.
+    """Destroy the first machine while a second one exists: exec has to fail in the first and work in the second.
 
-    Without `also_second` commands cannot be run in such machines, and the first is only ended.
+    Without `also_second`, commands cannot be run in such machines, and the first is only destroyed.
     """
     if not also_second:
         stack.close()
@@ -386,12 +389,12 @@ def _check_destroy(made: Made, stack: contextlib.ExitStack, *, also_second: bool
         if _run_by_exec(made, ["true"]).status == 0:
             raise PointFailedError(
                 "commands still run in a machine that was destroyed",
-                "destroy has to remove the machine {id}, and to return when it has",
+                "destroy has to remove the machine {id}, and to return after that",
             )
         if program is not None and _is_left(program):
             raise PointFailedError(
-                f"process {program.pid} of the destroyed machine runs on",
-                "destroy has to end all that the machine consists of, and to return when it has",
+                f"process {program.pid} of the destroyed machine still runs",
+                "destroy has to end everything that the machine consists of, and to return after that",
             )
         if made.definition.list and made.id in _list_ids(made):
             raise PointFailedError(
@@ -399,7 +402,7 @@ def _check_destroy(made: Made, stack: contextlib.ExitStack, *, also_second: bool
             )
         if _run_by_exec(second, ["true"]).status != 0:
             raise PointFailedError(
-                "another machine went with it",
+                "another machine was destroyed, too",
                 "destroy may end only the machine {id}; create has to use {id} as its name",
             )
     return f"{took:.2g} s"
@@ -407,14 +410,14 @@ def _check_destroy(made: Made, stack: contextlib.ExitStack, *, also_second: bool
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """A process of this host; `started` tells it from a later one with its number."""
+    """A process of this host; `started` distinguishes it from a later one with the same id."""
 
     pid: int
     started: str
 
 
 def _find_program(made: Made) -> _Program | None:
-    """Return the process that the definition's command `pid` names; None where there is no such command."""
+    """Return the process that the definition's command `pid` names; None if there is no such command."""
     if not made.definition.pid:
         return None
     with contextlib.suppress(MachineError, OSError):
@@ -425,7 +428,7 @@ def _find_program(made: Made) -> _Program | None:
 
 
 def _is_left(program: _Program) -> bool:
-    """Tell whether a process is still there when it has had the time to end."""
+    """Return whether a process still exists after it has had time to end."""
     deadline = time.monotonic() + _GONE_S
     while True:
         try:
@@ -443,11 +446,11 @@ def _is_left(program: _Program) -> bool:
 def _make_second_machine(definition: Definition) -> Iterator[Made]:
     second = contextlib.ExitStack()
     try:
-        made = second.enter_context(create_machine(definition, definition.values({})))
+        made = second.enter_context(create_machine(definition, definition.list_placeholder_values({})))
     except MachineError as error:
         raise PointFailedError(
             f"a second machine beside the first: {error.message}",
-            "two machines have to exist at once: use {id} for all that is theirs",
+            "two machines have to exist at once: use {id} in everything that belongs to a machine",
         ) from error
     try:
         yield made
@@ -474,7 +477,7 @@ def _check_agent(platform: OwnPlatform, commands: int = _SHORT_COMMANDS) -> str:
 
 
 def _format_ms(seconds: float) -> str:
-    """Return milliseconds with two digits, or all before the point: never as a power of ten."""
+    """Format seconds as milliseconds with at least two digits, never as a power of ten."""
     milliseconds = seconds * 1e3
     if milliseconds >= 10:
         return f"{milliseconds:.0f} ms"
@@ -490,7 +493,7 @@ def _check_outside_timing(platform: OwnPlatform) -> str:
 
 
 def _check_restored(platform: OwnPlatform) -> str:
-    """Save a machine, restore another from it, and return what of the first goes on in it."""
+    """Save a machine, restore another one from it, and return which parts of the first continue in it."""
     cell = Cell(
         "check", WorkloadSpec("check"), PlatformSpec.read(platform.name), {START.name: Start.RESTORED}
     )
@@ -507,14 +510,14 @@ _CHECKS: dict[str, Callable[[Made], str]] = {
     "arguments pass through": _check_argument_passing,
     "output arrives while a command runs": _check_streaming,
     f"{_BINARY_BYTES >> 20} MiB pass both ways": _check_binary,
-    "what is killed outside ends inside": _check_end_of_input,
+    "a command that is killed outside ends inside": _check_end_of_input,
 }
 _PLAIN_CHECKS: dict[str, Callable[[Made], str]] = {
     "output arrives unchanged": functools.partial(_check_output, apart=False),
     "exit statuses pass through": _check_status,
     "arguments pass through": _check_argument_passing,
 }
-# Without these no agent can be talked to.
+# Without these no agent can communicate.
 _STREAM_CHECKS = (_check_output, _check_streaming, _check_binary)
 _OPTIONAL: tuple[tuple[str, Callable[[Definition], bool], Callable[[Made], str]], ...] = (
     ("list prints it", lambda definition: bool(definition.list), _check_list),

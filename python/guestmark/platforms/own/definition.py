@@ -1,4 +1,4 @@
-"""What a machine of the user's own is made by: commands in a TOML file, checked and typed."""
+"""The definition of a user's own machine: commands in a TOML file, checked and typed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LONGEST_HELP = 200
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One value of the commands that runs may vary: `--set own.NAME=…`."""
+    """A value in the commands that runs may vary: `--set own.NAME=…`."""
 
     default: str
     help: str = ""
@@ -49,7 +49,7 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     snapshot: float = 300.0
 
 
-Command = str | list[str]  # as the file has it: a line, or words
+Command = str | list[str]  # as in the file: a line, or words
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -70,11 +70,11 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     env: dict[str, str] = {}
     parameters: dict[str, str | int | float | Parameter] = {}
     timeouts: Timeouts = Timeouts()
-    # In any currency; a machine costs it from the order to create it on.
+    # In any currency; charged from the order to create the machine.
     price_per_hour: float | None = None
-    # Whether exec carries no streams, but returns what a command has printed when it has ended.
+    # Whether exec carries no streams, but returns a command's output once it has ended.
     plain: bool = False
-    # Where the commands run, as ssh knows it; here if it says nothing.
+    # The ssh destination on which the commands run; empty for this host.
     host: str = ""
 
 
@@ -82,7 +82,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Template:
     """A command line with placeholders, split into words before anything is filled in: values never become words.
 
-    It runs on `host` over ssh, if that is given: a destination, which may have placeholders, too.
+    It runs on `host` over ssh, if that is given; the destination may have placeholders, too.
     """
 
     words: tuple[str, ...]
@@ -130,7 +130,7 @@ def _split_words(value: str, name: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """How a kind of machine is made, entered and removed. `digest` tells this text from all others."""
+    """How a kind of machine is made, entered and removed. `digest` identifies this text."""
 
     name: str
     path: Path
@@ -156,17 +156,17 @@ class Definition:
 
     @property
     def can_restore(self) -> bool:
-        """Whether it has the commands for snapshots: all of them, or none."""
+        """True if the definition has the commands for snapshots; it has either all of them or none."""
         return bool(self.restore)
 
-    def commands(self) -> Iterator[tuple[str, Template]]:
-        """Yield each command that the file has, with its key."""
+    def iterate_commands(self) -> Iterator[tuple[str, Template]]:
+        """Yield each command of the file, with its key."""
         for key in COMMANDS:
             template: Template = getattr(self, key)
             if template:
                 yield key, template
 
-    def values(self, levels: Mapping[str, str]) -> dict[str, str]:
+    def list_placeholder_values(self, levels: Mapping[str, str]) -> dict[str, str]:
         """Return the value of each parameter, from `levels` (by the parameter's own name) or by default.
 
         Raises `UsageError` for one that no command line can hold.
@@ -182,12 +182,12 @@ class Definition:
 
 _SAVING = ("snapshot", "restore", "discard")
 COMMANDS = ("create", "ready", "exec", "destroy", "version", "list", "pid", *_SAVING)
-# Those that are not about one machine, and so have no id of one.
+# Commands that do not concern one machine, and so have no id.
 _WITHOUT_ID = frozenset({"version", "list", "discard"})
 
 
 def read_definition(path: Path, *, shipped: bool = False) -> Definition:
-    """Read the file of a machine. Raises `UsageError`, which says what to do, for whatever is wrong in it."""
+    """Read the file of a machine. Raises `UsageError` with a hint for any mistake in it."""
     text = read_toml_text(path, _HINT, only_regular=True)
     return parse_definition(text, path, shipped=shipped)
 
@@ -199,7 +199,7 @@ def parse_definition(text: str, path: Path, *, shipped: bool = False) -> Definit
     if not NAME.fullmatch(file.name):
         raise UsageError(
             f"{path}: a machine cannot be named {file.name!r}",
-            hint="small letters, digits, and - . _ behind the first, at most 40 in all",
+            hint="use small letters, digits, and after the first character - . _; at most 40 characters",
         )
     parameters = {name: _make_parameter(name, value, path) for name, value in file.parameters.items()}
     templates = {key: _parse_template(key, getattr(file, key), path, file.host) for key in COMMANDS}
@@ -236,7 +236,7 @@ def _convert_tables(tables: dict[str, Any], path: Path) -> _File:
 
 
 def _reword_complaint(said: str) -> str:
-    """Say msgspec's complaint in a user's words."""
+    """Reword msgspec's error message for users."""
     what, _, where = said.partition(" - at `$")
     key = where.strip("`.").replace("[...]", "")
     what = what.replace("Object missing required field", "it lacks the key").replace(
@@ -284,7 +284,7 @@ def _parse_template(key: str, command: Command, path: Path, host: str) -> Templa
 
 
 def _check_text(text: str, where: str) -> None:
-    """Refuse what nobody would see in a command line, and no program could be given."""
+    """Refuse characters that would be invisible in a command line, or that no program can receive."""
     if any(ord(character) < 32 and character not in "\n\t" for character in text):
         raise UsageError(f"{where} has control characters", hint="remove them")
 
@@ -292,7 +292,7 @@ def _check_text(text: str, where: str) -> None:
 def _check_commands(
     templates: Mapping[str, Template], parameters: Mapping[str, Parameter], path: Path
 ) -> None:
-    """Refuse placeholders that stand for nothing, and commands that could not work together."""
+    """Refuse placeholders without a meaning, and commands that cannot work together."""
     for key, template in templates.items():
         known = {
             *parameters,
@@ -325,12 +325,13 @@ def _check_commands(
                 )
     elif templates["destroy"]:
         raise UsageError(
-            f"{path}: destroy goes with create", hint="write both, or neither for a machine that is there"
+            f"{path}: destroy goes with create",
+            hint="write both, or neither for a machine that exists already",
         )
 
 
 def _check_host(file: _File, templates: Mapping[str, Template], path: Path) -> None:
-    """Refuse a host that is none, and what does not go with one."""
+    """Refuse an invalid host, and keys that cannot be combined with one."""
     if not file.host:
         return
     _check_text(file.host, f"{path}: host")
@@ -344,14 +345,14 @@ def _check_host(file: _File, templates: Mapping[str, Template], path: Path) -> N
         if given:
             raise UsageError(
                 f"{path}: {key} does not go with host",
-                hint="processes there cannot be looked at from here"
+                hint="processes there cannot be inspected from here"
                 if key == "pid"
                 else "set variables there, e.g. in ~/.ssh/environment, or with sh -c in the commands",
             )
 
 
 def _check_saving(templates: Mapping[str, Template], path: Path) -> None:
-    """Refuse commands for snapshots of which one is missing, or that cannot tell machines or snapshots apart."""
+    """Refuse an incomplete set of commands for snapshots, and commands that do not identify machine or snapshot."""
     given = [key for key in _SAVING if templates[key]]
     if not given:
         return

@@ -1,9 +1,9 @@
-"""What removes a machine or a snapshot of the user's own, however this process ends.
+"""Removes a user's own machine or snapshot, however this process ends.
 
-A guard is started before the machine is. It waits until nobody holds its input any more, neither this process nor the
-supervisor of a command that works on the machine, and destroys the machine: so does the end of this process, SIGKILL
-too. What the guard would do is also in a record, a locked file in the cache: where guard and process are killed
-together, `guestmark clean` finds a record that nobody holds, and does it.
+A guard is started before the machine. It waits until its input is closed everywhere, in this process and in the
+supervisors of commands that work on the machine, and then destroys the machine. So the machine also goes when this
+process ends, even by SIGKILL. The same order is in a record, a locked file in the cache: if guard and process are
+killed together, `guestmark clean` finds an unlocked record and executes it.
 """
 
 from __future__ import annotations
@@ -28,19 +28,18 @@ from guestmark.core.machine_facts import OWN_MACHINE_PREFIX
 from guestmark.core.redaction import register_variables
 from guestmark.core.temporary import open_unnamed_file
 from guestmark.page.text import last_inert_line, make_inert
-from guestmark.platforms.affinity import starting_machine
+from guestmark.platforms.affinity import mark_machine_start
 from guestmark.platforms.commands import KEPT_OUTPUT, decode_output, make_error, run_command, run_to_success
 
 _RECORDS = "machines"
 _LIST_S = 20.0
-# Of filesystems that have no files without a name, such as NFS.
+# Error numbers of filesystems that do not support files without a name, such as NFS.
 _UNKNOWN_FLAG = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL})
-# What the guard is told: a machine may be there from the first on, and creating it has ended at the second.
+# Messages to the guard: from the first on a machine may exist, and with the second its creation has ended.
 _CREATING, _CREATED = b"creating\n", b"created\n"
-# Of $0 the record, of $1 the seconds that a destroy may take, then the command itself. Destroying is tried twice: a
-# daemon that is just creating the machine refuses the first time. Where creating has not come to its end, it is done
-# twice: what its tool had asked for may come about later. Signals to end do not reach the guard: it ends when what it
-# answers for has ended.
+# $0 is the record, $1 the seconds that destroying may take, and the rest is the command. Destroying is tried twice,
+# as a daemon that is still creating the machine refuses the first time. If creation did not end it is done twice, as
+# the tool's request may be fulfilled later. The guard ignores termination signals: it ends after its machine.
 _GUARD = """
 trap '' INT TERM HUP PIPE
 limit=$1
@@ -58,18 +57,18 @@ rm -f -- "$0"
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """What has to be done about a machine when nobody answers for it any more."""
+    """How to destroy a machine whose owner is gone."""
 
     name: str  # of its definition
     id: str
     destroy: list[str]
-    listing: list[str] = []  # prints the ids of the machines that are there
+    listing: list[str] = []  # prints the ids of the existing machines
     env: dict[str, str] = {}
     limit_s: float = 60.0
 
 
 class Guard:
-    """The process that destroys a machine when nobody holds its input any more."""
+    """The process that destroys a machine once its input is closed everywhere."""
 
     def __init__(
         self, record: Record, process: subprocess.Popen[bytes], printed: IO[bytes], file: Path
@@ -83,63 +82,63 @@ class Guard:
 
     @property
     def input(self) -> int:
-        """Descriptor: as long as anybody has it, the machine is not destroyed."""
+        """A descriptor: as long as any process has it open, the machine is not destroyed."""
         assert self._process.stdin is not None
         return self._process.stdin.fileno()
 
     def _tell(self, word: bytes) -> None:
-        """Tell the guard how far the machine is. Raises `MachineError` when there is no guard any more."""
+        """Tell the guard how far the creation is. Raises `MachineError` if the guard has ended."""
         self._told = word
         try:
             os.write(self.input, word)
         except OSError as error:
             raise MachineError(
-                f"{self._record.name}: what destroys the machine {self._record.id} was killed",
+                f"{self._record.name}: the guard that destroys the machine {self._record.id} was killed",
                 hint="guestmark clean destroys it",
             ) from error
 
     def make(self, argv: Sequence[str], environment: Mapping[str, str], limit_s: float) -> None:
-        """Run the command that makes what is guarded, on the machines' processors: what it starts inherits them.
+        """Run the command that creates the machine or snapshot, on the machines' processors.
 
-        Raises `MachineError` when it fails; what it has made by then is destroyed.
+        Raises `MachineError` if it fails; anything that it has made by then is destroyed.
         """
         self._tell(_CREATING)
-        with starting_machine():
+        with mark_machine_start():
             ended = run_command(argv, environment, limit_s, hold=(self.input,))
         if ended.status is not None:
             self._tell(_CREATED)
         if not ended.ok:
             error = make_error(argv, ended)
             if not self._end_failed_creation():
-                error.hint += "; it may be half there, and was not destroyed: guestmark clean tries it again"
+                error.hint += "; a part of it may exist and was not destroyed: guestmark clean tries it again"
             raise error
 
     def end(self) -> None:
-        """Destroy the machine. Raises `MachineError` when that fails."""
+        """Destroy the machine. Raises `MachineError` if that fails."""
         if self._ended:
             return
-        if problem := self._destroy():
+        if problem := self._run_destroy_command():
             raise MachineError(
                 f"{self._record.name}: the machine {self._record.id} could not be destroyed: {problem}",
                 hint=f"try it by hand: {shlex.join(self._record.destroy)}; guestmark clean tries it again",
             )
 
     def _end_failed_creation(self) -> bool:
-        """Destroy what there is of a machine, and return whether none is there any more.
+        """Destroy a machine after its creation failed, and return whether it is gone.
 
-        A machine that never was cannot be destroyed: where its definition can list machines, that decides.
+        A machine that never existed cannot be destroyed: if its definition can list machines, the list decides.
         """
-        if not self._destroy() or _is_listed(self._record) is False:
+        if not self._run_destroy_command() or _is_listed(self._record) is False:
             self._file.unlink(missing_ok=True)
             return True
-        # Nobody knows. What ended by itself, and said that it had failed, has most probably made nothing.
+        # Unknown. A command that ended by itself and reported failure has most probably made nothing.
         if not self._record.listing and self._told == _CREATED:
             self._file.unlink(missing_ok=True)
             return True
         return False
 
-    def _destroy(self) -> str:
-        """Let the guard destroy the machine, and return why that failed."""
+    def _run_destroy_command(self) -> str:
+        """Let the guard destroy the machine; return why that failed, empty if it did not."""
         self._ended = True
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
@@ -147,7 +146,7 @@ class Guard:
         status = self._process.wait()
         if status == 0:
             return ""
-        # The guard itself was killed: then its work is done here.
+        # The guard itself was killed, so its work is done here.
         if status < 0:
             return _destroy_orphan(self._record, self._file)
         self._printed.seek(0)
@@ -156,7 +155,7 @@ class Guard:
 
 
 def _is_listed(record: Record) -> bool | None:
-    """Tell by the definition's command `list` whether a machine is there; None where nobody can tell."""
+    """Return, by the definition's command `list`, whether a machine exists; None if unknown."""
     if not record.listing:
         return None
     try:
@@ -168,14 +167,14 @@ def _is_listed(record: Record) -> bool | None:
 
 @contextlib.contextmanager
 def guard_record(record: Record) -> Iterator[Guard]:
-    """Yield a guard for a machine that is not there yet; leaving the context destroys it. Raises `MachineError`."""
+    """Yield a guard for a machine that does not exist yet; leaving the context destroys it. Raises `MachineError`."""
     try:
         file, descriptor = _open_record(record)
     except OSError as error:
         raise _make_record_error(record, error) from error
     with open_unnamed_file() as printed:
         try:
-            # Before the record has a name: from now on somebody removes it.
+            # The guard starts before the record gets its name, so that the record is always removed.
             process = _start_guard(record, file, descriptor, printed)
             _name_record(descriptor, file)
         except OSError as error:
@@ -187,7 +186,7 @@ def guard_record(record: Record) -> Iterator[Guard]:
         try:
             yield guard
         except BaseException:
-            # What failed inside counts for more than a machine that cannot be destroyed, which its record remembers.
+            # An error inside matters more than a machine that cannot be destroyed, which its record remembers.
             with contextlib.suppress(MachineError):
                 guard.end()
             raise
@@ -208,22 +207,22 @@ def _start_guard(record: Record, file: Path, descriptor: int, printed: IO[bytes]
 
 def _make_record_error(record: Record, error: OSError) -> MachineError:
     return MachineError(
-        f"{record.name}: nothing can remember the machine: {error.strerror}",
-        hint=f"{_records_folder()} needs to be a folder of yours with room",
+        f"{record.name}: no record of the machine can be written: {error.strerror}",
+        hint=f"{_locate_records()} needs to be a directory of yours with free space",
     )
 
 
-def _records_folder() -> Path:
-    """Return where records are: by host, as a cache may be shared."""
+def _locate_records() -> Path:
+    """Return the directory of records: separate for each host, as a cache may be shared."""
     return find_cache_home() / _RECORDS / os.uname().nodename
 
 
 def _open_record(record: Record) -> tuple[Path, int]:
-    """Write a locked record: the path that it is to have, and the descriptor. Raises `OSError`.
+    """Write a locked record; return the path for it, and its descriptor. Raises `OSError`.
 
-    It has no name yet, so that no record without content is ever seen, where the filesystem knows such files.
+    It has no name yet, if the filesystem supports that, so that no one ever sees a record without content.
     """
-    folder = _records_folder()
+    folder = _locate_records()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     file, flags = folder / f"{record.id}.json", os.O_RDWR | os.O_CLOEXEC
     try:
@@ -244,7 +243,7 @@ def _open_record(record: Record) -> tuple[Path, int]:
 
 
 def _name_record(descriptor: int, file: Path) -> None:
-    """Give a whole and locked record its name, if it has none yet. Raises `OSError`, also for a name that exists."""
+    """Give a complete, locked record its name, if it has none yet. Raises `OSError`, also if the name exists."""
     if not os.fstat(descriptor).st_nlink:
         # With a directory's descriptor Python calls linkat(2), which follows the link; the path is absolute.
         os.link(f"/proc/self/fd/{descriptor}", file, src_dir_fd=descriptor, follow_symlinks=True)
@@ -252,7 +251,7 @@ def _name_record(descriptor: int, file: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class OrphanMachine:
-    """A machine that nobody answers for any more; `problem` says why it could not be destroyed."""
+    """A machine whose owner is gone; `problem` says why it could not be destroyed."""
 
     id: str
     definition: str
@@ -263,21 +262,21 @@ class OrphanMachine:
 
 
 def destroy_orphans(*, dry_run: bool) -> list[OrphanMachine]:
-    """Destroy machines that nobody answers for any more, and return them; with `dry_run` only return them.
+    """Destroy machines whose owners are gone, and return them; with `dry_run` only return them.
 
-    A machine that cannot be destroyed keeps its record, unless its definition can list machines, and does not list it.
+    A machine that cannot be destroyed keeps its record, unless its definition lists machines without it.
     """
     found = []
-    for file in sorted(_records_folder().glob(f"{OWN_MACHINE_PREFIX}*.json")):
+    for file in sorted(_locate_records().glob(f"{OWN_MACHINE_PREFIX}*.json")):
         with contextlib.suppress(OSError), _open_own_record(file) as opened:
-            # Whoever answers for the machine has this lock.
+            # The machine's owner has this lock.
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            found.append(_destroy_recorded(opened.read(), file, dry_run=dry_run))
+            found.append(_destroy_recorded_machine(opened.read(), file, dry_run=dry_run))
     return found
 
 
 def _open_own_record(file: Path) -> IO[bytes]:
-    """Open a record of this user's. Raises `OSError` for another's: its commands would run as this user."""
+    """Open a record of this user. Raises `OSError` for another user's, whose commands would run as this user."""
     descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     state = os.fstat(descriptor)
     if state.st_uid != os.geteuid() or not stat.S_ISREG(state.st_mode) or state.st_mode & 0o022:
@@ -286,11 +285,11 @@ def _open_own_record(file: Path) -> IO[bytes]:
     return os.fdopen(descriptor, "rb")
 
 
-def _destroy_recorded(content: bytes, file: Path, *, dry_run: bool) -> OrphanMachine:
+def _destroy_recorded_machine(content: bytes, file: Path, *, dry_run: bool) -> OrphanMachine:
     try:
         record = msgspec.json.decode(content, type=Record)
     except msgspec.MsgspecError:
-        # Creating begins when the record is whole: this was torn before, or damaged later.
+        # Creation begins once the record is complete: this one was torn before that, or damaged later.
         return OrphanMachine(
             file.stem, "?", f"its record cannot be read; if the machine is gone, remove {file}"
         )
@@ -300,7 +299,7 @@ def _destroy_recorded(content: bytes, file: Path, *, dry_run: bool) -> OrphanMac
 
 
 def _destroy_orphan(record: Record, file: Path) -> str:
-    """Destroy a machine by its record, and return why that failed."""
+    """Destroy a machine by its record; return why that failed, empty if it did not."""
     try:
         run_to_success(record.destroy, {**os.environ, **record.env}, record.limit_s)
     except MachineError as error:

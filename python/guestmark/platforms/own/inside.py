@@ -1,4 +1,4 @@
-"""What a machine of the user's own really is, found out from inside: nobody's declaration is taken for it."""
+"""Determines from inside what a user's own machine really is; no declaration is taken for granted."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from guestmark.core.units import format_size, parse_size
 from guestmark.page.text import make_inert
 from guestmark.platforms.own.definition import CPUS, MEMORY
 
-_LIMIT = 200  # characters of anything that is read inside
+_LIMIT = 200  # longest text that is read inside, in characters
 _OUTPUT = 64 << 10
 _SCRIPT_S = 20.0
-# One file after the other, each below a line with its name. Small images have no more than cat, head and grep.
+# Prints files, each below a line with its name. Small images have no more programs than cat, head and grep.
 _SCRIPT = r"""
 show() { printf '== %s\n' "$1"; shift; head -c 4096 "$@" 2>/dev/null; printf '\n'; }
 show os /etc/os-release
@@ -35,28 +35,28 @@ dmesg 2>/dev/null | grep -q -m1 -i 'gvisor' && echo gvisor
 [ ! -d /run/kata-containers ] || echo kata
 true
 """
-# The machine may print anything: no number is longer, and no other sign a digit.
+# The machine may print anything, so only ASCII digits of limited number are accepted.
 _NUMBER = re.compile(r"[0-9]{1,20}", re.ASCII)
 _RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", re.ASCII)
-_KERNEL_RESERVES = 0.15  # of the memory that was asked for may be the kernel's own
+_KERNEL_RESERVES = 0.15  # share of the requested memory that the kernel itself may use
 _ROUNDING = 0.02
 
 
 def look_inside(agent: Agent, found: RemoteMachine, host_boot_id: str) -> OwnInside:
-    """Ask the machine what it is: whose kernel answers, what it may use, and what its root is.
+    """Ask the machine what it is: its kernel's owner, its limits, and its root.
 
-    `host_boot_id` is that of another host on which it was made; empty for this one.
+    `host_boot_id` is the boot id of another host on which it was made; empty for this host.
     """
     parts = _read_script_sections(agent)
     signs = " ".join(parts.get("signs", "").split())
     allowed = _count_cpus(parts.get("allowed", "").partition(":")[2].strip()) or found.processors
     quota = _parse_processor_quota(parts.get("quota", ""))
-    limit = _memory_limit(parts.get("maximum", ""))
+    limit = _read_memory_limit(parts.get("maximum", ""))
     root = parts.get("root", "").split()
     return OwnInside(
         kernel_is=OwnKernel.THERE
         if host_boot_id and found.boot_id == host_boot_id
-        else _whose_kernel(found, signs, parts.get("version", "")),
+        else _identify_kernel(found, signs, parts.get("version", "")),
         signs=signs,
         processors=min(float(allowed), quota) if quota else float(allowed),
         memory_bytes=min(found.memory_bytes, limit) if limit else found.memory_bytes,
@@ -66,16 +66,16 @@ def look_inside(agent: Agent, found: RemoteMachine, host_boot_id: str) -> OwnIns
 
 
 def check_asked(values: Mapping[str, str], found: OwnInside, name: str) -> None:
-    """Compare what was asked for with what is there. Raises `AttestationError` for the first that differs."""
+    """Compare the requested values with the actual ones. Raises `AttestationError` for the first difference."""
     if (cpus := values.get(CPUS)) is not None:
         try:
             asked = float(cpus)
         except ValueError:
             asked = 0.0
-        if asked and not abs(found.processors / asked - 1) <= _ROUNDING:  # nan is never so
+        if asked and not abs(found.processors / asked - 1) <= _ROUNDING:  # false for nan
             raise AttestationError(
-                f"{name} has {found.processors:g} processors, and was asked for with {cpus}",
-                hint="does create pass {cpus} on? Without such a parameter nothing is asked for",
+                f"{name} has {found.processors:g} processors, but {cpus} were asked for",
+                hint="does create pass on {cpus}? Without such a parameter nothing is asked for",
             )
     if (memory := values.get(MEMORY)) is not None:
         try:
@@ -84,8 +84,8 @@ def check_asked(values: Mapping[str, str], found: OwnInside, name: str) -> None:
             return
         if not size * (1 - _KERNEL_RESERVES) <= found.memory_bytes <= size * (1 + _ROUNDING):
             raise AttestationError(
-                f"{name} has {format_size(found.memory_bytes)} of memory, and was asked for with {memory}",
-                hint="does create pass {memory} on? Without such a parameter nothing is asked for",
+                f"{name} has {format_size(found.memory_bytes)} of memory, but {memory} was asked for",
+                hint="does create pass on {memory}? Without such a parameter nothing is asked for",
             )
 
 
@@ -101,7 +101,7 @@ def _read_script_sections(agent: Agent) -> dict[str, str]:
     return parts
 
 
-def _whose_kernel(found: RemoteMachine, signs: str, version: str) -> OwnKernel:
+def _identify_kernel(found: RemoteMachine, signs: str, version: str) -> OwnKernel:
     if "gvisor" in signs or "gvisor" in version.lower():
         return OwnKernel.GVISOR
     return OwnKernel.HOSTS if found.is_this_host else OwnKernel.OWN
@@ -118,15 +118,15 @@ def _count_cpus(listed: str) -> int:
 
 
 def _parse_processor_quota(text: str) -> float:
-    """Return how many processors `cpu.max` allows; 0 where it sets no limit."""
+    """Return the number of processors that `cpu.max` allows; 0 if it sets no limit."""
     words = text.split()
     if len(words) >= 2 and all(map(_NUMBER.fullmatch, words[:2])) and int(words[1]):
         return int(words[0]) / int(words[1])
     return 0.0
 
 
-def _memory_limit(text: str) -> int:
-    """Return the control group's limit in bytes; 0 where it sets none."""
+def _read_memory_limit(text: str) -> int:
+    """Return the control group's memory limit in bytes; 0 if it sets none."""
     word = next(filter(_NUMBER.fullmatch, text.split()), "")
     # Version 1 of control groups writes a number near 2**63 for no limit.
     return int(word) if word and int(word) < 1 << 60 else 0

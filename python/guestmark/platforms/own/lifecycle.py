@@ -1,6 +1,6 @@
-"""The life of a machine of the user's own: created or restored, ready, and destroyed however this process ends.
+"""The life of a user's own machine: it is created or restored, becomes ready, and is destroyed in any case.
 
-`guard` sees to its end.
+`guard` ensures its end.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from guestmark.core.errors import MachineError
 from guestmark.core.machine_facts import OWN_MACHINE_PREFIX
 from guestmark.core.redaction import register_variables
-from guestmark.platforms.commands import await_success, run_command, run_to_success
+from guestmark.platforms.commands import run_command, run_to_success, wait_for_success
 from guestmark.platforms.own.definition import ID, SNAPSHOT, Definition, Template
 from guestmark.platforms.own.guard import Record, guard_record
 
-# Between attempts at `ready`: a machine that is there at once must not seem to take a fifth of a second.
+# Pause between attempts at `ready`: a machine that is ready at once must not seem to take a fifth of a second.
 _FIRST_PAUSE_S, _PAUSE_S = 0.002, 0.2
 
 
@@ -33,7 +33,7 @@ class Made:
     values: Mapping[str, str]
     began: float
     created: float
-    hold: tuple[int, ...] = ()  # open while anything works on the machine: it is not destroyed before
+    hold: tuple[int, ...] = ()  # open while any command works on the machine, which is not destroyed before
 
     def fill(self, template: Template, command: Sequence[str] = ()) -> list[str]:
         """Return the argument list of one of the definition's commands for this machine."""
@@ -50,9 +50,9 @@ class Made:
 
 
 def make_command_environment(definition: Definition) -> dict[str, str]:
-    """Return the environment that a definition's commands have: this process's, and what the file adds.
+    """Return the environment of a definition's commands: this process's, with the variables of the file.
 
-    From then on what the file adds is kept out of everything that is stored or printed.
+    From then on the file's values are kept out of everything that is stored or printed.
     """
     register_variables(definition.env)
     return {**os.environ, **definition.env}
@@ -62,9 +62,8 @@ def make_command_environment(definition: Definition) -> dict[str, str]:
 def create_machine(definition: Definition, values: Mapping[str, str], snapshot: str = "") -> Iterator[Made]:
     """Create a machine with these values of its parameters; it is destroyed when the context is left.
 
-    With `snapshot` it is restored from the one of this name. A definition without `create` stands for a machine that is
-    there, and is left alone. Raises `MachineError` for a command that fails, also for a machine that cannot be
-    destroyed.
+    With `snapshot` it is restored from that snapshot. A definition without `create` stands for an existing machine,
+    which is left alone. Raises `MachineError` for a command that fails, also if the machine cannot be destroyed.
     """
     ident = make_id()
     if not definition.create:
@@ -86,20 +85,20 @@ def create_machine(definition: Definition, values: Mapping[str, str], snapshot: 
         guard.make(template.fill(filled), make_command_environment(definition), definition.timeouts.create)
         made = Made(definition, ident, values, began, time.monotonic(), (guard.input,))
         if definition.ready:
-            _await_ready(made)
+            _wait_until_machine_ready(made)
         yield made
 
 
 def make_id() -> str:
-    """Return the id of a new machine or snapshot: nobody can guess it, and people see whose it is."""
+    """Return the id of a new machine or snapshot, which cannot be guessed and shows that it is guestmark's."""
     return f"{OWN_MACHINE_PREFIX}{secrets.token_hex(8)}"
 
 
-def _await_ready(made: Made) -> None:
-    """Run the command `ready` until it succeeds. Raises `MachineError` with its last words at the limit."""
+def _wait_until_machine_ready(made: Made) -> None:
+    """Run the command `ready` until it succeeds. Raises `MachineError` with its last line at the limit."""
     limit = made.definition.timeouts.ready
     argv = made.fill(made.definition.ready)
-    ended = await_success(
+    ended = wait_for_success(
         lambda left_s: run_command(argv, made.environment, left_s, hold=made.hold),
         limit,
         _PAUSE_S,

@@ -1,8 +1,8 @@
-"""Machines of the user's own whose `exec` returns output only: single commands, timed by this host's clock.
+"""A user's own machines whose `exec` only returns output: single commands, timed by this host's clock.
 
-No agent can talk in such a machine. The agent of this host runs the definition's `exec` instead, once for each command,
-and times that. So its times include what `exec` itself takes, which `agent.exec_cost` measures with an empty command;
-nothing else is known of the command, such as its processor time.
+No agent can communicate from such a machine. The agent of this host runs the definition's `exec` instead, once for
+each command, and times that. So its times include what `exec` itself takes, which `agent.exec_cost` measures with an
+empty command; nothing else is known about the command, such as its processor time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from guestmark.agent.wire import Call, Failure, Hello, Kind, StandardOutput
 from guestmark.core.errors import AgentError, MachineError
 from guestmark.core.performance_events import PerformanceEvent
 from guestmark.page.text import make_inert
-from guestmark.platforms.affinity import starting_machine
+from guestmark.platforms.affinity import mark_machine_start
 from guestmark.platforms.own.lifecycle import Made
 from guestmark.platforms.ssh.session import Greeting, Session
 
@@ -48,7 +48,7 @@ for folder in /var/tmp /tmp /root /dev/shm; do
   if [ -d "$folder" ] && [ -w "$folder" ]; then echo "folder $folder"; break; fi
 done
 """
-# Not `command -v`, which names what a shell has built in.
+# Not `command -v`, which also names a shell's builtins.
 _FIND = """
 case $1 in */*) [ -x "$1" ] && echo "$1" && exit 0; exit 1 ;; esac
 IFS=:
@@ -72,11 +72,11 @@ class PlainAgent(Agent):
 
     @property
     def folder(self) -> str:
-        """A folder of the machine that files can be written to."""
+        """A writable directory of the machine."""
         return self._answers.get("folder", "/tmp")
 
     def ask_what_it_is(self, timeout_s: float) -> None:
-        """Ask the machine what it is, which the report says later. Raises `MachineError` for one that is silent."""
+        """Ask the machine what it is, for the report. Raises `MachineError` if it does not answer."""
         done = self.exec(["/bin/sh", "-c", _WHAT_IT_IS], timeout_s=timeout_s)
         for line in done.stdout.decode(errors="replace").splitlines():
             name, _, value = line.strip().partition(" ")
@@ -90,7 +90,7 @@ class PlainAgent(Agent):
             )
 
     def hello(self, timeout_s: float = 60.0) -> Hello:
-        """Return who answers in the machine, as far as its own programs tell."""
+        """Return the machine's greeting, as far as its own programs know it."""
         ours = self._hello or super().hello(timeout_s)
         told = self._answers
         return Hello(
@@ -121,7 +121,7 @@ class PlainAgent(Agent):
         )
 
     def ping(self, count: int = 1, timeout_s: float = _ASK_S) -> Ping:
-        """Return a reading of the machine's clock by a command: the round trip is that of `exec`."""
+        """Return a reading of the machine's clock by a command; the round trip includes that of `exec`."""
         sent_ns = time.monotonic_ns()
         done = self.exec(["cat", "/proc/uptime"], timeout_s=timeout_s)
         received_ns = time.monotonic_ns()
@@ -130,11 +130,11 @@ class PlainAgent(Agent):
         except (ValueError, IndexError) as error:
             raise AgentError(f"ping: {self._made.definition.name} has no /proc/uptime") from error
         if not math.isfinite(uptime_s):
-            raise AgentError(f"ping: {self._made.definition.name} says that it runs for {uptime_s} s")
+            raise AgentError(f"ping: {self._made.definition.name} reports an uptime of {uptime_s} s")
         return Ping(sent_ns, int(uptime_s * 1e9), received_ns)
 
     def find_last_reading(self) -> Ping:
-        """Refuse: readings by a command are too coarse to tell how a clock drifts."""
+        """Refuse: readings by a command are too coarse to show how a clock drifts."""
         raise self._refuse("read its clock")
 
     def exec(
@@ -186,7 +186,7 @@ class PlainAgent(Agent):
         return found.splitlines()[-1]
 
     def sha256(self, path: str, timeout_s: float = 120.0) -> wire.Digest:
-        """Return the digest of a file, as the machine's own `sha256sum` has it, and its size."""
+        """Return the digest of a file by the machine's own `sha256sum`, and its size."""
         done = self.exec(["/bin/sh", "-c", 'sha256sum "$1" && wc -c < "$1"', "sh", path], timeout_s=timeout_s)
         words = done.stdout.decode(errors="replace").split()
         if not done.ok or len(words) < 3:
@@ -196,7 +196,7 @@ class PlainAgent(Agent):
     def read_file(
         self, path: str, *, offset: int = 0, limit: int = 64 << 10, timeout_s: float = _ASK_S
     ) -> bytes:
-        """Return the content of a file of the machine; what the kernel says of the reader itself is refused."""
+        """Return the content of a file of the machine; files about the reading process itself are refused."""
         if offset or (path.startswith("/proc/self/") and not path.startswith("/proc/self/mount")):
             raise self._refuse(f"read {path}")
         done = self.exec(["cat", path], timeout_s=timeout_s, output_limit=limit)
@@ -217,7 +217,7 @@ class PlainAgent(Agent):
         )
 
     def write_file(self, path: str, data: bytes | Iterable[bytes], **_: Any) -> wire.Count:
-        """Create an empty file: no other can be brought to the machine."""
+        """Create an empty file: no others can be copied to the machine."""
         if data:
             raise self._refuse("bring files to it")
         begin = time.monotonic_ns()
@@ -226,7 +226,7 @@ class PlainAgent(Agent):
         return wire.Count(bytes=0, started_ns=begin, ended_ns=time.monotonic_ns())
 
     def touch_memory(self, size: int, timeout_s: float = 60.0) -> wire.Touched:
-        """Have `size` bytes of memory written once, by a program of the machine that ends then."""
+        """Have a program of the machine, which then ends, write `size` bytes of memory once."""
         begin = time.monotonic_ns()
         done = self.exec(["dd", "if=/dev/zero", "of=/dev/null", f"bs={size}", "count=1"], timeout_s=timeout_s)
         if not done.ok:
@@ -235,7 +235,7 @@ class PlainAgent(Agent):
         return wire.Touched(pages=size // 4096, faults=0, started_ns=begin, ended_ns=time.monotonic_ns())
 
     def start_background(self, *_: Any, **__: Any) -> Background:
-        """Refuse: only one command after the other runs."""
+        """Refuse: commands run only one after the other."""
         raise self._refuse("run a program beside others in it")
 
     def _call(self, call: Call[Any, Any], *arguments: Any, **more: Any) -> Any:
@@ -254,7 +254,7 @@ class PlainAgent(Agent):
 
 
 class PlainSession(Session):
-    """What stands for the connection to such a machine: there is none."""
+    """Stands for the connection to such a machine, although there is none."""
 
     def __init__(self, made: Made) -> None:
         super().__init__(made.definition.name)
@@ -262,7 +262,7 @@ class PlainSession(Session):
         self.by_hand = shlex.join(self.command)
 
     def describe_machine(self, agent: PlainAgent) -> None:
-        """Keep who answered, and where its files may be."""
+        """Keep the machine's greeting, and its writable directory."""
         hello = agent.hello()
         self.greeting = Greeting("Linux", hello.arch, hello.boot_id)
         self.directory = f"{agent.folder}/guestmark-plain"
@@ -270,8 +270,8 @@ class PlainSession(Session):
 
 @contextlib.contextmanager
 def open_plain(made: Made, deadline: float) -> Iterator[tuple[PlainSession, PlainAgent]]:
-    """Hold an agent of this host that runs commands in the machine. Raises `MachineError` for one that is silent."""
-    with starting_machine():
+    """Yield an agent of this host that runs commands in the machine. Raises `MachineError` if it does not answer."""
+    with mark_machine_start():
         process, transport = start_host_agent(hold=made.hold)
     agent = PlainAgent(transport, made)
     try:
@@ -290,7 +290,7 @@ def open_plain(made: Made, deadline: float) -> Iterator[tuple[PlainSession, Plai
 
 
 def _surround(words: list[str], where: ProgramContext) -> list[str]:
-    """Return the words with programs of the machine before them that set what the program runs with."""
+    """Return the words, preceded by programs of the machine that set the directory, environment and limits."""
     if env := where.get("env"):
         words = ["env", *(f"{name}={value}" for name, value in env.items()), *words]
     if cwd := where.get("cwd"):

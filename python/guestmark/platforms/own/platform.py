@@ -1,4 +1,4 @@
-"""`own:NAME`: a machine that commands of the user's make, fresh for each trial; `exec` carries the agent's streams."""
+"""`own:NAME`: a machine made by the user's commands, fresh for each trial; `exec` carries the agent's streams."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from guestmark.core.platform_kind import OWN_PARAMETER
 from guestmark.core.platform_spec import Layer, PlatformSpec
 from guestmark.disks import processes
 from guestmark.page.text import last_inert_line, make_inert
-from guestmark.platforms.affinity import starting_machine
+from guestmark.platforms.affinity import mark_machine_start
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.commands import run_to_success
 from guestmark.platforms.own.definition import Definition, Template
@@ -41,7 +41,7 @@ from guestmark.platforms.own.snapshots import SNAPSHOTS, Snapshot
 from guestmark.platforms.own.store import check_trust, find_definition
 from guestmark.platforms.ssh.connections import open_once
 from guestmark.platforms.ssh.platform import Remote, check_cell
-from guestmark.platforms.ssh.session import Session, shell_words
+from guestmark.platforms.ssh.session import Session, quote_shell_words
 from guestmark.platforms.ssh.trial_mark import TrialMark
 from guestmark.setting.machine import START, Start
 
@@ -56,21 +56,21 @@ class ExecSession(Session):
 
     def __init__(self, made: Made) -> None:
         super().__init__(made.definition.name)
-        self.command = tuple(made.fill(made.definition.exec, shell_words()))
+        self.command = tuple(made.fill(made.definition.exec, quote_shell_words()))
         self.by_hand = shlex.join(made.fill(made.definition.exec, ["COMMAND"]))
         self.environment = made.environment
         self.hold = made.hold
-        # A machine that is destroyed then has no use for them, and keeping one takes a fifth of its start.
+        # No agent is kept: the machine is destroyed afterwards, and keeping one takes a fifth of its start.
         if made.definition.create:
             self.most_kept = 0
 
     def _connect(self, deadline: float) -> None:
-        """Start the command on the machines' processors, not on the control plane's: the agent inherits them."""
-        with starting_machine():
+        """Start the command on the machines' processors, which the agent inherits, not on the control plane's."""
+        with mark_machine_start():
             super()._connect(deadline)
 
     def refused(self, printed: str = "") -> MachineError:
-        """Return the error for a command that did not bring the agent's greeting."""
+        """Return the error for a command that ended before the agent's greeting."""
         said, status = self.read_errors(), self.status()
         last = last_inert_line(said) or last_inert_line(printed)
         how = f"its command ended with status {status}" if status is not None else "its command says nothing"
@@ -81,7 +81,7 @@ class ExecSession(Session):
         )
 
     def failed(self, why: str) -> MachineError:
-        """Return the error for an agent that had begun."""
+        """Return the error for an agent that failed after its greeting."""
         last = last_inert_line(self.read_errors())
         what = f"the connection to {self.dest} ended" if self.gone else f"the agent in {self.dest} failed"
         return MachineError(f"{what} ({why}){f': {last}' if last else ''}", console=self.read_errors())
@@ -93,15 +93,15 @@ class Own(Remote):
 
     made: Made | None = None
     version: str = ""
-    pid: int | None = None  # of a process of this host that it consists of, where the definition tells
+    pid: int | None = None  # id of the machine's process on this host, if the definition tells it
     groups: tuple[Path, ...] = ()
     started_at: float = 0.0
-    host_boot_id: str = ""  # of another host on which it was made
+    host_boot_id: str = ""  # boot id of another host on which it was made
     snapshot: Snapshot | None = None
-    clone: int = 0  # of its snapshot
+    clone: int = 0  # number among the clones of its snapshot
 
     def attest(self) -> OwnMachine:
-        """Find out what the machine is. Raises `AttestationError` when it is not what was asked for."""
+        """Return facts about the machine. Raises `AttestationError` if it is not what was asked for."""
         assert self.made is not None
         found = Remote.attest(self)
         inside = look_inside(self.agent, found, self.host_boot_id)
@@ -125,12 +125,12 @@ class Own(Remote):
         return self._found
 
     def caller(self) -> Caller:
-        """Return the user of commands; of a plain machine nothing is known, and its commands get what they get."""
+        """Return the user of commands; for a plain machine an empty one, as nothing is known."""
         return Remote.caller(self) if self.agent.in_machine else Caller()
 
     @property
     def command_line(self) -> tuple[str, ...]:
-        """The command line of `exec`, and the agent's where there is one."""
+        """The command line of `exec`, and the agent's if there is one."""
         agent = (_AGENT, "trials") if self.agent.in_machine else ()
         return (*self.session.command[:-1], *agent)
 
@@ -162,11 +162,11 @@ class OwnPlatform:
 
     @contextlib.contextmanager
     def start(self, cell: Cell, deadline_s: float | None = None) -> Iterator[Own]:
-        """Create a machine and bring an agent into it; leaving the context ends both."""
+        """Create a machine and start an agent in it; leaving the context ends both."""
         definition = self.definition
         check_trust(definition)
         check_cell(cell)
-        values = definition.values(_list_parameters(cell, definition))
+        values = definition.list_placeholder_values(_list_parameters(cell, definition))
         version = self._read_version(definition)
         with contextlib.ExitStack() as stack:
             snapshot, clone = None, 0
@@ -191,7 +191,7 @@ class OwnPlatform:
                 snapshot=snapshot,
                 clone=clone,
             )
-            machine.pid = _host_pid(made)
+            machine.pid = _read_host_pid(made)
             machine.groups = _own_groups(machine.pid)
             if definition.create:
                 self._check_new(machine)
@@ -200,7 +200,7 @@ class OwnPlatform:
     def probe(
         self, deadline_s: float | None = None, factors: Mapping[str, str] | None = None
     ) -> Usable | Unusable:
-        """Create a machine, bring an agent into it, and let it say what it is."""
+        """Create a machine, start an agent in it, and let it report what it is."""
         try:
             cell = Cell("probe", WorkloadSpec("probe"), self._spec, dict(factors or {}))
             with self.start(cell, deadline_s) as machine:
@@ -210,7 +210,7 @@ class OwnPlatform:
             return Unusable.from_error(error)
 
     def clean_up(self, *, dry_run: bool) -> list[str]:
-        """Destroy machines that nobody answers for any more."""
+        """Destroy machines whose owners are gone."""
         return [str(machine) for machine in destroy_orphans(dry_run=dry_run) if not machine.problem]
 
     def _read_version(self, definition: Definition) -> str:
@@ -220,7 +220,7 @@ class OwnPlatform:
             if definition.version:
                 try:
                     said = run_to_success(
-                        definition.version.fill(definition.values({})),
+                        definition.version.fill(definition.list_placeholder_values({})),
                         make_command_environment(definition),
                         _VERSION_S,
                     )
@@ -230,12 +230,12 @@ class OwnPlatform:
         return self._version
 
     def _check_new(self, machine: Own) -> None:
-        """Raise `AttestationError` when the machine is the last trial's, or has what that left on its disk."""
+        """Raise `AttestationError` if the machine is the last trial's, or has files that it left."""
         folder = PurePosixPath(machine.session.directory).parent
         if not self._mark.replace(machine.agent, str(folder)):
             raise AttestationError(
-                f"{self.definition.name} is not fresh: what the last trial left in it is still there",
-                hint="create has to make a new machine each time, with a root or an overlay of its own",
+                f"{self.definition.name} is not fresh: files of the last trial are still there",
+                hint="create has to make a new machine each time, with its own root or overlay",
             )
 
 
@@ -249,7 +249,7 @@ def _read_host_boot(definition: Definition, values: Mapping[str, str]) -> str:
 
 @contextlib.contextmanager
 def _enter_machine(made: Made, deadline: float) -> Iterator[tuple[Session, Agent]]:
-    """Bring an agent into a machine; one that is plain gets none, and its commands run from outside."""
+    """Start an agent in a machine; a plain machine gets none, and its commands run from outside."""
     if made.definition.plain:
         with open_plain(made, deadline) as (session, outside):
             yield session, outside
@@ -259,14 +259,14 @@ def _enter_machine(made: Made, deadline: float) -> Iterator[tuple[Session, Agent
 
 
 def _describe_freshness(definition: Definition, snapshot: Snapshot | None) -> str:
-    """Return what makes each machine a fresh one; empty for one that is there already."""
+    """Return what makes each machine fresh; empty for an existing machine."""
     if snapshot is not None:
         return "restore and destroy"
     return "create and destroy" if definition.create else ""
 
 
 def _list_parameters(cell: Cell, definition: Definition) -> dict[str, str]:
-    """Return the levels of the definition's parameters. Raises `UsageError` for one that it does not have or take."""
+    """Return the levels of the definition's parameters. Raises `UsageError` for unknown parameters and levels."""
     levels = {
         name.removeprefix(OWN_PARAMETER): level
         for name, level in cell.factors.items()
@@ -286,7 +286,7 @@ def _list_parameters(cell: Cell, definition: Definition) -> dict[str, str]:
 
 
 def _list_processes_of_namespace(pid: int) -> list[int]:
-    """Return the processes in the PID namespace of `pid`; none where that is this process's own."""
+    """Return the processes in the PID namespace of `pid`; none if it is this process's own."""
     with contextlib.suppress(OSError):
         wanted = os.readlink(f"/proc/{pid}/ns/pid")
         if wanted == os.readlink("/proc/self/ns/pid"):
@@ -301,18 +301,18 @@ def _list_processes_of_namespace(pid: int) -> list[int]:
 
 
 def _own_groups(pid: int | None) -> tuple[Path, ...]:
-    """Return the control group for memory that holds `pid`, where that is not this process's own."""
+    """Return the memory control group of `pid`, unless it is this process's own."""
     if pid is None:
         return ()
     with contextlib.suppress(OSError):
-        theirs, ours = (_memory_group(number) for number in (pid, os.getpid()))
+        theirs, ours = (_find_memory_group(number) for number in (pid, os.getpid()))
         if theirs is not None and theirs != ours and theirs.is_dir():
             return (theirs,)
     return ()
 
 
-def _memory_group(pid: int) -> Path | None:
-    """Return the folder of a process's control group for memory, by either version. Raises `OSError`."""
+def _find_memory_group(pid: int) -> Path | None:
+    """Return the directory of a process's memory control group, of either version. Raises `OSError`."""
     unified = None
     for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -323,7 +323,7 @@ def _memory_group(pid: int) -> Path | None:
     return unified
 
 
-def _host_pid(made: Made) -> int | None:
+def _read_host_pid(made: Made) -> int | None:
     """Return the process of this host that the definition's command `pid` names. Raises `MachineError`."""
     if not made.definition.pid:
         return None
@@ -332,13 +332,13 @@ def _host_pid(made: Made) -> int | None:
     if found is None:
         raise MachineError(
             f"{made.definition.name}: pid printed {make_inert(said)[:60]!r}, which is no process of a machine",
-            hint="it prints the number of the machine's first process, and nothing else",
+            hint="it has to print the number of the machine's first process, and nothing else",
         )
     return found
 
 
 def parse_pid(said: str) -> int | None:
-    """Return the process of this host that a definition names; None for none, and for one that started guestmark."""
+    """Return the process of this host that a definition names; None for none, and for an ancestor of guestmark."""
     if not _PROCESS.fullmatch(said) or not Path(f"/proc/{said}").exists():
         return None
     # The machine would consist of this process, too.

@@ -1,9 +1,8 @@
-"""Snapshots of machines of the user's own, from which others are restored, and what of the saved one goes on in them.
+"""Snapshots of a user's own machines, from which others are restored, and the parts of the saved one that continue.
 
-A snapshot is made of a machine that is ready, and that no agent has entered yet. It is kept for one block and removed
-with it: clones share what was saved, so one snapshot for all blocks would make one machine look like many. What a
-restored machine really goes on with is seen from inside: before it is saved, a secret is written to a file there and a
-program is started that waits.
+A snapshot is made of a machine that is ready and that no agent has entered yet. It is kept for one block: clones share
+the saved state, so one snapshot for all blocks would make one machine look like many. What a restored machine really
+continues is observed from inside: before saving, a secret is written to a file there and a waiting program is started.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from guestmark.platforms.own.definition import SNAPSHOT, Definition
 from guestmark.platforms.own.guard import Record, guard_record
 from guestmark.platforms.own.lifecycle import Made, create_machine, make_command_environment, make_id
 
-# Begins the name of the file with the secret, and the argument of the program that waits.
+# Prefix of the name of the file with the secret, and of the waiting program's argument.
 SAVED_MARK = "guestmark-template-"
 _LOOK_S = 20.0
 _OUTPUT = 4 << 20
@@ -49,7 +48,7 @@ exit 1
 
 @dataclass(slots=True)
 class Snapshot:
-    """A saved machine: its id, what its marks are, and how many machines have gone on from it."""
+    """A saved machine: its id, its marks, and the number of machines restored from it."""
 
     id: str
     mark: str
@@ -59,7 +58,7 @@ class Snapshot:
     clones: int = 0
 
     def attest_restored(self, agent: Agent, name: str, clone: int) -> OwnRestored:
-        """Return which parts of the saved machine continue here. Raises `AttestationError` when nothing does."""
+        """Return which parts of the saved machine continue here. Raises `AttestationError` if none do."""
         seen = agent.exec(
             ["/bin/sh", "-c", "cat /proc/[0-9]*/cmdline"],
             timeout_s=_LOOK_S,
@@ -70,13 +69,13 @@ class Snapshot:
         programs, files = self.mark.encode() in seen.stdout, self.secret.encode() in kept.stdout
         if not programs and not files:
             raise AttestationError(
-                f"{name} was not restored: nothing of the machine that was saved is in it",
+                f"{name} was not restored: nothing of the saved machine is in it",
                 hint="restore has to make the machine {id} of {snapshot}",
             )
         return OwnRestored(
             template=hashlib.sha256(self.id.encode()).hexdigest()[:16],
             clone=clone,
-            # Only the first one has cost the time for its snapshot.
+            # Only the first one took the time for its snapshot.
             template_s=self.made_s if clone == 1 else 0.0,
             programs=programs,
             files=files,
@@ -85,7 +84,7 @@ class Snapshot:
 
 @dataclass(slots=True)
 class Snapshots:
-    """The snapshots of this process. Inside `share_in_block` machines with the same parameters share one."""
+    """The snapshots of this process. Inside `share_in_block`, machines with the same parameters share one."""
 
     _sharing: contextlib.ExitStack | None = None
     _held: dict[tuple[str, tuple[tuple[str, str], ...]], Snapshot] = field(default_factory=dict)
@@ -94,7 +93,7 @@ class Snapshots:
 
     @contextlib.contextmanager
     def share_in_block(self) -> Iterator[None]:
-        """Keep snapshots for one block, and remove them when it ends. Raises `MachineError` for one that stays."""
+        """Keep snapshots for one block, and remove them when it ends. Raises `MachineError` if one stays."""
         with contextlib.ExitStack() as stack:
             self._sharing = stack
             try:
@@ -105,9 +104,9 @@ class Snapshots:
 
     @contextlib.contextmanager
     def take(self, definition: Definition, values: Mapping[str, str]) -> Iterator[tuple[Snapshot, int]]:
-        """Yield a snapshot of such a machine, and the number of the clone that is to be made of it.
+        """Yield a snapshot of such a machine, and the number of the next clone.
 
-        Raises `MachineError` where none can be made.
+        Raises `MachineError` if none can be made.
         """
         key = (definition.digest, tuple(sorted(values.items())))
         with contextlib.ExitStack() as stack:
@@ -163,9 +162,9 @@ def _mark_machine(made: Made, snapshot: Snapshot) -> str:
 
 
 def _end_marking_programs(mark: str) -> None:
-    """End what the machine that was saved has left on this host, as one without processes of its own does.
+    """End programs that the saved machine has left on this host, which happens if it has no process namespace.
 
-    It would be taken for a program of the machines that are restored.
+    They would be mistaken for programs of the restored machines.
     """
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():

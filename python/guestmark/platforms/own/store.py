@@ -1,4 +1,4 @@
-"""Where machines of the user's own are defined, and which of their files may be executed."""
+"""Finds definitions of the user's own machines, and decides which of them may be executed."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ _SHIPPED = Path(__file__).with_name("machines")
 _TRUSTED = "trusted-machines"
 
 
-def machines_directory() -> Path:
+def locate_machines_directory() -> Path:
     """Return the user's own folder of machines: `$XDG_CONFIG_HOME/guestmark/machines`. It need not exist."""
     return find_config_directory() / "machines"
 
 
-def definition_files() -> Iterator[tuple[Path, bool]]:
-    """Yield each file that defines a machine, and whether it is shipped; what is named first counts.
+def list_definition_files() -> Iterator[tuple[Path, bool]]:
+    """Yield each file that defines a machine, and whether it is shipped; of equal names the first one counts.
 
-    Files of the variable come before the user's folder, and that before what is shipped.
+    Files of the variable come first, then those in the user's folder, then shipped ones.
     """
     for name in os.environ.get(VARIABLE, "").split(":"):
         if name:
             yield Path(name).absolute(), False
-    for folder, shipped in ((machines_directory(), False), (_SHIPPED, True)):
+    for folder, shipped in ((locate_machines_directory(), False), (_SHIPPED, True)):
         if folder.is_dir():
             for path in sorted(folder.glob("*.toml")):
                 yield path, shipped
 
 
 def add_file(path: Path) -> None:
-    """Make a file known to this process and those that it starts, before all others. Raises `UsageError`."""
+    """Make a file known, before all others, to this process and its children. Raises `UsageError`."""
     file = str(path.absolute())
     if ":" in file:
         raise UsageError(f"{file} has a colon, which separates files in {VARIABLE}", hint="rename it")
@@ -47,10 +47,10 @@ def add_file(path: Path) -> None:
     os.environ[VARIABLE] = f"{file}:{known}" if known else file
 
 
-def definitions() -> dict[str, Definition]:
-    """Read all definitions by name. Raises `UsageError` for a file of the user's that is wrong."""
+def load_definitions() -> dict[str, Definition]:
+    """Read all definitions by name. Raises `UsageError` for a wrong file of the user's."""
     found: dict[str, Definition] = {}
-    for path, shipped in definition_files():
+    for path, shipped in list_definition_files():
         definition = read_definition(path, shipped=shipped)
         found.setdefault(definition.name, definition)
     return found
@@ -59,31 +59,31 @@ def definitions() -> dict[str, Definition]:
 def find_definition(name: str) -> Definition:
     """Find the definition of that name. Raises `UsageError` with the nearest known one."""
     # By the file's name first, so that a broken file beside it does not matter.
-    for path, shipped in definition_files():
+    for path, shipped in list_definition_files():
         if path.stem == name:
             definition = read_definition(path, shipped=shipped)
             if definition.name == name:
                 return definition
-    known = definitions()
+    known = load_definitions()
     if name not in known:
         raise make_unknown_name_error("machine", name, known)
     return known[name]
 
 
 def is_trusted(definition: Definition) -> bool:
-    """Tell whether the commands of a file may be executed.
+    """Return whether the commands of a file may be executed.
 
-    So are shipped ones, files in the user's own folder that nobody else can write, and texts that were trusted by
+    Trusted are shipped files, files in the user's own folder that no one else can write, and texts trusted by
     `guestmark machine trust`.
     """
-    return definition.shipped or _is_ours(definition.path) or definition.digest in _trusted_digests()
+    return definition.shipped or _is_ours(definition.path) or definition.digest in _read_trusted_digests()
 
 
 def trust(definition: Definition) -> None:
-    """Remember that this very text may be executed: the user's own key signs it. Raises `OSError`."""
+    """Remember that exactly this text may be executed, signed with the user's own key. Raises `OSError`."""
     path = find_state_directory() / _TRUSTED
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    digests = _trusted_digests() | {definition.digest}
+    digests = _read_trusted_digests() | {definition.digest}
     with replace_file(path) as new:
         new.write_text(
             "".join(f"{digest} {sign_message(_make_message(digest))}\n" for digest in sorted(digests))
@@ -91,19 +91,19 @@ def trust(definition: Definition) -> None:
 
 
 def check_trust(definition: Definition) -> None:
-    """Raise `UsageError` for a file whose commands nobody has trusted, with what shows and what allows them."""
+    """Raise `UsageError` for an untrusted file; the hint says how to show its commands and how to allow them."""
     if not is_trusted(definition):
         file = quote_word(str(definition.path))
         raise UsageError(
-            f"own:{definition.name} runs commands of {file}, which nobody has trusted",
-            hint=f"look at them: guestmark machine show {file}; allow them: guestmark machine trust {file}",
+            f"own:{definition.name} runs commands of {file}, which are not trusted yet",
+            hint=f"show them: guestmark machine show {file}; allow them: guestmark machine trust {file}",
         )
 
 
 def describe_execution(definition: Definition) -> list[str]:
     """List everything of a file that decides what is executed, a line each, with every character visible."""
     lines = [_describe_words("host", [definition.host])] if definition.host else []
-    for key, template in definition.commands():
+    for key, template in definition.iterate_commands():
         lines.append(_describe_words(key, template.words))
     for name, value in definition.env.items():
         lines.append(_describe_words("env", [value], f"{name}="))
@@ -120,11 +120,11 @@ def _describe_words(key: str, words: Sequence[str], before: str = "") -> str:
 
 
 def _is_ours(path: Path) -> bool:
-    """Tell whether a file lies in the user's own folder, and nobody else can write it or the folders that name it.
+    """Return whether a file is in the user's own folder, and no one else can write it or the folders above it.
 
     A link may lead to another folder, which then has to be the user's, too.
     """
-    folder = machines_directory()
+    folder = locate_machines_directory()
     if path.parent != folder:
         return False
     try:
@@ -132,15 +132,15 @@ def _is_ours(path: Path) -> bool:
         states = [os.stat(place) for place in (file, file.parent, folder)]
     except (OSError, RuntimeError):
         return False
-    return all(map(_only_we_write, states))
+    return all(map(_is_writable_by_us_only, states))
 
 
-def _only_we_write(state: os.stat_result) -> bool:
+def _is_writable_by_us_only(state: os.stat_result) -> bool:
     return state.st_uid in {os.geteuid(), 0} and not state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-def _trusted_digests() -> set[str]:
-    """Return the digests of texts that the user's own key has signed: whatever else is in the list says nothing."""
+def _read_trusted_digests() -> set[str]:
+    """Return the digests of texts that the user's own key has signed; other entries of the list are ignored."""
     try:
         text = (find_state_directory() / _TRUSTED).read_text()
     except (OSError, UnicodeDecodeError):

@@ -19,7 +19,7 @@ class Accelerator:
     # True if every instruction is translated.
     emulates: bool = False
 
-    def default_cpu(self, architecture: Architecture) -> str:
+    def choose_default_cpu(self, architecture: Architecture) -> str:
         """Returns the default processor model."""
         return architecture.cpu if self.emulates else "host"
 

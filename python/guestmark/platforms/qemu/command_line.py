@@ -32,7 +32,7 @@ _SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=d
 _LEAST_PORTS = 8
 
 
-def base_arguments(
+def build_base_arguments(
     architecture: Architecture, accelerator: Accelerator, levels: Levels, program: str
 ) -> list[str]:
     """Returns the program, its accelerator and the options of the levels of machine factors."""
@@ -47,7 +47,7 @@ def base_arguments(
 
 
 @functools.cache
-def sandbox_arguments(emulator: str) -> tuple[str, ...]:
+def build_sandbox_arguments(emulator: str) -> tuple[str, ...]:
     """Returns the option with which QEMU gives up system calls that it does not need.
 
     Empty if this QEMU or this kernel was built without seccomp.
@@ -62,7 +62,7 @@ def sandbox_arguments(emulator: str) -> tuple[str, ...]:
     return ()
 
 
-def console_arguments(watch: Watch | None, architecture: Architecture) -> list[str]:
+def build_console_arguments(watch: Watch | None, architecture: Architecture) -> list[str]:
     """Returns a console on QEMU's standard output, which firmware that is watched shares."""
     shared = ",mux=on" if watch else ""
     return [
@@ -71,20 +71,22 @@ def console_arguments(watch: Watch | None, architecture: Architecture) -> list[s
     ]  # fmt: skip
 
 
-def root_arguments(
+def build_root_arguments(
     stack: contextlib.ExitStack, process: HypervisorProcess, virtio: VirtioBus, boot: Boot
 ) -> list[str]:
     """Returns the arguments that share the root; starts a daemon for it where the kernel has no 9p."""
     if not boot.share:
         return []
     if boot.share == NINE_P:
-        return drives.plan9_arguments(SHARE_TAG, boot.root, "none", virtio, read_only=True)
+        return drives.build_plan9_arguments(SHARE_TAG, boot.root, "none", virtio, read_only=True)
     if not isinstance(process, SupervisedProcess):
         raise PlatformUnusableError(
             "a guest inside a guest gets its root over 9p, which its kernel does not have",
             hint="give a kernel with 9p: --set kernel=FILE",
         )
-    return stack.enter_context(virtiofs.serve_directory(process, virtiofs.root_share(SHARE_TAG), virtio.bus))
+    return stack.enter_context(
+        virtiofs.serve_directory(process, virtiofs.choose_root_share(SHARE_TAG), virtio.bus)
+    )
 
 
 def share_arguments(
@@ -105,7 +107,7 @@ def needs_shared_memory(boot: Boot | ImageBoot, made: Sequence[Image]) -> bool:
     return boot.share == VIRTIOFS or any(image.spec.bus in {Bus.VHOST_USER, Bus.VIRTIOFS} for image in made)
 
 
-def channel_arguments(line: Line, virtio: VirtioBus, ports: int) -> list[str]:
+def build_channel_arguments(line: Line, virtio: VirtioBus, ports: int) -> list[str]:
     """Returns the device with the agent's port, and room for at least `ports` ports."""
     # Port 0 is kept for a console, so that one of them cannot be used.
     ports = max(_LEAST_PORTS, ports + 1)
@@ -119,12 +121,12 @@ def channel_arguments(line: Line, virtio: VirtioBus, ports: int) -> list[str]:
     ]  # fmt: skip
 
 
-def monitor_arguments(line: Line) -> list[str]:
+def build_monitor_arguments(line: Line) -> list[str]:
     """Returns a monitor on a line."""
     return ["-chardev", line.format_chardev("monitor"), "-mon", "chardev=monitor,mode=control"]
 
 
-def kernel_arguments(place: Place, kernel: Kernel, initramfs: Path, arguments: str) -> list[str]:
+def pass_kernel_arguments(place: Place, kernel: Kernel, initramfs: Path, arguments: str) -> list[str]:
     """Returns the kernel, its initramfs and its command line, as the place finds the files."""
     image = place.locate_file(Path(kernel.elf or kernel.image))
     return ["-kernel", image, "-initrd", place.locate_file(initramfs), "-append", arguments]

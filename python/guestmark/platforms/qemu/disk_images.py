@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from guestmark.appliance.kernel import Notify
-from guestmark.appliance.paths import cache_directory, file_identity
+from guestmark.appliance.paths import compute_file_identity, locate_cache
 from guestmark.core.architectures import Architecture
 from guestmark.core.context import Caller
 from guestmark.core.distribution import read_pretty_name
@@ -220,11 +220,11 @@ def find_image_boot(
         )
     path = Path(levels[IMAGE])
     agent = find_agent_binary()
-    key = hashlib.sha256(repr((str(path), file_identity(path), file_identity(agent))).encode()).hexdigest()[
-        :24
-    ]
+    key = hashlib.sha256(
+        repr((str(path), compute_file_identity(path), compute_file_identity(agent))).encode()
+    ).hexdigest()[:24]
     entry = _choose_entry()
-    overlay = cache_directory() / "images" / f"{key}-{entry.name.lower()}.qcow2"
+    overlay = locate_cache() / "images" / f"{key}-{entry.name.lower()}.qcow2"
     facts = overlay.with_suffix(".json")
     seed = overlay.with_suffix(".seed") if entry is ImageEntry.SEED else None
     with contextlib.suppress(OSError, msgspec.MsgspecError):

@@ -70,7 +70,7 @@ _KVM_HINT = (
 )
 
 
-def kvm_hint(cause: Cause) -> str:
+def suggest_kvm_remedy(cause: Cause) -> str:
     """Returns what to do about a KVM guest that failed for this cause; empty if nothing is known."""
     device = Path("/dev/kvm")
     if not device.exists():
@@ -83,7 +83,7 @@ def kvm_hint(cause: Cause) -> str:
 def add_kvm_hint(found: Usable | Unusable) -> Usable | Unusable:
     """Adds what to do about KVM to the finding of a probe that has no hint."""
     if isinstance(found, Unusable) and not found.hint:
-        return replace(found, hint=kvm_hint(found.cause))
+        return replace(found, hint=suggest_kvm_remedy(found.cause))
     return found
 
 
@@ -162,7 +162,7 @@ class QemuPlatform:
         `place` is where its hypervisor runs: this host, or an outer guest.
         """
         limit_s = deadline_s or self.accelerator.start_limit_s
-        levels = cell.levels.with_defaults(self._default_factors())
+        levels = cell.levels.with_defaults(self._list_default_factors())
         self._check_processors(levels)
         virtio = VirtioBus.for_machine(self.architecture, levels[MACHINE])
         boot = self._find_boot(cell, levels, virtio, place)
@@ -195,7 +195,7 @@ class QemuPlatform:
                 state = stack.enter_context(restored.open_inheritable(template.state, os.O_RDONLY))
                 command = [
                     *restored.drop_kernel(arguments, boot.kernel, self.architecture),
-                    *restored.memory_arguments(template.memory, levels[MEMORY], shared=False),
+                    *restored.build_memory_arguments(template.memory, levels[MEMORY], shared=False),
                     *("-incoming", "defer"),
                 ]
                 written = (*written, template.memory)
@@ -237,24 +237,27 @@ class QemuPlatform:
         virtio, watch, extras = start.virtio, start.watch, start.extras
         program = levels.get(PROGRAM) or self.architecture.emulator.command
         arguments = [
-            *command_line.base_arguments(self.architecture, self.accelerator, levels, program),
-            *(command_line.sandbox_arguments(program) if place is HERE else ()),
-            *command_line.console_arguments(watch, self.architecture),
-            *_memory_arguments(levels, boot, made),
+            *command_line.build_base_arguments(self.architecture, self.accelerator, levels, program),
+            *(command_line.build_sandbox_arguments(program) if place is HERE else ()),
+            *command_line.build_console_arguments(watch, self.architecture),
+            *_build_memory_arguments(levels, boot, made),
             *command_line.share_arguments(stack, process, virtio, made),
-            *command_line.channel_arguments(line, virtio, extras.ports),
-            *command_line.monitor_arguments(monitor_line),
-            *drives.qemu_arguments(made, levels[MACHINE], virtio),
+            *command_line.build_channel_arguments(line, virtio, extras.ports),
+            *command_line.build_monitor_arguments(monitor_line),
+            *drives.build_drive_arguments(made, levels[MACHINE], virtio),
             *(levels.get(QEMU_ARGS) or ()),
             *extras.arguments,
         ]
         if isinstance(boot, ImageBoot):
             return [*arguments, *boot.make_arguments(place, process, virtio)]
-        arguments += command_line.root_arguments(stack, process, virtio, boot)
+        arguments += command_line.build_root_arguments(stack, process, virtio, boot)
         modules = _list_modules(boot.share, virtio, extras, start.cell)
         initramfs = build_initramfs(boot.agent, boot.kernel.modules, modules, extras.programs)
-        words = [self._format_kernel_words(place, boot.share, levels, watch), *extras.kernel]
-        return [*arguments, *command_line.kernel_arguments(place, boot.kernel, initramfs, " ".join(words))]
+        words = [self._format_kernel_command_line(place, boot.share, levels, watch), *extras.kernel]
+        return [
+            *arguments,
+            *command_line.pass_kernel_arguments(place, boot.kernel, initramfs, " ".join(words)),
+        ]
 
     def _find_boot(self, cell: Cell, levels: Levels, virtio: VirtioBus, place: Place) -> Boot | ImageBoot:
         """Return what the cell's guest boots: the level `image`, else a kernel with the host's root."""
@@ -292,7 +295,7 @@ class QemuPlatform:
                 named = dict(zip(_find_descriptors(arguments), (*line.fds, *monitor_line.fds), strict=True))
                 command = [
                     *_replace_descriptors(arguments, named),
-                    *restored.memory_arguments(template.memory, levels[MEMORY], shared=True),
+                    *restored.build_memory_arguments(template.memory, levels[MEMORY], shared=True),
                 ]
                 written = (template.memory, *drives.list_writable_paths(made))
                 process.start(command, pass_fds=(*line.fds, *monitor_line.fds), writable=written)
@@ -301,17 +304,17 @@ class QemuPlatform:
                 restored.save_template(process, monitor, state, self.accelerator.start_limit_s)
 
         program = shutil.which(arguments[0]) or arguments[0]
-        key = restored.template_key(drives.replace_paths(arguments, made), os.path.realpath(program))
+        key = restored.compute_template_key(drives.replace_paths(arguments, made), os.path.realpath(program))
         with restored.TEMPLATES.take_template(key, levels[MEMORY], make) as template:
             yield template
 
-    def _default_factors(self) -> dict[str, str]:
+    def _list_default_factors(self) -> dict[str, str]:
         row = self.architecture
         return {
             **DEFAULTS,
             MEMORY.name: row.memory,
             MACHINE.name: row.machine,
-            CPU.name: self.accelerator.default_cpu(row),
+            CPU.name: self.accelerator.choose_default_cpu(row),
         }
 
     def _check_processors(self, levels: Levels) -> None:
@@ -327,9 +330,9 @@ class QemuPlatform:
             if found := self.find_missing(Levels(NO_FACTORS)):
                 raise PlatformUnusableError(found.reason, hint=found.hint, cause=found.cause)
         else:
-            parts.get_parts(self.architecture, packages, progress, self._missing_programs)
+            parts.get_parts(self.architecture, packages, progress, self._list_missing_programs)
 
-    def _missing_programs(self) -> list[Program]:
+    def _list_missing_programs(self) -> list[Program]:
         """Returns the programs that its machines need and that are not installed."""
         row = self.architecture
         return [row.emulator] if row.emulator.path is None else []
@@ -340,7 +343,7 @@ class QemuPlatform:
         if row.is_host:
             return find_missing_program(row.emulator)
         try:
-            parts.check_parts(row, self._missing_programs())
+            parts.check_parts(row, self._list_missing_programs())
         except PlatformUnusableError as error:
             return Unusable.from_error(error)
         return None
@@ -354,7 +357,9 @@ class QemuPlatform:
         )
         return add_kvm_hint(found) if self.accelerator is KVM else found
 
-    def _format_kernel_words(self, place: Place, share: str, levels: Levels, watch: Watch | None) -> str:
+    def _format_kernel_command_line(
+        self, place: Place, share: str, levels: Levels, watch: Watch | None
+    ) -> str:
         row = self.architecture
         words = watch.qemu_kernel_arguments(row) if watch else []
         words += [
@@ -429,7 +434,7 @@ def _require_restorable(cell: Cell, boot: Boot, place: Place, virtio: VirtioBus,
     raise PlatformUnusableError(why, hint="use start=cold for them")
 
 
-def _memory_arguments(levels: Levels, boot: Boot | ImageBoot, made: Sequence[Image]) -> list[str]:
+def _build_memory_arguments(levels: Levels, boot: Boot | ImageBoot, made: Sequence[Image]) -> list[str]:
     """Returns the guest's memory on the command line; a restored guest gets its template's instead."""
     if levels[START] is Start.RESTORED:
         return []

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from guestmark.appliance.kernel import Kernel
-from guestmark.appliance.paths import scratch_parent
+from guestmark.appliance.paths import choose_scratch_parent
 from guestmark.core.architectures import Architecture
 from guestmark.core.errors import MachineError
 from guestmark.core.keeper import keeper
@@ -102,7 +102,7 @@ class Templates:
         """Yields the template of that key, for guests of `size` bytes; `make` fills one that does not exist yet."""
         template = self._held.get(key)
         if template is None:
-            directory = keeper().directory("template", scratch_parent())
+            directory = keeper().directory("template", choose_scratch_parent())
             template = Template(key, directory / "memory", directory / "state")
             began = time.monotonic()
             try:
@@ -126,7 +126,7 @@ class Templates:
 TEMPLATES = Templates()
 
 
-def template_key(command: Sequence[str], program: str) -> str:
+def compute_template_key(command: Sequence[str], program: str) -> str:
     """Returns a hash of what a template is good for: this command line and this QEMU.
 
     Kernel and agent are part of the command line, as their files are named by their content.
@@ -137,7 +137,7 @@ def template_key(command: Sequence[str], program: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
-def memory_arguments(template: Path, size: int, *, shared: bool) -> list[str]:
+def build_memory_arguments(template: Path, size: int, *, shared: bool) -> list[str]:
     """Returns QEMU's arguments for the guest's memory: the template's own file, or a private view of it."""
     path = quote_qemu_value(template)
     share = "on" if shared else "off"

@@ -42,7 +42,7 @@ class Share:
     name: str = ROOT_DAEMON
 
 
-def root_share(tag: str) -> Share:
+def choose_root_share(tag: str) -> Share:
     """Returns the host's root, for a guest whose kernel has no 9p."""
     return Share(tag, Path("/"), why_needed="this guest kernel has no 9p, and ")
 
@@ -70,7 +70,7 @@ def serve_directory(hypervisor: SupervisedProcess, share: Share, bus: str) -> It
         process = SupervisedProcess("virtiofsd", _choose_confinement(legacy))
         try:
             process.start(
-                [program, f"--fd={listening.fileno()}", *_daemon_options(share, legacy)],
+                [program, f"--fd={listening.fileno()}", *_build_daemon_options(share, legacy)],
                 pass_fds=(listening.fileno(),),
                 writable=(share.directory,) if share.writable else (),
             )
@@ -128,7 +128,7 @@ def find_daemon(why_needed: str = "") -> tuple[str, bool]:
     )
 
 
-def _daemon_options(share: Share, legacy: bool) -> list[str]:
+def _build_daemon_options(share: Share, legacy: bool) -> list[str]:
     if legacy:
         cache = _OLD_CACHES.get(share.cache, share.cache)
         return ["-o", f"source={share.directory},cache={cache},sandbox=chroot"]
@@ -146,6 +146,6 @@ def find_difference(served: SupervisedProcess, share: Share) -> str:
     except OSError:
         return "it has ended"
     wanted = [
-        option for option in _daemon_options(share, "-o" in words) if not option.startswith("--sandbox")
+        option for option in _build_daemon_options(share, "-o" in words) if not option.startswith("--sandbox")
     ]
     return next((f"no {option} in {' '.join(words[1:])}" for option in wanted if option not in words), "")

@@ -6,7 +6,7 @@ from guestmark.core.platform_kind import PlatformKind, Program
 from guestmark.platforms.descriptions import PlatformClass, describe_host_like
 from guestmark.platforms.sandbox.programs import BWRAP, CRUN, PODMAN, RUNC, RUNSC
 from guestmark.setting.machine import MEMORY
-from guestmark.setting.network import HOST_FACTORS
+from guestmark.setting.network import HOST_NETWORK_FACTORS
 
 
 def load_platform_class() -> PlatformClass:
@@ -18,7 +18,7 @@ def load_platform_class() -> PlatformClass:
 
 def _describe_sandbox(name: str, text: str, *programs: Program, **more: Any) -> PlatformKind:
     return describe_host_like(
-        name, text, load_platform_class, MEMORY, *HOST_FACTORS, programs=programs, **more
+        name, text, load_platform_class, MEMORY, *HOST_NETWORK_FACTORS, programs=programs, **more
     )
 
 

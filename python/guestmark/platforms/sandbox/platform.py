@@ -17,9 +17,9 @@ from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from guestmark.agent.binary import supervise_command
+from guestmark.agent.binary import build_supervise_command
 from guestmark.agent.client import Agent
-from guestmark.appliance.paths import scratch_parent
+from guestmark.appliance.paths import choose_scratch_parent
 from guestmark.core import procfs
 from guestmark.core.errors import AttestationError, MachineError, PlatformUnusableError
 from guestmark.core.keeper import keeper
@@ -72,7 +72,7 @@ class SandboxPlatform(HostLike):
     @contextlib.contextmanager
     def enter_surroundings(self, cell: Cell, disks: Sequence[DiskSpec]) -> Iterator[Surroundings]:
         """Yields a root, control groups and a runtime that waits to be told to go on."""
-        scratch = keeper().directory(self.name, scratch_parent())
+        scratch = keeper().directory(self.name, choose_scratch_parent())
         limited = make_control_groups("machine", read_memory_level(cell))
         below, console = scratch / "m", scratch / "console"
         below.mkdir()
@@ -115,7 +115,7 @@ class SandboxPlatform(HostLike):
                 return began
 
             within = Surroundings(
-                supervise_command(command, lifeline_fd=lifeline.read, hold=keeper().handles),
+                build_supervise_command(command, lifeline_fd=lifeline.read, hold=keeper().handles),
                 agent_in_command=True,
                 passed=(lifeline.read, prepared.write, go.read),
                 begin=begin,

@@ -88,7 +88,7 @@ def _read_version(path: str) -> str:
         ) from error
 
 
-def _bwrap_command(sandbox: Sandbox) -> list[str]:
+def _build_bwrap_command(sandbox: Sandbox) -> list[str]:
     shared = ["--share-net"] if sandbox.networked else []
     return [
         BWRAP.name, "--unshare-all", *shared, "--die-with-parent", "--bind", str(sandbox.root), "/", "--dev", "/dev",
@@ -98,7 +98,7 @@ def _bwrap_command(sandbox: Sandbox) -> list[str]:
     ]  # fmt: skip
 
 
-def _crun_command(sandbox: Sandbox) -> list[str]:
+def _build_crun_command(sandbox: Sandbox) -> list[str]:
     _write_bundle(sandbox)
     return [
         CRUN.name, f"--root={sandbox.state}", "--cgroup-manager=disabled",
@@ -106,7 +106,7 @@ def _crun_command(sandbox: Sandbox) -> list[str]:
     ]  # fmt: skip
 
 
-def _runc_command(sandbox: Sandbox) -> list[str]:
+def _build_runc_command(sandbox: Sandbox) -> list[str]:
     _write_bundle(sandbox)
     # "Rootless" is also the mode in which runc works without control groups of its own.
     return [
@@ -119,7 +119,7 @@ def _runc_command(sandbox: Sandbox) -> list[str]:
     ]
 
 
-def _runsc_command(sandbox: Sandbox) -> list[str]:
+def _build_runsc_command(sandbox: Sandbox) -> list[str]:
     _write_bundle(sandbox)
     network = "sandbox" if sandbox.networked else "none"
     return [
@@ -139,7 +139,7 @@ def _explain_runsc_end(bundle: Path) -> str:
     return ""
 
 
-def _podman_command(sandbox: Sandbox) -> list[str]:
+def _build_podman_command(sandbox: Sandbox) -> list[str]:
     """Returns podman's command line.
 
     Its storage is as fresh as the sandbox, so the user's own containers are not touched.
@@ -211,11 +211,11 @@ def _describe_mount(where: str, kind: str, *options: str) -> dict[str, Any]:
 
 
 RUNTIMES = {
-    "bwrap": Runtime(BWRAP, _bwrap_command),
-    "crun": Runtime(CRUN, _crun_command),
-    "runc": Runtime(RUNC, _runc_command),
-    "podman": Runtime(PODMAN, _podman_command),
+    "bwrap": Runtime(BWRAP, _build_bwrap_command),
+    "crun": Runtime(CRUN, _build_crun_command),
+    "runc": Runtime(RUNC, _build_runc_command),
+    "podman": Runtime(PODMAN, _build_podman_command),
     "gvisor": Runtime(
-        RUNSC, _runsc_command, "boot", for_users=False, own_kernel=True, explain_end=_explain_runsc_end
+        RUNSC, _build_runsc_command, "boot", for_users=False, own_kernel=True, explain_end=_explain_runsc_end
     ),
 }

@@ -18,7 +18,7 @@ from guestmark.agent.frames import Transport
 from guestmark.agent.results import CallError
 from guestmark.core.errors import AgentError, GuestmarkError, WorkloadError
 from guestmark.platforms import exclusive
-from guestmark.platforms.ssh.session import Session, UnreachableError, closing_session
+from guestmark.platforms.ssh.session import Session, UnreachableError, close_session_afterwards
 
 _PAUSE_S = 1.0
 # Seconds to wait for the end of a trial on the machine before something else is done here.
@@ -88,7 +88,7 @@ class Connections:
             connection = _open_connection(self._make, deadline, patient=restarted)
         usable = False
         try:
-            with _explaining_silence(connection.session):
+            with _explain_silence(connection.session):
                 yield connection.session, connection.agent
             usable = True
         except WorkloadError:
@@ -127,7 +127,7 @@ def open_once(
     """Holds a session in which an agent answers; `patient` waits for a machine that is starting."""
     connection = _open_connection(make, deadline, patient=patient)
     try:
-        with _explaining_silence(connection.session):
+        with _explain_silence(connection.session):
             yield connection.session, connection.agent
     finally:
         connection.close()
@@ -139,7 +139,7 @@ def _open_connection(make: Callable[[], Session], deadline: float, *, patient: b
         opened, transport = _open_session(stack, make, deadline, patient=patient)
         agent = Agent(transport, own_clock=True)
         stack.callback(agent.close)
-        with _explaining_silence(opened):
+        with _explain_silence(opened):
             agent.hello(timeout_s=max(1.0, deadline - time.monotonic()))
         return _Connection(opened, agent, stack.pop_all())
 
@@ -150,7 +150,7 @@ def _open_session(
     begin = time.monotonic()
     while True:
         with contextlib.ExitStack() as attempt:
-            opened = attempt.enter_context(closing_session(make()))
+            opened = attempt.enter_context(close_session_afterwards(make()))
             try:
                 transport = opened.open(deadline)
             except UnreachableError as error:
@@ -166,11 +166,11 @@ def _open_session(
 
 
 @contextlib.contextmanager
-def _explaining_silence(opened: Session) -> Iterator[None]:
+def _explain_silence(opened: Session) -> Iterator[None]:
     """Replaces the error of an agent that fell silent by one that says what became of the connection."""
     try:
         yield
     except CallError:
         raise
     except AgentError as error:
-        raise opened.explain_failure(error) from error
+        raise opened.make_session_error(error) from error

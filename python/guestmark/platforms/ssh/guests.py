@@ -23,7 +23,7 @@ from typing import cast
 
 import msgspec
 
-from guestmark.agent.binary import supervise_command
+from guestmark.agent.binary import build_supervise_command
 from guestmark.agent.client import Agent
 from guestmark.agent.confinement import HYPERVISOR, Confinement
 from guestmark.agent.results import CallError, CommandError
@@ -94,7 +94,7 @@ class RemotePlace(OuterPlace):
 
     def make_line(self, name: str) -> Line:
         """Returns two named pipes on the machine."""
-        line = _Pipes(self.connect_port(name), self.port_path(name))
+        line = _Pipes(self.connect_port(name), self.locate_port(name))
         if name == "agent":
             self._channel = line
         return line
@@ -134,12 +134,12 @@ class RemotePlace(OuterPlace):
         """Returns None: hypervisors get the environment of the user there."""
         return None
 
-    def port_path(self, name: str) -> str:
+    def locate_port(self, name: str) -> str:
         """Returns the path of a line's pipes without `.in` and `.out`."""
         return f"{self._directory}/inner-{name}"
 
     def _open_line(self, name: str) -> socket.socket:
-        pipe = shlex.quote(self.port_path(name))
+        pipe = shlex.quote(self.locate_port(name))
         with self.using_agent() as agent:
             made = agent.exec(["sh", "-c", f"mkfifo {pipe}.in {pipe}.out"], timeout_s=10.0)
         if made.status != 0:
@@ -188,7 +188,7 @@ class _Connection:
         command = [*way, f"exec /bin/sh -c {shlex.quote(script)}"]
         try:
             self._process = subprocess.Popen(
-                supervise_command(command, lifeline_fd=lifeline),
+                build_supervise_command(command, lifeline_fd=lifeline),
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 stderr=subprocess.DEVNULL,
@@ -294,7 +294,7 @@ class RemoteGuestPlatform:
             self._check_program(remote)
             own = RemotePlace(remote)
             stack.callback(own.close)
-            with self._naming_machine_in_errors():
+            with self._name_machine_in_errors():
                 place: OuterPlace = own
                 for layer in range(1, len(self._spec.layers) - 1):
                     place = start_nested_outer(
@@ -329,7 +329,7 @@ class RemoteGuestPlatform:
             ) from error
 
     @contextlib.contextmanager
-    def _naming_machine_in_errors(self) -> Iterator[None]:
+    def _name_machine_in_errors(self) -> Iterator[None]:
         """Adds to an error which machine it came from."""
         try:
             yield

@@ -34,13 +34,13 @@ from guestmark.foreign import agents, parts
 from guestmark.foreign.progress import LineProgress, tell_user
 from guestmark.page.text import make_inert
 from guestmark.platforms.base import Unusable, Usable
-from guestmark.platforms.commands import Ended, await_success, run_command
+from guestmark.platforms.commands import Ended, run_command, wait_for_success
 from guestmark.platforms.exclusive import encode_own_holder, lock_remote
 from guestmark.platforms.login import read_caller
 from guestmark.platforms.place import HERE, Place
 from guestmark.platforms.ssh.connections import Connections
 from guestmark.platforms.ssh.freshness import READY, RESTART
-from guestmark.platforms.ssh.session import Session, UnreachableError, ssh_command
+from guestmark.platforms.ssh.session import Session, UnreachableError, build_ssh_command
 from guestmark.setting.disk import Disks
 
 _BOOT_PAUSE_S = 1.0
@@ -70,7 +70,7 @@ def restart_machine(cell: Cell, dest: str, deadline: float) -> bool:
 
 def await_ready(command: str, dest: str, deadline: float) -> None:
     """Runs the command once a second until it succeeds. Raises `MachineError` at the deadline."""
-    ended = await_success(
+    ended = wait_for_success(
         lambda left_s: _run_shell(command, dest, left_s), deadline - time.monotonic(), _BOOT_PAUSE_S
     )
     if not ended.ok:
@@ -237,8 +237,10 @@ class SshPlatform:
         first, and until then the machine may be switched off. The agent for another architecture is made first, which
         takes minutes, once.
         """
-        if shutil.which(ssh_command()[0]) is None:
-            return Unusable(f"{ssh_command()[0]} is not installed", "install the package openssh-client")
+        if shutil.which(build_ssh_command()[0]) is None:
+            return Unusable(
+                f"{build_ssh_command()[0]} is not installed", "install the package openssh-client"
+            )
         try:
             try:
                 return self._try_twice(deadline_s)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from guestmark.agent.binary import supervise_command
+from guestmark.agent.binary import build_supervise_command
 from guestmark.agent.frames import Transport
 from guestmark.core.cause import Cause, Speaker, classify_message
 from guestmark.core.errors import AgentError, MachineError, PlatformUnusableError, UsageError
@@ -77,7 +77,7 @@ def is_final(said: str) -> bool:
     return cause is not Cause.OTHER and not cause.may_answer_later
 
 
-def explain_failure(dest: str, said: str, why: str, *, gone: bool) -> MachineError:
+def make_session_error(dest: str, said: str, why: str, *, gone: bool) -> MachineError:
     """Returns the error for a session that had begun: `why` its agent failed, and whether the other side had `gone`."""
     last = last_inert_line(said)
     message = (
@@ -181,7 +181,7 @@ def format_remote_command() -> str:
     return f"exec /bin/sh -c '{script}'"
 
 
-def shell_words() -> list[str]:
+def quote_shell_words() -> list[str]:
     """Return the argument list of the same, for what starts a program without a login shell."""
     return ["/bin/sh", "-c", "; ".join(_FIRST)]
 
@@ -239,7 +239,7 @@ class Greeting:
 
 def make_ssh_words(dest: str) -> list[str]:
     """Returns the words of an ssh that asks nobody, before the line that a shell at `dest` runs."""
-    return [*ssh_command(), *OPTIONS, "--", dest]
+    return [*build_ssh_command(), *OPTIONS, "--", dest]
 
 
 class Session:
@@ -251,7 +251,7 @@ class Session:
 
     def __init__(self, dest: str, options: Sequence[str] = ()) -> None:
         self.dest = dest
-        self.way = (*ssh_command(), *OPTIONS, *options, "--", dest)
+        self.way = (*build_ssh_command(), *OPTIONS, *options, "--", dest)
         self.command: tuple[str, ...] = (*self.way, format_remote_command())
         # What a user types to see for themselves.
         self.by_hand = f"ssh {dest}"
@@ -284,11 +284,11 @@ class Session:
         """
         self._connect(deadline)
         assert self.greeting is not None
-        agent = self._agent_for(self.greeting).read_bytes()
+        agent = self._choose_agent_binary(self.greeting).read_bytes()
         name, digest = f"{DIRECTORY}{secrets.token_hex(8)}", hashlib.sha256(agent).hexdigest()
         script = format_serve_script(name=name, size=len(agent), digest=digest, most=self.most_kept)
         self._send_all(script, deadline)
-        there, self.directory = self._await_directory(deadline)
+        there, self.directory = self._wait_for_directory(deadline)
         if there != KEPT:
             self._send_all(agent, deadline)
         assert self._process is not None
@@ -305,7 +305,7 @@ class Session:
         try:
             self._connect(deadline)
             self._send_all(_format_script(_CLEAN, really=":" if dry_run else ""), deadline)
-            self._await_directory(deadline)
+            self._wait_for_directory(deadline)
         finally:
             self.close()
         return self._removed
@@ -314,7 +314,7 @@ class Session:
         lifeline, self._lifeline = os.pipe()
         try:
             self._process = subprocess.Popen(
-                supervise_command(self.command, lifeline_fd=lifeline, hold=self.hold),
+                build_supervise_command(self.command, lifeline_fd=lifeline, hold=self.hold),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -330,9 +330,9 @@ class Session:
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             assert stream is not None
             os.set_blocking(stream.fileno(), False)
-        self.greeting = self._await_greeting(deadline)
+        self.greeting = self._wait_for_greeting(deadline)
 
-    def _await_directory(self, deadline: float) -> tuple[str, str]:
+    def _wait_for_directory(self, deadline: float) -> tuple[str, str]:
         """Returns whether the machine has the agent (`KEPT` or `WANTED`), and the session's directory."""
         word, _, rest = self._read_line(deadline).partition(" ")
         while word == REMOVED:
@@ -355,7 +355,7 @@ class Session:
         text = self._said.decode(errors="replace").replace("\r\n", "\n")
         return make_inert(text, lines=True)
 
-    def explain_failure(self, error: AgentError) -> MachineError:
+    def make_session_error(self, error: AgentError) -> MachineError:
         """Returns what became of a session that had begun when its agent failed."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             if self._process is not None:
@@ -368,7 +368,7 @@ class Session:
 
     def failed(self, why: str) -> MachineError:
         """Return the error for a session that had begun when its agent failed, and `why` it did."""
-        return explain_failure(self.dest, self.read_errors(), why, gone=self.gone)
+        return make_session_error(self.dest, self.read_errors(), why, gone=self.gone)
 
     def close(self) -> None:
         """Ends the session. The agent has ended when this returns, unless the machine does not answer."""
@@ -381,7 +381,7 @@ class Session:
         with contextlib.suppress(OSError):
             process.stdin.close()
         try:
-            self._await_exit(process, time.monotonic() + self._patience_s)
+            self._wait_for_exit(process, time.monotonic() + self._patience_s)
         finally:
             self._end_ssh()
             process.wait()
@@ -389,7 +389,7 @@ class Session:
                 if stream is not None:
                     stream.close()
 
-    def _await_exit(self, process: subprocess.Popen[bytes], deadline: float) -> None:
+    def _wait_for_exit(self, process: subprocess.Popen[bytes], deadline: float) -> None:
         """Waits for ssh's exit, which comes when the agent has ended and its directory is removed."""
         assert process.stdout is not None
         while time.monotonic() < deadline:
@@ -406,7 +406,7 @@ class Session:
             os.close(self._lifeline)
             self._lifeline = -1
 
-    def _agent_for(self, greeting: Greeting) -> Path:
+    def _choose_agent_binary(self, greeting: Greeting) -> Path:
         if not greeting.system:
             raise PlatformUnusableError(
                 f"cannot find out what {self.dest} runs: uname is not in its PATH",
@@ -419,7 +419,7 @@ class Session:
             )
         return find_for_machine(greeting.arch)
 
-    def _await_greeting(self, deadline: float) -> Greeting:
+    def _wait_for_greeting(self, deadline: float) -> Greeting:
         while True:
             words = self._read_line(deadline).split(" ")
             if words[0] == GREETING:
@@ -526,7 +526,7 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
     return False
 
 
-def ssh_command() -> list[str]:
+def build_ssh_command() -> list[str]:
     """Returns the words of `GUESTMARK_SSH`, split as by a shell, or `ssh`: the program and the user's own options.
 
     Raises `UsageError` if they cannot be split.
@@ -547,7 +547,7 @@ def read_command_variable(variable: str, usual: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def closing_session(made: Session) -> Iterator[Session]:
+def close_session_afterwards(made: Session) -> Iterator[Session]:
     """Yields the session, and closes it however the context is left."""
     try:
         yield made

@@ -129,7 +129,7 @@ class UmlPlatform:
             command += _skip_parity_trials(cell)
             command += watch.uml_arguments() if watch else ["quiet"]
             command += link.arguments
-            command = drives.uml_command(command, made, process.scratch, place)
+            command = drives.build_uml_disk_arguments(command, made, process.scratch, place)
             process.start(
                 command,
                 pass_fds=(*line.fds, *link.pass_fds),

@@ -19,7 +19,7 @@ from typing import Any
 from guestmark.agent.client import Agent
 from guestmark.agent.frames import Transport
 from guestmark.agent.results import CommandError, ExecResult
-from guestmark.appliance.paths import scratch_parent
+from guestmark.appliance.paths import choose_scratch_parent
 from guestmark.core.architectures import Architecture
 from guestmark.core.errors import AttestationError, MachineError, PlatformUnusableError
 from guestmark.core.keeper import keeper
@@ -95,10 +95,10 @@ def is_static(program: str) -> bool:
     data = Path(program).read_bytes()
     if data[:4] != b"\x7fELF" or data[4] != 2:
         return False
-    return _PT_INTERP not in _segment_types(data)
+    return _PT_INTERP not in _iterate_segment_types(data)
 
 
-def _segment_types(data: bytes) -> Iterator[int]:
+def _iterate_segment_types(data: bytes) -> Iterator[int]:
     order = "<" if data[5] == 1 else ">"
     (start,) = struct.unpack_from(f"{order}Q", data, 32)
     size, number = struct.unpack_from(f"{order}HH", data, 54)
@@ -141,7 +141,7 @@ class UserPlatform(HostLike):
         """Yields namespaces in which the architecture's root is the agent's own and its programs are emulated."""
         program = self._find_emulator()
         root = parts.get_root(self.architecture, find_packages(cell))
-        scratch = keeper().directory("user", scratch_parent())
+        scratch = keeper().directory("user", choose_scratch_parent())
         try:
             yield Surroundings(format_command(scratch, root.path, program))
         finally:
@@ -154,7 +154,7 @@ class UserPlatform(HostLike):
     def make_machine(self, agent: Agent, command: tuple[str, ...], seat: Seat, pid: int) -> EmulatedHost:
         """Finds out whether the kernel or the agent starts the emulator, and returns the machine."""
         assert isinstance(agent, TranslatingAgent)
-        agent.translates = not _kernel_emulates(agent)
+        agent.translates = not _is_emulated_by_kernel(agent)
         covers = _BY_AGENT if agent.translates else _BY_KERNEL
         return EmulatedHost(agent, command, seat=seat, pid=pid, row=self.architecture, covers=covers)
 
@@ -238,7 +238,7 @@ class TranslatingAgent(Agent):
         return super().exec([f"{INSIDE}/emulator", "-0", name, program, *argv[1:]], **how)
 
 
-def _kernel_emulates(agent: Agent) -> bool:
+def _is_emulated_by_kernel(agent: Agent) -> bool:
     """Returns whether the kernel starts programs of the architecture."""
     try:
         return agent.exec([_TRIED], timeout_s=_SETUP_S).status == 0

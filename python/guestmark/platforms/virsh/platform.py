@@ -32,7 +32,7 @@ from guestmark.platforms.ssh.connections import open_once
 from guestmark.platforms.ssh.freshness import READY
 from guestmark.platforms.ssh.platform import RESTART_S, Remote, await_ready, check_cell
 from guestmark.platforms.ssh.session import Session, read_command_variable
-from guestmark.platforms.ssh.session import ssh_command as ssh
+from guestmark.platforms.ssh.session import build_ssh_command as ssh
 from guestmark.platforms.ssh.trial_mark import TrialMark
 from guestmark.platforms.virsh.factors import NONE, SNAPSHOT, SSH, THROW_AWAY
 
@@ -41,7 +41,7 @@ _CALL_S = 60.0
 _LIMIT = 300
 
 
-def virsh_command() -> list[str]:
+def build_virsh_command() -> list[str]:
     """Returns the words of `GUESTMARK_VIRSH`, split as by a shell, or `virsh`.
 
     The variable holds the program and the user's own options.
@@ -49,7 +49,7 @@ def virsh_command() -> list[str]:
     return read_command_variable(VARIABLE, "virsh")
 
 
-def virsh_environment() -> dict[str, str]:
+def build_virsh_environment() -> dict[str, str]:
     """Returns the environment in which virsh prints messages that this module understands."""
     return {**os.environ, "LC_ALL": "C"}
 
@@ -59,13 +59,13 @@ def run_virsh(domain: str, *arguments: str, timeout_s: float = _CALL_S) -> str:
 
     Raises `PlatformUnusableError` for errors that the user has to fix, `MachineError` for others.
     """
-    command = [*virsh_command(), "-q", *arguments]
+    command = [*build_virsh_command(), "-q", *arguments]
     try:
         done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            env=virsh_environment(),
+            env=build_virsh_environment(),
             timeout=timeout_s,
             start_new_session=True,
             check=False,
@@ -111,7 +111,7 @@ def find_ssh_options(dest: str, domain: str) -> tuple[str, ...]:
     The host key is the one that is known for `dest`, whatever address the domain has today.
     """
     name = dest.rpartition("@")[2]
-    if _host_name(dest) != name.lower() or _is_address(name):
+    if _extract_host_name(dest) != name.lower() or _is_address(name):
         return ()
     for source in _SOURCES:
         with contextlib.suppress(GuestmarkError):
@@ -128,7 +128,7 @@ def parse_addresses(table: str) -> list[str]:
     ]
 
 
-def _host_name(dest: str) -> str:
+def _extract_host_name(dest: str) -> str:
     """Returns what ssh would connect to, in lower case; empty if ssh does not say."""
     try:
         done = subprocess.run(
@@ -252,7 +252,7 @@ class VirshPlatform:
             made_fresh = time.monotonic()
             if (ready := cell.factors.get(READY.name)) is not None:
                 await_ready(ready, self._domain, deadline)
-            session = self._session_for(cell.factors.get(SSH.name, self._domain))
+            session = self._make_session_opener(cell.factors.get(SSH.name, self._domain))
             with open_once(session, deadline, patient=bool(fresh)) as (opened, agent):
                 phases = {"ready": time.monotonic() - made_fresh, "made_fresh": made_fresh - begin}
                 if fresh:
@@ -271,14 +271,14 @@ class VirshPlatform:
             return Unusable.from_error(error)
         return Usable(time.monotonic() - begin)
 
-    def _session_for(self, dest: str) -> Callable[[], Session]:
-        def made() -> Session:
+    def _make_session_opener(self, dest: str) -> Callable[[], Session]:
+        def open_new_session() -> Session:
             state = run_virsh(self._domain, "domstate", self._domain).strip()
             if state != "running":
                 raise MachineError(f"the domain {self._domain} has ended: it is {state}")
             return Session(dest, find_ssh_options(dest, self._domain))
 
-        return made
+        return open_new_session
 
     def _leave_mark(self, agent: Agent) -> None:
         """Leaves a mark on the domain's disk.
@@ -333,7 +333,7 @@ def make_fresh(domain: str, way: str, deadline: float) -> contextlib.AbstractCon
 @contextlib.contextmanager
 def _start_throw_away(domain: str, deadline: float) -> Iterator[str]:
     definition = make_transient(run_virsh(domain, "dumpxml", "--inactive", "--security-info", domain))
-    begin = f"head -c {len(definition)} | {_shell_command()} create /dev/stdin > /dev/null"
+    begin = f"head -c {len(definition)} | {_format_shell_command()} create /dev/stdin > /dev/null"
     with _hold_alive(domain, begin, definition, deadline):
         yield "a start from throw-away disks"
 
@@ -344,7 +344,9 @@ def _revert_snapshot(domain: str, snapshot: str, deadline: float, *, was_off: bo
     revert = ("snapshot-revert", domain, snapshot, "--running")
     # A domain that was off is off again afterwards.
     if was_off:
-        with _hold_alive(domain, f"{_shell_command()} {shlex.join(revert)} > /dev/null", b"", deadline):
+        with _hold_alive(
+            domain, f"{_format_shell_command()} {shlex.join(revert)} > /dev/null", b"", deadline
+        ):
             yield fresh
     else:
         run_virsh(domain, *revert, timeout_s=max(1.0, deadline - time.monotonic()))
@@ -354,13 +356,13 @@ def _revert_snapshot(domain: str, snapshot: str, deadline: float, *, was_off: bo
 @contextlib.contextmanager
 def _hold_alive(domain: str, begin: str, given: bytes, deadline: float) -> Iterator[None]:
     """Inside, the domain runs; a process of its own ends it when the context is left or this process dies."""
-    script = _LIFE.format(begin=begin, virsh=_shell_command(), domain=shlex.quote(domain))
+    script = _LIFE.format(begin=begin, virsh=_format_shell_command(), domain=shlex.quote(domain))
     life = subprocess.Popen(
         ["/bin/sh", "-c", script],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=virsh_environment(),
+        env=build_virsh_environment(),
         start_new_session=True,
     )
     assert life.stdin is not None
@@ -368,7 +370,7 @@ def _hold_alive(domain: str, begin: str, given: bytes, deadline: float) -> Itera
         with contextlib.suppress(BrokenPipeError):
             life.stdin.write(given)
             life.stdin.flush()
-        _await_start(domain, life, deadline)
+        _wait_for_domain_start(domain, life, deadline)
         yield
     finally:
         with contextlib.suppress(OSError):
@@ -383,7 +385,7 @@ def _hold_alive(domain: str, begin: str, given: bytes, deadline: float) -> Itera
             stream.close()
 
 
-def _await_start(domain: str, life: subprocess.Popen[bytes], deadline: float) -> None:
+def _wait_for_domain_start(domain: str, life: subprocess.Popen[bytes], deadline: float) -> None:
     assert life.stdout is not None
     assert life.stderr is not None
     ready, _, _ = select.select([life.stdout], [], [], max(0.0, deadline - time.monotonic()))
@@ -406,5 +408,5 @@ def make_transient(definition: str) -> bytes:
     return ElementTree.tostring(root)
 
 
-def _shell_command() -> str:
-    return f"{shlex.join(virsh_command())} -q"
+def _format_shell_command() -> str:
+    return f"{shlex.join(build_virsh_command())} -q"

@@ -48,7 +48,7 @@ from guestmark.platforms.phases import Watch
 from guestmark.platforms.place import HERE, FileIdentity, Place
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
 from guestmark.platforms.qemu.boots import use_given_modules
-from guestmark.platforms.qemu.platform import add_kvm_hint, kvm_hint
+from guestmark.platforms.qemu.platform import add_kvm_hint, suggest_kvm_remedy
 from guestmark.platforms.vmm.programs import CLOUD_HYPERVISOR, FIRECRACKER
 from guestmark.setting.disk import Disks
 from guestmark.setting.drive import Aio
@@ -105,7 +105,7 @@ class Hypervisor:
     serial: Callable[[str, FileIdentity], str]
 
 
-def _firecracker_command(program: str, machine: MachineConfig) -> list[str]:
+def _build_firecracker_command(program: str, machine: MachineConfig) -> list[str]:
     """Returns Firecracker's command, which also writes the file from which Firecracker reads its machine."""
     described = {
         "boot-source": {
@@ -142,12 +142,12 @@ def _firecracker_command(program: str, machine: MachineConfig) -> list[str]:
     ]
 
 
-def _firecracker_serial(_name: str, image: FileIdentity) -> str:
+def _choose_firecracker_serial(_name: str, image: FileIdentity) -> str:
     """Returns the serial number that Firecracker derives from the image's file; it ignores the drive's name."""
     return "".join(map(str, image))[:_SERIAL]
 
 
-def _cloud_hypervisor_command(program: str, machine: MachineConfig) -> list[str]:
+def _build_cloud_hypervisor_command(program: str, machine: MachineConfig) -> list[str]:
     disks = [
         f"path={image.path},readonly={'on' if image.spec.read_only else 'off'},serial={image.spec.name}"
         # Older versions detect an image's format by its first bytes.
@@ -174,8 +174,8 @@ HYPERVISORS: Mapping[str, Hypervisor] = {
             maker="FIRECK",
             modules=("virtio_mmio",),
             words="reboot=k pci=off",
-            command=_firecracker_command,
-            serial=_firecracker_serial,
+            command=_build_firecracker_command,
+            serial=_choose_firecracker_serial,
         ),
         Hypervisor(
             CLOUD_HYPERVISOR,
@@ -183,7 +183,7 @@ HYPERVISORS: Mapping[str, Hypervisor] = {
             maker="CLOUDH",
             modules=("virtio_pci",),
             words="",
-            command=_cloud_hypervisor_command,
+            command=_build_cloud_hypervisor_command,
             serial=lambda name, _image: name,
         ),
     )
@@ -209,7 +209,7 @@ class VmmPlatform:
         if missing := self.find_missing(levels):
             raise PlatformUnusableError(missing.reason, hint=missing.hint)
         if place is HERE and not os.access("/dev/kvm", os.R_OK | os.W_OK):
-            raise PlatformUnusableError(f"{self.name} needs KVM", hint=kvm_hint(Cause.OTHER))
+            raise PlatformUnusableError(f"{self.name} needs KVM", hint=suggest_kvm_remedy(Cause.OTHER))
         hypervisor, program = self._hypervisor, self._find_program(levels)
         levels = levels.with_levels({VMM.name: program})
         version = _read_version(program, hypervisor.says)
@@ -227,7 +227,7 @@ class VmmPlatform:
             machine = MachineConfig(
                 place.locate_file(kernel.elf or kernel.image),
                 place.locate_file(initramfs),
-                _kernel_words(hypervisor, levels, watch),
+                _format_direct_boot_command_line(hypervisor, levels, watch),
                 levels[SMP],
                 levels[MEMORY],
                 made,
@@ -235,8 +235,8 @@ class VmmPlatform:
             )
             agent_there = place.locate_file(find_agent_binary())
             command = [
-                *_listen_command(agent_there, _CHANNEL, [agent_there, "relay", str(line.descriptor)]),
-                *_listen_command(agent_there, _ROOT, [agent_there, "share", "/"]),
+                *_build_listen_command(agent_there, _CHANNEL, [agent_there, "relay", str(line.descriptor)]),
+                *_build_listen_command(agent_there, _ROOT, [agent_there, "share", "/"]),
                 *hypervisor.command(program, machine),
             ]
             process.start(command, pass_fds=line.fds, writable=drives.list_writable_paths(made))
@@ -320,12 +320,12 @@ def _read_maker(guest: Guest) -> str:
     return table[_MAKER].decode(errors="replace").strip("\0 ")
 
 
-def _listen_command(agent: str, port: int, server: Sequence[str]) -> list[str]:
+def _build_listen_command(agent: str, port: int, server: Sequence[str]) -> list[str]:
     """Returns words to put before a hypervisor's command, so that `server` takes the connection to this port."""
     return [agent, "listen", f"{_VSOCK}_{port}", *server, "--"]
 
 
-def _kernel_words(hypervisor: Hypervisor, levels: Levels, watch: Watch | None) -> str:
+def _format_direct_boot_command_line(hypervisor: Hypervisor, levels: Levels, watch: Watch | None) -> str:
     row = find_host_architecture()
     words = watch.qemu_kernel_arguments(row) if watch else []
     words += [f"console={row.console} quiet panic=-1", row.kernel_command_line]

@@ -51,7 +51,7 @@ ALL = (READY, TOTAL, *PHASES)
 
 
 class WatchedParts(msgspec.Struct, frozen=True):
-    """The parts of a start that are observed besides its phases."""
+    """The parts of a start that are traced in addition to its phases."""
 
     initcalls: bool = False
 
@@ -61,7 +61,7 @@ def _check_command(command: list[str]) -> list[str]:
 
 
 class BootParams(Params, frozen=True, kw_only=True, omit_defaults=True):
-    """The guest runs `command` between ready and power-off; with `initcalls` the kernel reports its initcalls."""
+    """`command` runs between ready and power-off; `initcalls` has the kernel report its initcalls."""
 
     # Platforms look at this part alone.
     watch: Annotated[
@@ -75,7 +75,7 @@ class BootParams(Params, frozen=True, kw_only=True, omit_defaults=True):
     ] = []
 
     def to_stored(self) -> dict[str, Any]:
-        """Returns the parameters with what is watched, though that be nothing."""
+        """Returns the parameters, with `watch` even if it is empty."""
         return {**super().to_stored(), "watch": {"initcalls": self.watch.initcalls}}
 
 
@@ -95,38 +95,38 @@ class Initcalls(msgspec.Struct, kw_only=True):
 
 
 class Boot(Fact, kw_only=True):
-    """Initcalls of a kernel that was told to report how long each took."""
+    """The initcalls of a kernel that reported how long each one took."""
 
     initcalls: Initcalls
 
 
 class StartedUnit(msgspec.Struct):
-    """A unit of systemd, with the seconds from its activation to its being active."""
+    """A systemd unit, with the seconds from its activation until it was active."""
 
     name: str
     seconds: float
 
 
 class StartedUnits(Fact, kw_only=True):
-    """What the system of a disk image had started when its boot had come to an end, slowest first."""
+    """The units that the system of a disk image started during boot, slowest first."""
 
     slowest: list[StartedUnit]
     count: int
-    # Hypervisor started → the system has started all that it starts at boot.
+    # Hypervisor started → all units of the boot are active.
     settled_s: float
 
 
-# Properties of systemd's units.
+# Properties of systemd units.
 UNIT_BEGUN, UNIT_ACTIVE = "InactiveExitTimestampMonotonic", "ActiveEnterTimestampMonotonic"
 _SHOWN = 20
-# Linux, init/main.c: `initcall %pS returned %d after %lld usecs`; modules' names stand behind in brackets.
+# Linux, init/main.c: `initcall %pS returned %d after %lld usecs`; modules follow in brackets.
 _RETURNED = re.compile(
     r"initcall (?P<name>[\w.]+)\+\S+(?: \[(?P<module>\w+)\])? returned (?P<code>-?\d+) after (?P<us>\d+) usecs"
 )
 
 
 def parse_initcalls(log: str) -> list[tuple[str, float]]:
-    """Returns every initcall in a kernel's log with its seconds, in order; those of modules as `name [module]`."""
+    """Returns the initcalls in a kernel's log with their seconds, in order; a module's is named `name [module]`."""
     return [
         (f"{name} [{module}]" if module else name, int(us) / 1e6)
         for name, module, _, us in _RETURNED.findall(log)
@@ -134,7 +134,7 @@ def parse_initcalls(log: str) -> list[tuple[str, float]]:
 
 
 def keep_slowest_initcalls(log: str) -> Initcalls:
-    """Returns what a trial keeps: the slowest calls, the number of all calls and their sum in seconds."""
+    """Returns the slowest calls, which a trial keeps, with the number and the total seconds of all calls."""
     calls = parse_initcalls(log)
     ordered = sorted(calls, key=lambda call: call[1], reverse=True)
     return Initcalls(
@@ -145,9 +145,9 @@ def keep_slowest_initcalls(log: str) -> Initcalls:
 
 
 def keep_slowest_units(shown: str, settled_s: float) -> StartedUnits:
-    """Return what a trial keeps of `systemctl show --property=Id,InactiveExitTimestampMonotonic,ActiveEnter…`.
+    """Returns the slowest units in the output of `systemctl show --property=Id,InactiveExitTimestampMonotonic,…`.
 
-    Units are separated by empty lines; timestamps are microseconds of the guest's clock, and 0 for what never was.
+    Units are separated by empty lines. Timestamps are microseconds on the guest's clock, 0 if the event never happened.
     """
     units = []
     for block in shown.split("\n\n"):
@@ -164,7 +164,7 @@ def _read_microseconds(text: str) -> int:
 
 
 class BootWorkload(Workload[BootParams]):
-    """A guest's start and its end."""
+    """Starts a guest and shuts it down."""
 
     name = "boot"
     help = "how a guest starts and shuts down, phase by phase"
@@ -179,24 +179,24 @@ class BootWorkload(Workload[BootParams]):
 
     @classmethod
     def watches_initcalls(cls, params: BootParams) -> bool | None:
-        """Watches the phases in any case."""
+        """Always watches the phases, and the initcalls on request."""
         return params.watch.initcalls
 
     @classmethod
     def find_packages(cls, params: BootParams) -> tuple[str, ...]:
         """Returns the packages with the command's program."""
-        from guestmark.workloads.common.program import packages_of_program
+        from guestmark.workloads.common.program import find_program_packages
 
-        return packages_of_program(params.command[0]) if params.command else ()
+        return find_program_packages(params.command[0]) if params.command else ()
 
     @classmethod
     def needs_root(cls, params: BootParams) -> bool:
-        """Needs one for a command, and for the modules whose initcalls are traced."""
+        """Needs a root for a command, and for the modules whose initcalls are traced."""
         return bool(params.command) or params.watch.initcalls
 
     @classmethod
     def trial_class(cls) -> type[Workload[BootParams]]:
-        """Returns the class of its trials, whose imports cost time."""
+        """Imports and returns the class of its trials; done late because its imports are slow."""
         from guestmark.workloads.boot.trial import BootTrial
 
         return BootTrial

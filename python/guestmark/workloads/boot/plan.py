@@ -1,4 +1,4 @@
-"""The plan of `guestmark boot`: guests, and on request libguestfs's, side by side in one table."""
+"""The plan of `guestmark boot`: guests side by side in one table, with libguestfs's guest on request."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -42,7 +42,7 @@ def build_plan(
     within = () if guestfish else None
     shape = Shape(tuple(entries), specs, within=within, title=_TITLE)
     policy = Policy(warmup=0, iterations=1, precision=0.05, margin=0.05)
-    # An extra boot per block, which users who ask for phases rarely want.
+    # A copy of the baseline costs one more boot per block, which is rarely worth it when phases are wanted.
     null = given.null or NullCells.NONE
     outline = Outline("boot", shape, policy, boot.ALL)
     return assemble_plan(override_outline(outline, replace(given, null=null)), caller)

@@ -1,4 +1,4 @@
-"""Where the time of starts goes: for each cell a bar of its phases, and the slowest of its kernel's initcalls."""
+"""Shows where the time of a start goes: for each cell a bar of its phases, and its kernel's slowest initcalls."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -11,7 +11,7 @@ from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.workloads.boot import AGENT, PHASES, TOTAL, Boot, Initcalls, StartedUnits
 from guestmark.workloads.common.phase_bars import average_phase_seconds, draw_phase_bars
 
-LETTERS = "VFEKMRAWPX"  # of the phases in their order
+LETTERS = "VFEKMRAWPX"  # one for each phase, in order
 _MOST_CALLS = 10
 
 
@@ -20,7 +20,7 @@ def render_phases(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 
     Returns nothing for workloads that measure no phases.
     """
-    shown = _with_phases(workload)
+    shown = _select_phased_cells(workload)
     if not shown:
         return []
     chart = draw_phase_bars(
@@ -29,21 +29,21 @@ def render_phases(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
         [metric.name.removesuffix("_s") for metric in PHASES],
         LETTERS,
         title="Phases of start and end",
-        caption="Means over the trials; each phase is also among the further metrics.",
+        caption="Means over the trials; each phase is also listed among the further metrics.",
         summary=lambda said: f"From the hypervisor's start to its end: {said}.",
     )
-    return [chart, *_unlike_total(shown), *_render_initcalls(shown), *_render_units(shown)]
+    return [chart, *_note_phases_of_other_starts(shown), *_render_initcalls(shown), *_render_units(shown)]
 
 
 def average_phases(result: CellResult) -> list[float]:
-    """Returns the mean seconds of each of `PHASES` in a cell; 0 for those it does not have, or for all."""
+    """Returns the mean seconds of each of `PHASES` in a cell; 0 for a phase that it lacks."""
     return average_phase_seconds(result, PHASES)
 
 
 def average_initcalls(found: Sequence[Initcalls]) -> list[tuple[str, float]]:
     """Returns initcalls with their mean seconds, slowest first.
 
-    A trial keeps its slowest ones only: a call that it does not name counts as 0 there.
+    A trial keeps only its slowest calls: one that it does not name counts as 0.
     """
     sums: dict[str, float] = {}
     for told in found:
@@ -52,8 +52,8 @@ def average_initcalls(found: Sequence[Initcalls]) -> list[tuple[str, float]]:
     return sorted(((name, total / len(found)) for name, total in sums.items()), key=lambda call: -call[1])
 
 
-def _with_phases(workload: WorkloadResult) -> list[CellResult]:
-    """Returns the cells whose starts have phases; those of a peer may not."""
+def _select_phased_cells(workload: WorkloadResult) -> list[CellResult]:
+    """Returns the cells whose starts have phases; those of a peer may have none."""
     return [
         result
         for result in workload.shown_cells
@@ -61,7 +61,7 @@ def _with_phases(workload: WorkloadResult) -> list[CellResult]:
     ]
 
 
-def _unlike_total(shown: Sequence[CellResult]) -> list[Note]:
+def _note_phases_of_other_starts(shown: Sequence[CellResult]) -> list[Note]:
     """Notes cells whose phases come from another start than their total."""
     found = [
         result.cell.id
@@ -93,7 +93,7 @@ def _render_initcalls(shown: Sequence[CellResult]) -> list[Node]:
 
 
 def _render_units(shown: Sequence[CellResult]) -> list[Node]:
-    """List the slowest units of systemd of every image, as means over the trials that name them."""
+    """Lists the slowest systemd units of every image, as means over the trials that name them."""
     parts: list[Node] = []
     for result in shown:
         found = [

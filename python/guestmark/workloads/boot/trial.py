@@ -1,4 +1,4 @@
-"""The workload `boot`: a guest starts and is switched off, and each phase of that is a measurement."""
+"""The workload `boot`: starts a guest, shuts it down, and measures each phase."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from guestmark.workloads.boot import Boot, BootWorkload
 from guestmark.workloads.exec.trial import ExecTrial
 
 _END_S = 30.0
-# A whole system stops its services first.
+# A complete system stops its services first.
 _IMAGE_END_S = 120.0
 _LOG_LIMIT = 16 << 20
-# Each phase with the end of it. What a platform does not have is in the phase that follows.
+# Each phase with its end. A phase that a platform lacks is part of the one that follows.
 _ENDS = (
     (boot.VMM, steps.FIRMWARE), (boot.FIRMWARE, steps.HANDOVER), (boot.ENTRY, steps.FIRST_LINE),
     (boot.KERNEL, steps.KERNEL), (boot.MODULES, steps.MODULES), (boot.ROOT, steps.ROOT),
@@ -33,19 +33,19 @@ _ENDS = (
 # The initrd of a disk image loads modules and mounts the root, and is in `root`.
 _OF_IMAGES = tuple(pair for pair in _ENDS if pair[0] not in (boot.MODULES, boot.POWEROFF))
 _WITHOUT_FIRMWARE = ((boot.VMM, steps.HANDOVER), *(pair for pair in _ENDS[3:]))
-# How far host and guest may disagree about the time from PID 1 to ready: a share, and seconds.
+# Tolerated disagreement of host and guest on the time from PID 1 to ready: a share, and seconds.
 _CLOCKS_APART = (0.1, 0.1)
 
 
 class _Ends(Machine, Protocol):
-    """A machine that boots a kernel, and can be ordered to switch off."""
+    """A machine that boots a kernel and can be told to power off."""
 
     def switch_off(self, timeout_s: float) -> None:
-        """Orders the machine to switch off and waits for the end of its hypervisor. Raises `MachineError`."""
+        """Powers the machine off and waits until its hypervisor has ended. Raises `MachineError`."""
 
 
 class BootTrial(BootWorkload):
-    """One start and one orderly shutdown; each needs a machine of its own."""
+    """Runs one start and one orderly shutdown; every iteration needs a fresh machine."""
 
     ONCE = True
 
@@ -58,21 +58,23 @@ class BootTrial(BootWorkload):
 
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
-        """Raises `UsageError` for what cannot be booted, before anything is started."""
+        """Raises `UsageError` for a cell that cannot be booted, before anything is started."""
         for cell in cells:
             if not cell.platform.is_guest:
                 what = "the host" if cell.platform.is_this_host else str(cell.platform)
                 raise UsageError(f"{what} is not booted", hint="measure guests: --on tcg,uml,kvm,tcg/kvm")
         remarks = []
         if (plan.policy.iterations or 1) > 1 or plan.policy.warmup > 1:
-            remarks.append("a machine starts once: each trial of boot is one iteration without warm-up")
+            remarks.append(
+                "a machine starts only once, so each trial of boot is one iteration without warm-up"
+            )
         if any(cls.params_of(cell.workload).watch.initcalls for cell in cells):
-            remarks.append("initcalls are traced, which makes kernels start more slowly")
+            remarks.append("tracing initcalls makes kernels start more slowly")
         return remarks
 
     @contextlib.contextmanager
     def machine(self, platform: Platform) -> Iterator[Machine]:
-        """Starts the platform's guest, within the trial's limit if that is short."""
+        """Starts the platform's guest, within the trial's time limit if that is shorter than the usual patience."""
         limit_s = self.plan.policy.trial_limit_s
         startable = cast("Startable", platform)
         if not self.cell.platform.is_nested:
@@ -81,19 +83,19 @@ class BootTrial(BootWorkload):
             yield machine
 
     def prepare(self, machine: Machine) -> None:
-        """Finds the command, if there is one."""
+        """Finds the command on the machine, if there is one."""
         if self._work:
             self._work.prepare(machine)
             self.facts.add_all(self._work.facts)
 
     def run(self, machine: Machine) -> list[Measurement]:
-        """Lives the rest of the machine's life: the command, the kernel's log if requested, and the shutdown."""
+        """Runs the command, reads the kernel's log if requested, and shuts the machine down."""
         guest = cast("_Ends", machine)
         if self._work:
             self._work.run(guest)
             self.warnings += self._work.warnings
         if self._watch.initcalls:
-            self.facts.add(Boot(initcalls=boot.keep_slowest_initcalls(self._kernel_log(guest))))
+            self.facts.add(Boot(initcalls=boot.keep_slowest_initcalls(self._read_boot_log(guest))))
         of_image = isinstance(guest, ImageGuest)
         if of_image:
             self.facts.add(self._list_units(guest))
@@ -107,7 +109,7 @@ class BootTrial(BootWorkload):
         shown = done.stdout.decode(errors="replace")
         return boot.keep_slowest_units(shown, guest.phases[steps.SETTLED])
 
-    def _kernel_log(self, guest: _Ends) -> str:
+    def _read_boot_log(self, guest: _Ends) -> str:
         done = guest.agent.exec(["dmesg"], timeout_s=60.0, output_limit=_LOG_LIMIT)
         if not done.ok:
             raise WorkloadError(
@@ -124,11 +126,13 @@ class BootTrial(BootWorkload):
         values, missing = compute_durations(phases, ends)
         if missing:
             said = ", ".join(metric.name for metric in missing)
-            self.warnings.append(f"the console does not show the end of {said}; it is in the phase after it")
-        self._compare_clocks(phases)
+            self.warnings.append(
+                f"the console does not show where {said} ended; its time is part of the next phase"
+            )
+        self._warn_of_clock_difference(phases)
         return [Measurement(metric, value, (value,)) for metric, value in values.items()]
 
-    def _compare_clocks(self, phases: Mapping[str, float]) -> None:
+    def _warn_of_clock_difference(self, phases: Mapping[str, float]) -> None:
         """Warns when host and guest disagree about the time from PID 1 to the agent's last step."""
         first, last = f"guest_{steps.KERNEL}", "guest_channel"
         if not {first, last, steps.KERNEL} <= phases.keys():
@@ -144,10 +148,10 @@ class BootTrial(BootWorkload):
 def compute_durations(
     phases: Mapping[str, float], ends: Sequence[tuple[Metric, str]] = _ENDS
 ) -> tuple[dict[Metric, float], list[Metric]]:
-    """Computes seconds of every phase, of the start and of the whole, by metric; and the phases without a known end.
+    """Returns the seconds of each phase, the start and the whole, by metric; then the phases without a known end.
 
-    `phases` are seconds since the start. The known phases add up to the total exactly; one whose end is not known is
-    part of the next. Raises `MachineError` when the machine was never ready or never gone.
+    `phases` are seconds since the start. The known phases add up to the total exactly; one whose end is unknown is
+    part of the next. Raises `MachineError` if the machine was never ready or never ended.
     """
     for needed in (steps.READY, steps.GONE):
         if needed not in phases:
@@ -158,7 +162,7 @@ def compute_durations(
         if end not in phases:
             missing.append(metric)
             continue
-        # A line that arrives after its successor was merely delivered late; phases are never negative.
+        # A line may be delivered after its successor; phases are never negative.
         at = min(max(phases[end], before), phases[steps.READY] if metric in _STARTING else phases[steps.GONE])
         found[metric] = max(0.0, at - before)
         before = max(at, before)

@@ -1,4 +1,4 @@
-"""Searches machines that should be independent for state that they share."""
+"""The workload `clones`: searches machines that should be independent for state that they share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Word(StrEnum):
 
     DISTINCT = "proven distinct"
     IDENTICAL = "identical"
-    # Values that are equal, but of so few bits that this may be chance.
+    # The values are equal, but have so few bits that this may be chance.
     CHANCE = "not decided"
     RIGHT = "right"
     WRONG = "wrong"
@@ -30,12 +30,12 @@ class Verdict(StrEnum):
 
     STRANGERS = "no twins"
     TWINS = "twins"
-    STALE = "not renewed"  # no twins, but machines of another time
+    STALE = "not renewed"  # no twins, but machines with the state of an earlier time
     UNPROVEN = "not proven"
 
 
 class Found(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One source of values, as the machines showed it."""
+    """The result for one source of values."""
 
     source: str
     word: Word
@@ -47,7 +47,7 @@ class Found(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Control(msgspec.Struct, kw_only=True):
-    """A control: machines that share state on purpose, and whether that was detected."""
+    """A control: machines that share state on purpose, and whether this was detected."""
 
     name: str
     caught: bool
@@ -55,11 +55,11 @@ class Control(msgspec.Struct, kw_only=True):
 
 
 class Twins(Fact, kw_only=True):
-    """Everything that was found out about the machines of a trial."""
+    """Everything that was found about the machines of a trial."""
 
     verdict: Verdict = msgspec.field(name="twins")
     machines: int = msgspec.field(name="twins_machines")
-    # The share of twins that 95 % of such looks would see.
+    # The smallest share of twins that a trial like this detects with a probability of 95 %.
     seen_from: float = msgspec.field(name="twins_seen_from")
     template: str | None = msgspec.field(name="twins_template", default=None)
     found: list[Found] = msgspec.field(name="twins_found")
@@ -73,9 +73,9 @@ ALL = (IDENTICAL, DISTINCT, UNTRIED)
 
 
 class ClonesParams(Params, frozen=True, kw_only=True):
-    """Starts `machines` one after the other and compares them, and `controls` machines for each control.
+    """Parameters: `machines` are started one after the other and compared, and `controls` for each control.
 
-    More machines find rarer faults; the report says which share of faulty ones would have been seen.
+    More machines find rarer faults; the report says which share of faulty machines would have been detected.
     """
 
     machines: Annotated[int, param("machines to compare", ge=2, le=1000)] = 10
@@ -83,11 +83,11 @@ class ClonesParams(Params, frozen=True, kw_only=True):
 
 
 class ClonesWorkload(Workload[ClonesParams]):
-    """Machines that are examined for shared secrets, ids and layouts."""
+    """Examines machines for shared secrets, ids and layouts."""
 
     name = "clones"
     help = (
-        "starts machines of one kind, or clones of one template, and looks whether they share secrets, "
+        "starts machines of one kind, or clones of one template, and checks whether they share secrets, "
         "ids and layouts"
     )
     measures = ALL
@@ -95,19 +95,19 @@ class ClonesWorkload(Workload[ClonesParams]):
 
     @classmethod
     def describe_params(cls, params: ClonesParams) -> str:
-        """Returns its name."""
+        """Returns the workload's name, as its parameters hardly matter."""
         return "clones"
 
     @classmethod
     def trial_class(cls) -> type[Workload[ClonesParams]]:
-        """Returns the class of its trials, whose imports cost time."""
+        """Imports and returns the class of its trials; done late because its imports are slow."""
         from guestmark.workloads.clones.trial import ClonesTrial
 
         return ClonesTrial
 
     @classmethod
     def report_sections(cls) -> tuple[Sections, ...]:
-        """Adds what was found out about each source."""
+        """Adds the findings for each source."""
         from guestmark.workloads.clones.sections import render_sources
 
         return (render_sources,)

@@ -1,4 +1,4 @@
-"""Judges by their values whether machines are strangers to each other: pure functions."""
+"""Judges from the values of machines whether they are independent of each other: pure functions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RATE_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class ShownValues:
-    """The values that one machine printed for a source; without any, `why` there are none."""
+    """The values that one machine printed for a source; if there are none, `why` says the reason."""
 
     values: tuple[str, ...] = ()
     why: str = ""
@@ -32,8 +32,8 @@ class ShownValues:
 class ComparedClock:
     """One machine's clock compared with this host's, in seconds.
 
-    `off` is the error of its date, to within `uncertain`. `drift` is how much longer or shorter the machine's own clock
-    found the time of its look, which took `looked` here.
+    `off` is the error of its date, to within `uncertain`. Reading all values took `looked` on this host's clock, and
+    `drift` more than that on the machine's own.
     """
 
     off: float
@@ -42,8 +42,8 @@ class ComparedClock:
     looked: float
 
 
-def smallest_visible_share(machines: int) -> float:
-    """Returns the smallest share of twins that would have been seen with a probability of 95 %.
+def compute_smallest_visible_share(machines: int) -> float:
+    """Returns the smallest share of twins that this many machines reveal with a probability of 95 %.
 
     Twins are seen when two of the n machines are twins. If each machine is one with probability q, independently, at
     most one of n is with probability (1-q)^n + n q (1-q)^(n-1). This falls in q, and the share is where it reaches 5 %.
@@ -59,10 +59,10 @@ def smallest_visible_share(machines: int) -> float:
 def judge_source(
     source: Source, shown: Sequence[ShownValues], here: ShownValues | None = None, *, own_kernel: bool = False
 ) -> Found:
-    """Judges what machines showed of a source.
+    """Judges the values that machines printed for a source.
 
-    `here` is this host's own value, for values that machines have from the host. It is not used for the kernel of
-    machines that have one of their own: that may be at the same address because neither chooses one.
+    `here` is this host's own value, for values that machines have from the host. It is ignored for a machine's own
+    kernel (`own_kernel`), which may be at the same address because neither is random.
     """
     if own_kernel and source.of_kernel:
         here = None
@@ -77,9 +77,9 @@ def judge_source(
     of_host = here is not None and _has_values_of_host(shown, here)
     common = Counter(value for each in shown for value in set(each.values)).most_common(1)[0][0]
     said = f"{sharing} of {len(shown)} machines: {_abbreviate_value(common)}{', as on this host' if of_host else ''}"
-    # An address has few bits that are drawn. All machines at the same one are twins whatever the bits say, as then
-    # none of the bits differ.
-    if source.kind is Kind.LAYOUT and sharing < len(shown) and _probability_of_twins(shown) > _NO_CHANCE:
+    # Few bits of an address are random. If all machines have the same one they are twins in any case, as no bits
+    # differ then.
+    if source.kind is Kind.LAYOUT and sharing < len(shown) and _compute_chance_of_twins(shown) > _NO_CHANCE:
         bits = _count_differing_bits(shown)
         return _make_finding(source, Word.CHANCE, f"{said}, which may be chance: {bits} bits differ")
     return _make_finding(source, Word.IDENTICAL, said, of_host=of_host)
@@ -102,7 +102,7 @@ def _describe_silence(source: Source, silent: Sequence[ShownValues], machines: i
 
 
 def _describe_repeats(shown: Sequence[ShownValues]) -> str:
-    """Says that machines printed a secret more than once; empty if none did."""
+    """Returns a sentence about machines that printed a secret more than once; empty if none did."""
     repeats = [each for each in shown if len(set(each.values)) < len(each.values)]
     if not repeats:
         return ""
@@ -111,12 +111,12 @@ def _describe_repeats(shown: Sequence[ShownValues]) -> str:
 
 
 def _judge_unshared(source: Source, shown: Sequence[ShownValues]) -> Found:
-    """Judges values of which no two machines have one in common."""
+    """Judges values that no two machines have in common."""
     bits = ""
     if source.kind is Kind.LAYOUT:
         bits = f" of {_count_differing_bits(shown)} bits"
-        # So few bits that equal values would have been likely: their absence says nothing.
-        if _probability_of_twins(shown) > 0.5:
+        # With so few bits equal values would have been unlikely anyway, so their absence says nothing.
+        if _compute_chance_of_twins(shown) > 0.5:
             return _make_finding(source, Word.CHANCE, f"{len(shown)} different addresses{bits}")
     number = sum(len(each.values) for each in shown)
     return _make_finding(source, Word.DISTINCT, f"{format_count(number, 'value')}{bits}, none of them twice")
@@ -137,18 +137,18 @@ def count_largest_group(shown: Sequence[ShownValues]) -> int:
 
 
 def _count_differing_bits(shown: Sequence[ShownValues]) -> int:
-    """Returns how many bits of the first values, which are addresses, differ between any machines."""
+    """Returns how many bits differ between the machines' first values, which are addresses."""
     first = [int(each.values[0], 16) for each in shown]
     return sum(1 for bit in range(64) if len({value >> bit & 1 for value in first}) > 1)
 
 
-def _probability_of_twins(shown: Sequence[ShownValues]) -> float:
-    """Returns the probability that at most two are equal by chance, if each is drawn from the bits that differ."""
+def _compute_chance_of_twins(shown: Sequence[ShownValues]) -> float:
+    """Returns the probability that two values are equal by chance, if each is drawn from the bits that differ."""
     return min(1.0, math.comb(len(shown), 2) / 2.0 ** _count_differing_bits(shown))
 
 
 def judge_clocks(clocks: Sequence[ComparedClock]) -> Found:
-    """Judges whether the machines know the time, and whether their clocks ran evenly while they were looked at."""
+    """Judges whether the machines know the time, and whether their clocks ran evenly while values were read."""
     off = [max(0.0, abs(clock.off) - clock.uncertain) for clock in clocks]
     uneven = [clock for clock in clocks if abs(clock.drift) > _DRIFT * clock.looked + _RATE_S]
     worst = max(clocks, key=lambda clock: abs(clock.off) - clock.uncertain)
@@ -165,9 +165,9 @@ def judge_clocks(clocks: Sequence[ComparedClock]) -> Found:
 
 
 def choose_verdict(found: Sequence[Found], controls: Sequence[Control]) -> Verdict:
-    """Decides about the machines: twins share values that are not this host's.
+    """Returns the verdict: machines are twins if they share values that are not this host's.
 
-    Nothing is proven where a control was missed, or too few sources could be tried.
+    Nothing is proven if a control was missed, or if too few sources could be tried.
     """
     deciding = [each for each in found if each.decides]
     if any(each.word is Word.IDENTICAL and not each.of_host for each in deciding):

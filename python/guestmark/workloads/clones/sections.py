@@ -1,4 +1,4 @@
-"""The sentences about twins, and the table behind them."""
+"""Sentences about twins, and the table that they are based on."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ _VERDICTS = {Verdict.STRANGERS: Tone.FASTER, Verdict.TWINS: Tone.SLOWER, Verdict
 
 
 def conclude_twins(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
-    """Says whether the machines of each cell are twins."""
+    """Returns a sentence for each cell that says whether its machines are twins."""
     return [
         Note(
             spans(
@@ -66,13 +66,13 @@ def _describe_machines(twins: Twins) -> str:
 
 
 def find_twins(result: CellResult) -> Twins | None:
-    """Returns what the last of a cell's trials found."""
+    """Returns the findings of the cell's last trial that has any."""
     found = [twins for trial in result.trials if (twins := trial.facts.find_fact(Twins)) is not None]
     return found[-1] if found else None
 
 
 def summarize_twins(cell: str, twins: Twins) -> Inline:
-    """Summarizes the findings, their scope, and what they do not cover."""
+    """Summarizes the findings, their scope and their limits."""
     deciding = [each for each in twins.found if each.decides]
     distinct = sum(each.word is Word.DISTINCT for each in deciding)
     parts = [

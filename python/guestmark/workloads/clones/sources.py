@@ -1,8 +1,8 @@
-"""The sources of values that machines may share, each with the command that is run in every machine.
+"""Sources of values that machines may share, each with a command that is run in every machine.
 
-A source prints values, one a line. Of two machines with the same state each value of the one may be printed by the
-other, perhaps later: a single common value is enough to call them twins. `resident` is a program that is saved with a
-template, for a control: Python with OpenSSL, which runs before there is a root.
+A command prints one value a line. Two machines with the same state print the same values, perhaps at different
+times, so a single common value is enough to call them twins. For a control, the program `resident` is saved with a
+template: Python with OpenSSL, which runs before there is a root.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pathlib import Path
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.platforms.own.snapshots import SAVED_MARK
 
-SOCKET = "guestmark-resident"  # abstract: there whatever the root is
+SOCKET = "guestmark-resident"  # abstract: independent of the root
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SHELL = ("sh", "-c")
 _PYTHON = "/usr/bin/python3"
-# The folder /guestmark in the initramfs; the agent starts what its `words` say.
+# The directory /guestmark in the initramfs; the agent starts the program that its file `words` names.
 _BELOW = "resident"
 _TOLD_S = 20.0
-# All files that such a program has open or mapped, and those of modules that are no part of the interpreter.
+# Prints all files that such a program has mapped, and the modules that are not part of the interpreter.
 _ASKED = """
 import sys, json, os, _ssl, _random, _socket, encodings.ascii
 mapped = {line.split(maxsplit=5)[5].strip() for line in open("/proc/self/maps") if line.count("/") > 1}
@@ -39,8 +39,8 @@ print(json.dumps([sys.prefix, "python%d.%d" % sys.version_info[:2], sorted(mappe
 class Kind(Enum):
     """The consequence of sharing values."""
 
-    SECRET = auto()  # others can guess them
-    NAME = auto()  # the machines are taken for one
+    SECRET = auto()  # others can guess the secret
+    NAME = auto()  # the machines are mistaken for each other
     # Addresses: an attack on one works on the other.
     LAYOUT = auto()
 
@@ -52,8 +52,8 @@ class Source:
     name: str
     kind: Kind
     command: tuple[str, ...]
-    absent: str = ""  # what it means that nothing is printed
-    # A machine with a kernel of its own has none of these from the host.
+    absent: str = ""  # the meaning of an empty output
+    # A machine with its own kernel gets none of these from the host.
     of_kernel: bool = False
 
     @property
@@ -67,16 +67,16 @@ class Source:
         return self.kind is not Kind.LAYOUT
 
 
-def _shell_words(text: str) -> tuple[str, ...]:
+def _build_shell_argv(text: str) -> tuple[str, ...]:
     return (*_SHELL, text)
 
 
-def _python_words(text: str) -> tuple[str, ...]:
+def _build_python_argv(text: str) -> tuple[str, ...]:
     return ("python3", "-I", "-c", text)
 
 
-# The name of the key with which a TLS server encrypts its tickets stands in the clear before each of them. Nothing but
-# the module `_ssl`, so that it also runs where the library is not.
+# A TLS server sends the name of the key that encrypts a ticket in the clear before it. Only the module `_ssl` is
+# used, so that this also runs without Python's library.
 TICKETS = """\
 import _ssl
 
@@ -106,7 +106,7 @@ def ticket_key(server):
         said = said[5 + size:]
 
 """
-# A program of a machine that is saved: generators in use, and a server with a key for tickets. It answers each
+# The program of a saved machine: random generators in use, and a server with a key for tickets. It answers each
 # connection with one value of each.
 RESIDENT = f"""{TICKETS}
 import _random, _socket, os, sys
@@ -131,17 +131,17 @@ while True:
 GETRANDOM = Source(
     "getrandom()",
     Kind.SECRET,
-    _python_words("import os; [print(os.getrandom(16).hex()) for _ in range(32)]"),
+    _build_python_argv("import os; [print(os.getrandom(16).hex()) for _ in range(32)]"),
 )
 URANDOM = Source(
-    "/dev/urandom", Kind.SECRET, _shell_words("od -An -v -tx1 -w16 -N512 /dev/urandom | tr -d ' '")
+    "/dev/urandom", Kind.SECRET, _build_shell_argv("od -An -v -tx1 -w16 -N512 /dev/urandom | tr -d ' '")
 )
 BOOT_ID = Source("boot id", Kind.NAME, ("cat", "/proc/sys/kernel/random/boot_id"), of_kernel=True)
-# By a shell alone: a machine that has no other program has to be caught, too.
+# Uses the shell alone, so that a machine without any other program is caught, too.
 SEEDED = Source(
     "a generator seeded with 1",
     Kind.SECRET,
-    _shell_words(
+    _build_shell_argv(
         "x=1; for i in 1 2 3 4; do v=; for j in 1 2 3 4; do x=$(((x * 1103515245 + 12345) & 0x7fffffff)); "
         'v=$v$(printf %08x $x); done; echo "$v"; done'
     ),
@@ -152,10 +152,10 @@ SOURCES = (
     Source(
         "Python's random",
         Kind.SECRET,
-        _python_words("import random; [print('%032x' % random.getrandbits(128)) for _ in range(32)]"),
+        _build_python_argv("import random; [print('%032x' % random.getrandbits(128)) for _ in range(32)]"),
     ),
-    Source("openssl rand", Kind.SECRET, _shell_words("openssl rand -hex 256 | fold -w 32")),
-    Source("uuidgen", Kind.SECRET, _shell_words("for i in 1 2 3 4; do uuidgen; done")),
+    Source("openssl rand", Kind.SECRET, _build_shell_argv("openssl rand -hex 256 | fold -w 32")),
+    Source("uuidgen", Kind.SECRET, _build_shell_argv("for i in 1 2 3 4; do uuidgen; done")),
     Source(
         "bash's RANDOM",
         Kind.SECRET,
@@ -164,57 +164,62 @@ SOURCES = (
     Source(
         "a new SSH key",
         Kind.SECRET,
-        _shell_words("d=$(mktemp -d) && ssh-keygen -q -t ed25519 -N '' -f $d/k && cut -d' ' -f2 $d/k.pub; rm -rf $d"),
+        _build_shell_argv(
+            "d=$(mktemp -d) && ssh-keygen -q -t ed25519 -N '' -f $d/k && cut -d' ' -f2 $d/k.pub; rm -rf $d"
+        ),
     ),
     Source(
         "key of TLS tickets, new server",
         Kind.SECRET,
-        _python_words(f"{TICKETS}print(ticket_key(_ssl._SSLContext(_ssl.PROTOCOL_TLS_SERVER)))"),
+        _build_python_argv(f"{TICKETS}print(ticket_key(_ssl._SSLContext(_ssl.PROTOCOL_TLS_SERVER)))"),
     ),
     BOOT_ID,
     Source("machine id", Kind.NAME, ("cat", "/etc/machine-id"), "there is none"),
     Source(
         "SSH host keys",
         Kind.SECRET,
-        _shell_words("cat /etc/ssh/ssh_host_*_key.pub | cut -d' ' -f2"),
+        _build_shell_argv("cat /etc/ssh/ssh_host_*_key.pub | cut -d' ' -f2"),
         "there are none",
     ),
     Source(
         "MAC addresses",
         Kind.NAME,
-        _shell_words("cat /sys/class/net/*/address | grep -v '^00:00:00:00:00:00'; true"),
+        _build_shell_argv("cat /sys/class/net/*/address | grep -v '^00:00:00:00:00:00'; true"),
         "there is no network card",
     ),
-    Source("addresses: program", Kind.LAYOUT, _shell_words("head -n1 /proc/self/maps | cut -d- -f1")),
+    Source("addresses: program", Kind.LAYOUT, _build_shell_argv("head -n1 /proc/self/maps | cut -d- -f1")),
     Source(
-        "addresses: C library", Kind.LAYOUT, _shell_words("grep -m1 /libc /proc/self/maps | cut -d- -f1"), "no library"
+        "addresses: C library",
+        Kind.LAYOUT,
+        _build_shell_argv("grep -m1 /libc /proc/self/maps | cut -d- -f1"),
+        "no library",
     ),
     Source(
         "addresses: stack",
         Kind.LAYOUT,
-        _shell_words("grep -F '[stack]' /proc/self/maps | cut -d- -f1"),
+        _build_shell_argv("grep -F '[stack]' /proc/self/maps | cut -d- -f1"),
         "no stack",
     ),
     Source(
         "addresses: kernel",
         Kind.LAYOUT,
-        _shell_words("grep -m1 ' _text$' /proc/kallsyms | cut -d' ' -f1 | grep -v '^0*$'"),
+        _build_shell_argv("grep -m1 ' _text$' /proc/kallsyms | cut -d' ' -f1 | grep -v '^0*$'"),
         "its kernel does not show it",
         of_kernel=True,
     ),
 )  # fmt: skip
 
 
-# What `platforms.own.snapshots` leaves in a machine before it is saved.
+# Left in a machine by `platforms.own.snapshots` before it is saved.
 SAVED_FILE = Source(
     "a file of the saved machine",
     Kind.SECRET,
-    _shell_words(f"cat /var/tmp/{SAVED_MARK}* /root/{SAVED_MARK}* /tmp/{SAVED_MARK}* 2>/dev/null"),
+    _build_shell_argv(f"cat /var/tmp/{SAVED_MARK}* /root/{SAVED_MARK}* /tmp/{SAVED_MARK}* 2>/dev/null"),
 )
 SAVED_PROGRAM = Source(
     "a program of the saved machine",
     Kind.SECRET,
-    _shell_words(f"cat /proc/[0-9]*/cmdline | tr '\\0' '\\n' | grep '^{SAVED_MARK}'"),
+    _build_shell_argv(f"cat /proc/[0-9]*/cmdline | tr '\\0' '\\n' | grep '^{SAVED_MARK}'"),
 )
 
 
@@ -223,10 +228,10 @@ def _make_resident_source(name: str, word: str) -> Source:
         f"import socket; s = socket.socket(socket.AF_UNIX); s.connect('\\0{SOCKET}'); "
         f"[print(line.split()[1]) for line in s.makefile() if line.startswith('{word} ')]"
     )
-    return Source(name, Kind.SECRET, _python_words(program))
+    return Source(name, Kind.SECRET, _build_python_argv(program))
 
 
-# Values of a program that ran before the machine was saved.
+# Values of a program that was already running when the machine was saved.
 RESIDENTS = (
     _make_resident_source("Python's random, running before", "random"),
     _make_resident_source("OpenSSL, running before", "openssl"),
@@ -238,7 +243,7 @@ RESIDENTS = (
 def collect_resident_files() -> Mapping[str, Path | bytes]:
     """Returns files for the initramfs by their paths below /guestmark.
 
-    Raises `PlatformUnusableError` without a Python that has its libraries.
+    Raises `PlatformUnusableError` if this host has no Python with OpenSSL.
     """
     try:
         told = subprocess.run(
@@ -247,7 +252,7 @@ def collect_resident_files() -> Mapping[str, Path | bytes]:
         prefix, name, mapped, modules, landmark = json.loads(told)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise PlatformUnusableError(
-            f"{_PYTHON} with OpenSSL, which is saved with a template, is not there",
+            f"{_PYTHON} with OpenSSL, which is saved with a template, is not installed",
             hint="install Debian's package python3",
         ) from error
     files: dict[str, Path | bytes] = {}

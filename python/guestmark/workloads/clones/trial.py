@@ -1,4 +1,4 @@
-"""The workload `clones`: starts machines of one kind one after the other, and compares what they show."""
+"""The workload `clones`: starts machines of one kind one after the other, and compares the values that they print."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from guestmark.workloads.clones.sources import (
     collect_resident_files,
 )
 
-_LOOK_S = 60.0  # at most for one command
+_LOOK_S = 60.0  # limit for one command
 _UNRENEWED = ("guestmark.renewal=ignored",)
 
 
 class ClonesTrial(ClonesWorkload):
-    """Runs the commands of `sources` in each machine; of restored guests also in clones that are twins on purpose."""
+    """Runs the commands of `sources` in each machine; for restored guests also in clones that are twins on purpose."""
 
     ONCE = True
 
@@ -58,35 +58,36 @@ class ClonesTrial(ClonesWorkload):
             yield machine
 
     def run(self, machine: Machine) -> list[Measurement]:
-        """Looks at the machine, starts the others, and judges. Raises `MachineError` when one cannot be started."""
+        """Reads the values of all machines and judges them. Raises `MachineError` if a machine cannot start."""
         wanted = (*SOURCES, SEEDED)
-        of_first = self._look_at(machine, wanted)
+        of_first = self._read_source_values(machine, wanted)
         templates = [self._find_template(machine)]
         looks = [of_first]
         for _ in range(self.params.machines - 1):
             with self._start_machine() as other:
                 templates.append(self._find_template(other))
-                looks.append(self._look_at(other, wanted))
+                looks.append(self._read_source_values(other, wanted))
         clocks, names = tuple(self._clocks), {each.template for each in templates if each}
         if len(names) > 1 or (names and None in templates):
             raise MachineError(
-                "the clones are of different templates", hint="this is a bug of guestmark; please report it"
+                "the clones come from different templates",
+                hint="this is a bug of guestmark; please report it",
             )
-        # Values that machines have from this host are no fault of theirs, so this host is looked at, too.
+        # Machines are not to blame for values that they get from this host, so its own values are read, too.
         with registry.get_platform(HOST).start(Cell("here", self.cell.workload, HOST)) as host:
-            here = self._look_at(host, SOURCES)
+            here = self._read_source_values(host, SOURCES)
         own_kernel = self.cell.platform.is_guest
         found = []
         for source in SOURCES:
             shown = [look[source.name] for look in looks]
             found.append(judge.judge_source(source, shown, here[source.name], own_kernel=own_kernel))
         found.append(judge.judge_clocks(clocks))
-        controls = [self._control_seed([look[SEEDED.name] for look in looks]), *self._run_controls()]
+        controls = [self._check_fixed_seed([look[SEEDED.name] for look in looks]), *self._run_controls()]
         self.facts.add(
             Twins(
                 verdict=judge.choose_verdict(found, controls),
                 machines=len(looks),
-                seen_from=judge.smallest_visible_share(len(looks)),
+                seen_from=judge.compute_smallest_visible_share(len(looks)),
                 template=next(iter(names), None),
                 found=found,
                 controls=controls,
@@ -107,15 +108,15 @@ class ClonesTrial(ClonesWorkload):
         return self._platform.start(self.cell)
 
     def _find_template(self, machine: Machine) -> Restored | OwnRestored | None:
-        """Returns the template that a clone was restored from.
+        """Returns the template that a clone was restored from; None for other machines.
 
         Raises `AttestationError` for a machine that is not what was asked for.
         """
         found = machine.attest()
         return found.restored if isinstance(found, GuestMachine | OwnMachine) else None
 
-    def _look_at(self, machine: Machine, sources: Sequence[Source]) -> dict[str, ShownValues]:
-        """Returns the values that the machine shows, by the source's name, and stores its clock."""
+    def _read_source_values(self, machine: Machine, sources: Sequence[Source]) -> dict[str, ShownValues]:
+        """Returns the values that the machine prints, by source name, and records its clock."""
         begun, before = time.monotonic(), machine.agent.ping()
         sent = time.time()
         date = machine.agent.exec(["date", "+%s.%N"], timeout_s=_LOOK_S, env={"PATH": PATH})
@@ -125,7 +126,7 @@ class ClonesTrial(ClonesWorkload):
         with contextlib.suppress(ValueError):
             self._clocks.append(
                 ComparedClock(
-                    # The date was read somewhere between sending and receiving, which bounds the error.
+                    # The date was read between sending and receiving, which bounds the error.
                     off=float(date.stdout) - (sent + received) / 2,
                     uncertain=(received - sent) / 2,
                     drift=((after.guest_ns - before.guest_ns) - (after.host_ns - before.host_ns)) / 1e9,
@@ -152,35 +153,35 @@ class ClonesTrial(ClonesWorkload):
             why=said[-1][:200] if said else source.absent or f"{program} ended with status {done.status}"
         )
 
-    def _control_seed(self, shown: Sequence[ShownValues]) -> Control:
+    def _check_fixed_seed(self, shown: Sequence[ShownValues]) -> Control:
         found = judge.judge_source(SEEDED, shown)
         return Control(
             name="a generator with a fixed seed", caught=found.word is Word.IDENTICAL, said=found.said
         )
 
     def _run_controls(self) -> Iterator[Control]:
-        """Runs the controls of restored machines: clones that are twins, or wrong, on purpose."""
+        """Runs the controls of restored machines: clones that are twins or wrong on purpose."""
         if self.cell.levels.get(START) is not Start.RESTORED:
             return
         if isinstance(self._platform, OwnPlatform):
-            yield self._control_saved_secret()
+            yield self._check_saved_secret()
             return
-        looks = self._read_control(Extras(kernel=_UNRENEWED), ())
-        # Without renewal a clone goes on at the time of its template, which has to be noticed.
+        looks = self._show_control_clones(Extras(kernel=_UNRENEWED), ())
+        # Without renewal a clone continues at the time of its template, which has to be detected.
         clock = judge.judge_clocks(self._clocks)
         yield Control(
             name="not renewed", caught=clock.word is Word.WRONG, said=f"{clock.source}: {clock.said}"
         )
-        # Their kernel draws from the processor's own generator too, some seconds later: what comes first is the same.
+        # After some seconds their kernel also draws from the processor's generator; only the first values are equal.
         first = (BOOT_ID, GETRANDOM, URANDOM)
-        looks = self._read_control(Extras(kernel=_UNRENEWED, generation_id=False), first)
-        yield self._control_identical("neither renewed nor with a generation ID", looks, first, some=any)
+        looks = self._show_control_clones(Extras(kernel=_UNRENEWED, generation_id=False), first)
+        yield self._check_identical_clones("neither renewed nor with a generation ID", looks, first, some=any)
         if self.cell.platform.foreign_architecture in (None, find_host_architecture()):
-            looks = self._read_control(Extras(programs=collect_resident_files()), RESIDENTS)
-            yield self._control_identical("a program that lived before", looks, RESIDENTS, some=all)
+            looks = self._show_control_clones(Extras(programs=collect_resident_files()), RESIDENTS)
+            yield self._check_identical_clones("a program that lived before", looks, RESIDENTS, some=all)
 
-    def _control_saved_secret(self) -> Control:
-        """Looks for what a machine of the user's own had before it was saved, which all restored ones have."""
+    def _check_saved_secret(self) -> Control:
+        """Looks for a secret that the user's own machine had before it was saved, as every restored one has it."""
         looks, source = [], SAVED_FILE
         for _ in range(self.params.controls):
             with self._start_machine() as machine:
@@ -189,18 +190,18 @@ class ClonesTrial(ClonesWorkload):
                 assert found.restored is not None
                 source = SAVED_FILE if found.restored.files else SAVED_PROGRAM
                 looks.append({source.name: self._show_source(machine, source)})
-        return self._control_identical("a secret from before it was saved", looks, (source,), some=all)
+        return self._check_identical_clones("a secret from before it was saved", looks, (source,), some=all)
 
-    def _read_control(self, extras: Extras, sources: Sequence[Source]) -> list[dict[str, ShownValues]]:
-        # Clocks of a control are judged apart from those of the machines.
+    def _show_control_clones(self, extras: Extras, sources: Sequence[Source]) -> list[dict[str, ShownValues]]:
+        # The clocks of a control are judged separately from those of the machines.
         self._clocks.clear()
         looks = []
         for _ in range(self.params.controls):
             with self._start_machine(extras) as machine:
-                looks.append(self._look_at(machine, sources))
+                looks.append(self._read_source_values(machine, sources))
         return looks
 
-    def _control_identical(
+    def _check_identical_clones(
         self,
         name: str,
         looks: Sequence[dict[str, ShownValues]],

@@ -1,4 +1,4 @@
-"""The workload `coldstart`: from the decision to create a machine to a touched working set, and until it is gone.
+"""The workload `coldstart`: from the decision to create a machine until it has touched its working set, and to its end.
 
 Every single start is stored.
 """
@@ -22,7 +22,7 @@ from guestmark.core.units import format_size, parse_duration, parse_size
 from guestmark.workloads.base import Sections, Workload
 from guestmark.workloads.common.parsers import parse_positive_duration
 
-START = Metric("start_s", "s")  # decided → the working set is touched
+START = Metric("start_s", "s")  # decision → the working set has been touched
 # Decision → execution of the program that carries the machine (a).
 PREPARE = Metric("prepare_s", "s")
 # Execution → the first instruction of the machine's program (b).
@@ -30,7 +30,7 @@ CREATE = Metric("create_s", "s")
 ANSWER = Metric("answer_s", "s")  # → its first answer (c)
 # First answer → the working set has been touched once (d).
 TOUCH = Metric("touch_s", "s")
-END = Metric("end_s", "s")  # ordered → nothing of it is left (e)
+END = Metric("end_s", "s")  # order to end → nothing of it is left (e)
 PHASES = (PREPARE, CREATE, ANSWER, TOUCH)  # in order; they add up to START
 ALL = (START, *PHASES, END)
 _LARGEST = 1 << 40  # bytes of a working set
@@ -40,10 +40,10 @@ SHARES = (0.5, 0.9, 0.99)
 class StartKind(StrEnum):
     """The kind of start."""
 
-    NEW = "new"  # a machine is made
+    NEW = "new"  # a machine is created
     # A running process is copied, without executing another program.
     FORK = "fork"
-    # A machine that was stopped continues.
+    # A stopped machine continues.
     RESUMED = "resumed"
 
 
@@ -55,7 +55,7 @@ def _parse_touch(text: str) -> int:
 
 
 class ColdstartParams(Params, frozen=True, kw_only=True):
-    """Makes as many starts in each trial as fit into `time`, by how long the first one took, at most `starts`.
+    """Parameters: a trial makes as many starts as fit into `time`, judging by the first one, but at most `starts`.
 
     `touch` is the working set that each machine touches once; `launch` is `new`, `fork` or `resumed`.
     """
@@ -77,11 +77,11 @@ class ColdstartParams(Params, frozen=True, kw_only=True):
             "working set that each machine touches", "size", accepts=str, parse=_parse_touch, default="32M"
         ),
     ]
-    starts: Annotated[int, param("most starts of a trial", default=40, ge=1, le=10_000)]
+    starts: Annotated[int, param("largest number of starts in a trial", default=40, ge=1, le=10_000)]
     time_s: Annotated[
         float,
         param(
-            "time after which a trial begins no more starts",
+            "time for which a trial begins further starts",
             "duration",
             key="time",
             accepts=str,
@@ -113,19 +113,19 @@ class Starts(Fact, kw_only=True):
 
 
 class StartPattern(msgspec.Struct, frozen=True):
-    """The schedule of starts: one burst of `burst` machines after the other, or a machine every `every_s` seconds."""
+    """The schedule of starts: successive bursts of `burst` machines, or one machine every `every_s` seconds."""
 
     burst: int = 1
     every_s: float = 0.0
 
     @property
     def starts_several(self) -> bool:
-        """True if several machines may exist at the same time."""
+        """True if several machines may run at the same time."""
         return self != StartPattern()
 
     @classmethod
     def parse(cls, text: str) -> StartPattern:
-        """Raises `ValueError` for what is not a pattern."""
+        """Parses `one`, `burst-N` or `every-TIME`. Raises `ValueError` for anything else."""
         word = text.strip().lower()
         if word == "one":
             return cls()
@@ -139,7 +139,7 @@ class StartPattern(msgspec.Struct, frozen=True):
 _MOST = 256
 
 
-def _canonical_pattern(text: str) -> str:
+def _normalize_pattern(text: str) -> str:
     StartPattern.parse(text)
     return text.strip().lower()
 
@@ -147,14 +147,14 @@ def _canonical_pattern(text: str) -> str:
 class CacheState(StrEnum):
     """The state of the page cache when a start is decided."""
 
-    WARM = "warm"  # what the start before has read
-    DROPPED = "dropped"  # nothing that can be dropped
+    WARM = "warm"  # what the previous start has read
+    DROPPED = "dropped"  # emptied as far as the kernel can
 
 
 PATTERN = Setting(
     "pattern",
-    "how machines are started: one at a time, N at once, or one every so often",
-    _canonical_pattern,
+    "how machines are started: one at a time (one), N at once (burst-N), or at fixed intervals (every-TIME)",
+    _normalize_pattern,
     ("one", "burst-4", "every-50ms"),
     read=StartPattern.parse,
     default="one",
@@ -170,40 +170,40 @@ PAGE_CACHE = Setting(
 
 
 def read_start_pattern(levels: Levels) -> StartPattern:
-    """Returns how the cell's machines are started."""
+    """Returns the schedule of starts at these levels."""
     return levels[PATTERN]
 
 
 class ColdstartWorkload(Workload[ColdstartParams]):
-    """Many starts in one trial."""
+    """Makes many starts in one trial."""
 
     name = "coldstart"
-    help = "how long a start really takes, phase by phase, until a working set has been touched"
+    help = "times machine starts, phase by phase, until a working set has been touched"
     measures = ALL
     factors = (PATTERN, PAGE_CACHE)
     agent_is_enough = True
 
     @classmethod
     def describe_params(cls, params: ColdstartParams) -> str:
-        """Says what a start is, and how much each machine touches."""
+        """Returns the kind of start, and how much each machine touches."""
         how = {StartKind.NEW: "start", StartKind.FORK: "fork", StartKind.RESUMED: "resume"}[params.launch]
         return f"{how}, {format_size(params.touch)} touched"
 
     @classmethod
     def decides_factor(cls, params: ColdstartParams, factor: str, platform: PlatformSpec) -> bool | None:
-        """Rejects a pattern and a page cache for what is not made anew."""
+        """Rejects a schedule and a page cache for machines that are not created anew."""
         if factor in (PATTERN.name, PAGE_CACHE.name) and params.launch is not StartKind.NEW:
             return False
         return None
 
     @classmethod
     def runs_several_machines(cls, cell: Cell) -> bool:
-        """Runs several machines at once where its pattern says so."""
+        """Runs several machines at once if the schedule says so."""
         return read_start_pattern(cell.levels).starts_several
 
     @classmethod
     def trial_class(cls) -> type[Workload[ColdstartParams]]:
-        """Returns the class of its trials, whose imports cost time."""
+        """Imports and returns the class of its trials; done late because its imports are slow."""
         from guestmark.workloads.coldstart.trial import ColdstartTrial
 
         return ColdstartTrial

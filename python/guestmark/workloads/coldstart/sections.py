@@ -1,4 +1,4 @@
-"""The report's part on starts: quantiles, where their time goes, and what each layer adds, in sentences."""
+"""The report's part on starts: quantiles, phases, and sentences about what each layer adds."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LEGEND = (
 
 
 def render_starts(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
-    """Renders a table of quantiles, a bar of phases for each cell, and sentences; nothing without starts."""
+    """Renders a table of quantiles, a bar of phases for each cell, and sentences; nothing if there are no starts."""
     found = [(result, blocks) for result in workload.shown_cells if (blocks := collect_starts(result))]
     if not found:
         return []
@@ -59,7 +59,7 @@ def render_starts(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 
 
 def collect_starts(result: CellResult) -> list[list[OneStart]]:
-    """Returns the starts of each good trial of a cell."""
+    """Returns a list of starts for each good trial of a cell."""
     facts = [trial.facts.find_fact(Starts) for trial in result.trials]
     return [each.starts for each in facts if each is not None and each.starts]
 
@@ -94,7 +94,7 @@ def _build_start_table(
         cells = [make_figure_cell(str(sum(map(len, row_blocks)))), make_word_cell(_describe_cache(result))]
         cells += [_render_quantile(quantile, unit) for quantile in row_quantiles]
         end = estimate_quantile([[start.end for start in starts] for starts in row_blocks], 0.5).value
-        # A machine that only resumes is not ended.
+        # A machine that is only resumed does not end.
         cells.append(make_figure_cell(_format_seconds(end, unit) if end else "–"))
         rows.append(Row(name, tuple(cells), strong=result.cell.baseline))
     return Table(
@@ -111,13 +111,13 @@ def _build_start_table(
 def choose_unit(seconds: Sequence[float]) -> figures.Unit:
     """Returns the unit that suits most values.
 
-    One machine that resumes within microseconds does not turn 200 ms into 200,000 µs.
+    A single machine that resumes within microseconds must not turn 200 ms into 200,000 µs.
     """
     return figures.choose_table_unit("s", [statistics.median(seconds)] if seconds else [0.0])
 
 
 def _describe_cache(result: CellResult) -> str:
-    """Returns the state of the page cache, for machines that are made anew; the others read no files."""
+    """Returns the state of the page cache if machines are created anew; others read no files."""
     return result.cell.levels[PAGE_CACHE] if _read_launch(result) is StartKind.NEW else "–"
 
 
@@ -147,7 +147,7 @@ def _render_sentences(found: Sequence[tuple[CellResult, list[list[OneStart]]]]) 
 
 
 def _describe_longest_phase(result: CellResult, blocks: Sequence[Sequence[OneStart]]) -> Inline:
-    """Says which phase takes most of the start."""
+    """Returns a sentence that names the longest phase of a start."""
     means = _average_phases(blocks)
     whole = sum(means) or 1.0
     most = max(range(len(means)), key=means.__getitem__)
@@ -168,7 +168,7 @@ def _describe_longest_phase(result: CellResult, blocks: Sequence[Sequence[OneSta
 
 
 def _describe_carrier(result: CellResult) -> str:
-    """Names the program whose start comes before the machine's own."""
+    """Returns the name of the program that starts before the machine's own."""
     kind = result.cell.platform.inner.description
     if kind.guest:
         return "its hypervisor's"

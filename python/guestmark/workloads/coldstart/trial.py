@@ -1,4 +1,4 @@
-"""The workload `coldstart`: many machines are started and ended within one trial, and each start is a value."""
+"""The workload `coldstart`: starts and ends many machines within one trial; each start is one value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from guestmark.appliance.paths import scratch_parent
+from guestmark.appliance.paths import choose_scratch_parent
 from guestmark.core.errors import MachineError, UsageError, WorkloadError
 from guestmark.core.keeper import keeper
 from guestmark.core.metric import Measurement, Metric
@@ -34,22 +34,22 @@ from guestmark.workloads.coldstart import (
 from guestmark.workloads.common.starting import (
     StartedMachine,
     StartMoments,
-    declared_memory,
     drop_placement,
     list_processes,
+    read_declared_memory,
     refuse_too_many,
     run_at_once,
 )
 
 _DROP = Path("/proc/sys/vm/drop_caches")
-_PAUSE_S = 0.02  # that a machine is stopped for
+_PAUSE_S = 0.02  # seconds for which a machine is stopped
 _STOPPED_S = 2.0
 _PROBED = 1 << 16
 _DROPS = 3
 
 
 class ColdstartTrial(ColdstartWorkload):
-    """Starts of one kind; the trial's own machine is the first, which is not counted."""
+    """Makes starts of one kind; the first machine, which is the trial's own, is not counted."""
 
     ONCE = True
 
@@ -62,31 +62,31 @@ class ColdstartTrial(ColdstartWorkload):
 
     @classmethod
     def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
-        """Raises `UsageError` for more machines at once than this host has memory for, and too large a working set."""
+        """Raises `UsageError` if the host has too little memory for a burst, or a machine for its working set."""
         for cell in cells:
             params, at_a_time = cls.params_of(cell.workload), read_start_pattern(cell.levels).burst
             refuse_too_many(cell, at_a_time, params.touch)
-            given = declared_memory(cell)
+            given = read_declared_memory(cell)
             # A guest's kernel and agent need the rest of its memory.
             if given and params.touch > given // 2:
                 raise UsageError(
                     f"{format_size(params.touch)} cannot be touched in a machine of {format_size(given)}",
-                    hint=f"touch less, or give it more: --set {MEMORY.name}=…",
+                    hint=f"touch less, or give it more memory: --set {MEMORY.name}=…",
                 )
 
     @classmethod
     def impossible(cls, cell: Cell) -> str:
-        """Returns why a cell cannot be started in this way, or its page cache not be dropped."""
+        """Returns why a cell cannot be started so, or its page cache not be dropped; empty if both are possible."""
         if not cell.platform.starts_are_seen:
-            return "its machines run elsewhere: their starts cannot be timed from here"
+            return "its machines run on another host, so their starts cannot be timed from here"
         launch = cls.params_of(cell.workload).launch
         kind = cell.platform.inner.description
         if launch is StartKind.RESUMED and (cell.platform.is_nested or (kind.own_kernel and not kind.guest)):
-            return "its processes trace each other, and cannot be stopped from outside"
+            return "its processes trace each other, so they cannot be stopped from outside"
         if launch is StartKind.RESUMED and kind.guest and not kind.boots_firmware:
-            return "it has no monitor that stops it, and its processes trace each other"
+            return "it has no monitor that could stop it, and its processes trace each other"
         if cell.levels[PAGE_CACHE] is CacheState.DROPPED and not os.access(_DROP, os.W_OK):
-            return "the page cache cannot be dropped: that takes root"
+            return "the page cache cannot be dropped without root"
         return ""
 
     @contextlib.contextmanager
@@ -100,7 +100,7 @@ class ColdstartTrial(ColdstartWorkload):
             first.close()
 
     def run(self, machine: Machine) -> list[Measurement]:
-        """Makes all starts of the trial. Raises `MachineError` for one that fails or leaves something behind."""
+        """Makes all starts of the trial. Raises `MachineError` if one fails or leaves something behind."""
         ways: dict[StartKind, Callable[[], list[OneStart]]] = {
             StartKind.NEW: self._start_machines,
             StartKind.FORK: lambda: self._repeat_start(self._fork_agent),
@@ -112,7 +112,7 @@ class ColdstartTrial(ColdstartWorkload):
             Measurement(metric, value, (value,))
             for metric, values in _collect_series(starts).items()
             for value in [statistics.median(values)]
-            if any(values)  # what goes on has no first instruction, and is not ended
+            if any(values)  # a machine that continues has no first instruction and no end
         ]
 
     # --- new machines -------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ class ColdstartTrial(ColdstartWorkload):
         first.end_machine()
         took = first.answered - first.decided + time.monotonic() - begin
         count = self._count_starts(took)
-        with take_seat(self.cell, emulator=False), self._cold_cache() as chill:
+        with take_seat(self.cell, emulator=False), self._provide_cache_dropper() as chill:
             # Starts that overlap share one cache, which can be emptied only before the first of them.
             if self._pattern.every_s:
                 chill()
@@ -146,11 +146,11 @@ class ColdstartTrial(ColdstartWorkload):
         return max(self._pattern.burst, min(self.params.starts, int(self.params.time_s / max(took_s, 1e-6))))
 
     def _start_burst(self, platform: Platform, number: int) -> list[OneStart]:
-        """Starts this many machines at the same moment; none is ended before all of them run."""
+        """Starts this many machines at the same moment; none is ended until all of them run."""
         there: list[StartedMachine] = []
         decided = time.monotonic()
         try:
-            run_at_once([lambda: there.append(self._start_one(platform, decided))] * number)
+            run_at_once([lambda: there.append(self._start_timed_machine(platform, decided))] * number)
             moments = [each.compute_moments() for each in there]
             for each in there:
                 each.machine.attest()
@@ -162,24 +162,24 @@ class ColdstartTrial(ColdstartWorkload):
                 each.close()
 
     def _start_staggered(self, platform: Platform, count: int) -> list[OneStart]:
-        """Starts a machine every so often, however long earlier ones take; each is ended when it has been measured."""
+        """Starts machines at fixed intervals, however long earlier ones take; each ends once it has been measured."""
         found: list[OneStart] = []
         begin = time.monotonic()
 
-        def one(number: int) -> None:
+        def start_numbered(number: int) -> None:
             decided = begin + number * self._pattern.every_s
             time.sleep(max(0.0, decided - time.monotonic()))
-            started = self._start_one(platform, decided)
+            started = self._start_timed_machine(platform, decided)
             try:
                 moments = started.compute_moments()
                 found.append(_split_phases(moments, started.end_machine()))
             finally:
                 started.close()
 
-        run_at_once([lambda number=number: one(number) for number in range(count)])  # type: ignore[misc]
+        run_at_once([lambda number=number: start_numbered(number) for number in range(count)])  # type: ignore[misc]
         return found
 
-    def _start_one(self, platform: Platform, decided: float) -> StartedMachine:
+    def _start_timed_machine(self, platform: Platform, decided: float) -> StartedMachine:
         started = StartedMachine.start(platform, drop_placement(self.cell), decided)
         try:
             started.touch_memory(self.params.touch, self.limit_s)
@@ -189,19 +189,20 @@ class ColdstartTrial(ColdstartWorkload):
         return started
 
     @contextlib.contextmanager
-    def _cold_cache(self) -> Iterator[Callable[[], None]]:
-        """Yields a function that empties the page cache, if asked for, and verifies that with a file of its own."""
+    def _provide_cache_dropper(self) -> Iterator[Callable[[], None]]:
+        """Yields a function that empties the page cache, if asked for, and checks this with a test file."""
         if self._caches is CacheState.WARM:
             yield lambda: None
             return
-        scratch = keeper().directory("cache", scratch_parent())
+        scratch = keeper().directory("cache", choose_scratch_parent())
         probe = scratch / "probe"
         try:
             yield lambda: _drop_page_cache(probe)
         finally:
             keeper().remove(scratch)
 
-    # --- what is there already -----------------------------------------------------------------------------------
+    # --- machines that already exist
+    # -----------------------------------------------------------------------------------
 
     def _repeat_start(self, once: Callable[[Machine], OneStart]) -> list[OneStart]:
         assert self._first is not None
@@ -257,11 +258,11 @@ def _collect_series(starts: Sequence[OneStart]) -> dict[Metric, list[float]]:
 
 
 def _stop_machine(machine: Machine) -> Callable[[], None]:
-    """Stops a machine, makes sure of it, and returns what lets it go on. Raises `MachineError`."""
+    """Stops a machine, verifies that, and returns a function that resumes it. Raises `MachineError`."""
     if (ask := machine.query) is not None:
         ask("stop")
         if ask("query-status").get("status") != "paused":
-            raise MachineError("the guest did not stop on its monitor's command")
+            raise MachineError("the guest did not stop when its monitor was told to")
         return lambda: ask("cont")
     pids = list_processes(machine)
     if not pids:
@@ -276,20 +277,20 @@ def _stop_machine(machine: Machine) -> Callable[[], None]:
         if time.monotonic() > deadline:
             for pid in pids:
                 os.kill(pid, signal.SIGCONT)
-            raise MachineError("the machine did not stop on command")
+            raise MachineError("the machine did not stop when its processes were sent SIGSTOP")
         time.sleep(0.001)
 
-    def go_on() -> None:
+    def resume_machine() -> None:
         for pid in reversed(pids):
             os.kill(pid, signal.SIGCONT)
 
-    return go_on
+    return resume_machine
 
 
 def _drop_page_cache(probe: Path) -> None:
-    """Empties the page cache. Raises `WorkloadError` when a file that was written is still in it.
+    """Empties the page cache. Raises `WorkloadError` if a file that was in it still is.
 
-    The kernel leaves pages that are in use at this moment, so a few attempts are made.
+    The kernel skips pages that are in use at the moment, so several attempts are made.
     """
     probe.write_bytes(os.urandom(_PROBED))
     for _ in range(_DROPS):
@@ -304,10 +305,10 @@ def _drop_page_cache(probe: Path) -> None:
 
 
 def _is_cached(probe: Path) -> bool:
-    """Tells whether a file's first page is in memory."""
+    """Returns whether a file's first page is in memory."""
     descriptor = os.open(probe, os.O_RDONLY)
     try:
-        # preadv2(2): with this flag a page that is not in memory is refused and not read.
+        # preadv2(2): with this flag the read fails if the page is not in memory, instead of fetching it.
         os.preadv(descriptor, [bytearray(4096)], 0, os.RWF_NOWAIT)
     except BlockingIOError:
         return False

@@ -1,4 +1,4 @@
-"""Captures at both ends of a machine's network, and what its connections waited for by both."""
+"""Captures packets at both ends of a machine's network, and analyses what its connections waited for."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from guestmark.agent.client import Agent
     from guestmark.capture.model import Causes
 
-# Bytes kept of a packet: its headers.
+# Bytes kept of each packet: its headers.
 _HEADERS = "320"
 _BEGIN_S, _END_S = 15.0, 15.0
 # dumpcap reads packets in bursts.
 _BURST_S = 0.7
 _MOST_BYTES = 512 << 20
-# Each tool with what it prints once it captures.
+# Each tool with the message that it prints once it captures.
 _TOOLS = (("dumpcap", ("-q", "-B", "64"), b"File:"), ("tcpdump", ("-U", "-B", "65536"), b"listening on"))
 
 
 @dataclass
 class BothEnds:
-    """What captures of both ends found; empty until they have ended."""
+    """The result of captures at both ends; empty until they have ended."""
 
     causes: Causes | None = None
     # All causes in a sentence, largest first.
@@ -41,7 +41,7 @@ class BothEnds:
 
 @contextlib.contextmanager
 def capture_both_ends(machine: Agent, peer: Agent, ports: Sequence[int]) -> Iterator[BothEnds]:
-    """Captures what goes to and from these TCP ports at both ends while the block runs, then analyses it.
+    """Captures the traffic of these TCP ports at both ends while the block runs, then analyses it.
 
     Raises `WorkloadError` if an end cannot capture, or the captures have no connection in common.
     """
@@ -61,9 +61,10 @@ def capture_both_ends(machine: Agent, peer: Agent, ports: Sequence[int]) -> Iter
 
 @contextlib.contextmanager
 def _capture_end(agent: Agent, wanted: str, directory: Path | str) -> Iterator[tuple[Background, str]]:
-    """Captures on all interfaces of one end; yields the program and its file there, which is removed afterwards.
+    """Captures on all interfaces of one end; yields the program and its file, which is removed afterwards.
 
-    On this host it is in `directory`, which goes even if this process is killed; another machine is thrown away.
+    On this host the file is in `directory`, which is removed even if this process is killed; elsewhere it goes with the
+    machine.
     """
     here = agent.exec(["test", "-w", str(directory)], timeout_s=_BEGIN_S).ok
     path = f"{directory if here else '/tmp'}/guestmark-capture-{secrets.token_hex(6)}"
@@ -87,7 +88,9 @@ def _capture_end(agent: Agent, wanted: str, directory: Path | str) -> Iterator[t
             if not agent.closed:
                 agent.exec(["rm", "-f", path], timeout_s=_END_S)
         return
-    raise WorkloadError("neither dumpcap nor tcpdump is there to capture with", hint=install_hint("tcpdump"))
+    raise WorkloadError(
+        "neither dumpcap nor tcpdump is installed to capture with", hint=install_hint("tcpdump")
+    )
 
 
 def _fetch_file(agent: Agent, path: str, file: Path) -> None:

@@ -23,7 +23,7 @@ def _parse_threads(text: str) -> str:
     return parse_count(text)
 
 
-def _block_size(text: str) -> str:
+def _parse_block_size(text: str) -> str:
     size = parse_size(text)
     if not 4096 <= size <= 64 << 20 or size % 4096:
         raise ValueError(f"{text!r} is not a multiple of 4K of at most 64M")
@@ -34,14 +34,14 @@ THREADS = Setting("threads", "number of threads of the benchmark", _parse_thread
 BLOCK_SIZE = Setting(
     "block_size",
     "bytes that the workload moves at a time, e.g. 4K or 1M",
-    _block_size,
+    _parse_block_size,
     ("64K", "1M"),
     read=parse_size,
 )
 
 
 def warn_of_shared_processors(cell: Cell, threads: int) -> str:
-    """Says that the cell's threads have to share processors; empty when each has one of its own."""
+    """Returns a warning if the cell's threads have to share processors; empty if each has its own."""
     processors = cell.processors or cell.platform.count_processors(cell.levels)
     if threads <= processors:
         return ""
@@ -49,17 +49,17 @@ def warn_of_shared_processors(cell: Cell, threads: int) -> str:
 
 
 class WithDisks(Protocol):
-    """Parameters of a workload that names its disks in the form of `setting.disk`."""
+    """Parameters of a workload that describes its disks in the form of `setting.disk`."""
 
     @property
     def disks(self) -> list[dict[str, Any]]:
         """The disks of a machine, one entry each."""
 
 
-def decides_on_host(params: WithDisks, factor: str, platform: PlatformSpec) -> bool | None:
-    """Decides whether a disk factor means anything on the host, as `WorkloadKind.decides_factor` does.
+def decides_disk_factor_on_host(params: WithDisks, factor: str, platform: PlatformSpec) -> bool | None:
+    """Decides for `WorkloadKind.decides_factor` whether a disk factor has a meaning on the host.
 
-    Returns None for everything else.
+    Returns None for other platforms and factors.
     """
     looped = any(disk["host"] == "loop" for disk in params.disks[:1])
     if is_disk_setting(factor) and platform.is_this_host and looped:
@@ -67,6 +67,6 @@ def decides_on_host(params: WithDisks, factor: str, platform: PlatformSpec) -> b
     return None
 
 
-def target_on_host(kind: str) -> list[dict[str, Any]]:
-    """Returns the target disk of a workload, as `setting.disk` has it, which on the host is a directory or an image."""
+def build_host_target_disk(kind: str) -> list[dict[str, Any]]:
+    """Returns a workload's target disk in the form of `setting.disk`; on the host it is a directory or an image."""
     return [{"role": "target", "host": kind}]

@@ -1,9 +1,9 @@
-"""Measures what a disk workload caused below itself, and whether the guest's flushes reached the host.
+"""Measures the I/O that a disk workload caused on the layers below it, and whether its flushes reached the host.
 
-Counters of the hypervisor and the guest's kernel are read before and after; the answer follows from them, never from
-options. UML has no monitor, and QEMU's nvme device does not count flushes. There a flush request is observed once for
-each program and kind of disk, outside any timing: one block is written and flushed in the guest while `strace` watches
-the processes that do its disks' input and output.
+Counters of the hypervisor and the guest's kernel are read before and after; the verdict follows from them, never from
+options. UML has no monitor, and QEMU's nvme device does not count flushes. For these, one flush is observed for each
+program and kind of disk, outside any timing: one block is written and flushed in the guest while `strace` watches the
+processes that do the disk's input and output.
 
 Sources: QMP `query-blockstats` and `query-block` (QEMU's block/accounting.c), `/proc/PID/io` of the hypervisor's
 processes, the guest's `/sys/block/*/stat` (kernel's Documentation/block/stat.rst) and `/proc/stat`.
@@ -43,14 +43,14 @@ _seen: dict[tuple[object, ...], Verdict] = {}
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether flushes reached the host: `why` is one line, `word` says how sure this is."""
+    """Whether flushes reached the host: `word` is the verdict, `why` its reason in one line."""
 
     reached: Reached
     why: str
     word: Durability
 
 
-def _unknown_verdict(why: str) -> Verdict:
+def _make_unknown_verdict(why: str) -> Verdict:
     return Verdict(Reached.UNKNOWN, why, Durability.UNKNOWN)
 
 
@@ -65,15 +65,15 @@ def judge_flushes(
     *,
     flushed: bool | None = True,
 ) -> Verdict:
-    """Judges the flushes between two readings of the counters.
+    """Returns the verdict on the flushes between two readings of the counters.
 
-    `flushed` says whether the workload asks for any; None where only a counter knows. A layer below the image that
-    drops flushes, or is memory, decides before all else.
+    `flushed` says whether the workload asks for flushes; None if only a counter can tell. A layer below the image that
+    drops flushes, or is in memory, decides before anything else.
     """
     if (settled := _judge_without_counters(machine, disk, flushed=flushed)) is not None:
         return settled
     if guest_flushes is None:
-        return _unknown_verdict("the guest's kernel does not count flushes")
+        return _make_unknown_verdict("the guest's kernel does not count flushes")
     if _has_counters(machine, disk):
         assert machine.query is not None
         blocks = machine.query("query-block")
@@ -95,7 +95,7 @@ def judge_flushes(
 
 
 def _judge_without_counters(machine: Machine, disk: AttachedDisk, *, flushed: bool | None) -> Verdict | None:
-    """Judges disks for which no counter decides; None where one does."""
+    """Returns the verdict on disks for which no counter is needed; None for the others."""
     if (
         machine.place is HERE
         and (below := stack.find_volatile(stack.list_layers(disk.spec.location))) is not None
@@ -106,7 +106,7 @@ def _judge_without_counters(machine: Machine, disk: AttachedDisk, *, flushed: bo
     if not own and not disk.spec.is_directory:
         return None
     if flushed is None:
-        return _unknown_verdict("whether the command flushed is not counted here; --prove finds out")
+        return _make_unknown_verdict("whether the command flushed is not counted here; --prove finds out")
     if not flushed:
         return Verdict(Reached.NO, "the workload asks for no flush", Durability.NOTHING)
     if own:
@@ -115,14 +115,14 @@ def _judge_without_counters(machine: Machine, disk: AttachedDisk, *, flushed: bo
 
 
 def _has_counters(machine: Machine, disk: AttachedDisk) -> bool:
-    """Tells whether the hypervisor counts what the disk does: it makes the requests itself, and has a monitor."""
+    """Returns whether the hypervisor counts the disk's requests: it makes them itself and has a monitor."""
     return machine.query is not None and disk.spec.bus is not Bus.VHOST_USER
 
 
 def judge_qemu_counters(
     blocks: list[dict[str, object]], name: str, guest_flushes: int, host_flushes: int | None
 ) -> Verdict | None:
-    """Judges by `query-block` and the counters; None if QEMU has not counted (`host_flushes` None)."""
+    """Returns the verdict from `query-block` and the counters; None if QEMU did not count (`host_flushes` is None)."""
     cache: dict[str, bool] = {}
     for entry in blocks:
         inserted = entry.get("inserted")
@@ -132,7 +132,9 @@ def judge_qemu_counters(
         why = f"{guest_flushes} sent by the guest; QEMU drops them (cache.no-flush)"
         return Verdict(Reached.NO, why, Durability.LOST)
     if not cache.get("writeback", True):
-        return Verdict(Reached.YES, "QEMU flushes after every write (no write-back)", Durability.CLAIMED)
+        return Verdict(
+            Reached.YES, "QEMU flushes after every write (its cache is write-through)", Durability.CLAIMED
+        )
     if guest_flushes == 0:
         return _NONE_SENT
     if host_flushes is None:
@@ -146,17 +148,17 @@ def _watch_flush_once(machine: Machine, disk: AttachedDisk) -> Verdict:
     pid = machine.vmm_pid
     assert pid is not None
     try:
-        # Outer guests have this host's root, so the program is the same one.
+        # Outer guests have this host's root, so the program is the same.
         program = Path(machine.place.read_links(f"/proc/{pid}/exe")[0])
         stamp = program.stat()
     except (OSError, IndexError):
-        return _unknown_verdict("the hypervisor has ended")
+        return _make_unknown_verdict("the hypervisor has ended")
     spec = disk.spec
     if spec.aio is Aio.IO_URING:
-        return _unknown_verdict(
-            "the hypervisor does not count them, and strace does not see what passes through a ring"
+        return _make_unknown_verdict(
+            "the hypervisor does not count them, and strace does not see requests made through io_uring"
         )
-    # A script that starts the program may tell it otherwise.
+    # A script that starts the program may pass it other options.
     by = tuple(word for word in machine.command_line if os.path.isfile(word) and os.access(word, os.X_OK))
     key = (str(program), stamp.st_mtime_ns, stamp.st_size, by, spec.levels)
     if key not in _seen:
@@ -168,15 +170,15 @@ def _watch_flush_once(machine: Machine, disk: AttachedDisk) -> Verdict:
 
 
 def _watch_flush(machine: Machine, disk: AttachedDisk, pid: int) -> Verdict:
-    """Writes and flushes one block in the guest and observes whether the host is asked to flush."""
+    """Writes and flushes one block in the guest and observes whether the hypervisor asks the host to flush."""
     if shutil.which("strace") is None:
-        return _unknown_verdict(
-            "the hypervisor does not count what it passes on, and strace is not installed"
+        return _make_unknown_verdict(
+            "the hypervisor does not count the flushes that it passes on, and strace is not installed"
         )
     place, watched = machine.place, _find_io_processes(machine, disk, pid)
     if not watched:
-        return _unknown_verdict("UML's disk process was not found")
-    # UML itself, which serves hostfs, starts processes that only it may trace.
+        return _make_unknown_verdict("UML's disk process was not found")
+    # UML itself, which serves hostfs, starts processes that no one else may trace.
     following = [] if disk.spec.filesystem is Filesystem.HOSTFS else ["-f"]
     command = ["strace", *following, "-e", "trace=fsync,fdatasync,sync_file_range"]
     for process in watched:
@@ -184,15 +186,15 @@ def _watch_flush(machine: Machine, disk: AttachedDisk, pid: int) -> Verdict:
     trace = place.start_helper(command)
     said = ""
     try:
-        if not _await_strace(place, trace, watched):
-            return _unknown_verdict("strace may not watch the hypervisor here")
+        if not _wait_for_strace(place, trace, watched):
+            return _make_unknown_verdict("strace is not allowed to watch the hypervisor here")
         probe = f"{disk.directory}/.guestmark-flush"
         try:
             machine.agent.write_file(probe, b"x" * 4096, fsync=True)
             machine.agent.flush(probe)
             machine.agent.remove(probe)
         except AgentError as error:
-            return _unknown_verdict(f"no block could be flushed to find out: {error.message}")
+            return _make_unknown_verdict(f"no block could be flushed to observe it: {error.message}")
     finally:
         said = trace.end_by_signal(signal.SIGINT, _ATTACH_S)
     return _judge_trace(disk, said)
@@ -209,15 +211,15 @@ def _find_io_processes(machine: Machine, disk: AttachedDisk, pid: int) -> list[i
 
 
 def _is_served_by_child(disk: AttachedDisk) -> bool:
-    """Tells whether another process than the hypervisor's first does a disk's requests.
+    """Returns whether a process other than the hypervisor's first one makes the disk's requests.
 
-    User-Mode Linux's own is busy tracing others, and vhost-user is served by a daemon.
+    User-Mode Linux's main process is busy tracing others, and vhost-user disks are served by a daemon.
     """
     return disk.spec.bus in {Bus.UBD, Bus.VHOST_USER}
 
 
 def _judge_trace(disk: AttachedDisk, said: str) -> Verdict:
-    """Judges by strace's output."""
+    """Returns the verdict from strace's output."""
     who = "virtiofsd" if disk.server else "the hypervisor"
     if not any("sync(" in line or "sync_file_range(" in line for line in said.splitlines()):
         return Verdict(Reached.NO, f"{who} makes no fsync of them (watched with strace)", Durability.LOST)
@@ -225,7 +227,7 @@ def _judge_trace(disk: AttachedDisk, said: str) -> Verdict:
     return Verdict(Reached.YES, f"{who} makes {what} (seen with strace)", Durability.REACHED)
 
 
-def _await_strace(place: Place, trace: HelperProgram, watched: list[int]) -> bool:
+def _wait_for_strace(place: Place, trace: HelperProgram, watched: list[int]) -> bool:
     deadline = time.monotonic() + _ATTACH_S
     while time.monotonic() < deadline and trace.is_running():
         if not any(_is_untraced(place, process) for process in watched):
@@ -235,7 +237,7 @@ def _await_strace(place: Place, trace: HelperProgram, watched: list[int]) -> boo
 
 
 def _is_untraced(place: Place, pid: int) -> bool:
-    """Tells whether nobody traces the process; UML itself traces those that run the guest's programs."""
+    """Returns whether the process is untraced; UML itself traces those that run the guest's programs."""
     try:
         return "\nTracerPid:\t0\n" in place.read(f"/proc/{pid}/status")
     except OSError:
@@ -243,12 +245,12 @@ def _is_untraced(place: Place, pid: int) -> bool:
 
 
 _SECTOR = 512
-_USER_HZ = 100  # fixed by the kernel's interface
+_USER_HZ = 100  # fixed in the kernel's interface
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Totals since the machine's start; None where they are unknown. Guest counts are of its own disks."""
+    """Totals since the machine's start; None if unknown. The guest's counts cover its own disks only."""
 
     host_written: int | None = None
     host_writes: int | None = None
@@ -262,19 +264,19 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Differences of counters over a stretch of time, and where flushes went; None without a disk."""
+    """Differences of counters over a period, and the verdict on flushes; None without a disk."""
 
     counters: Counters
     allocated_bytes: int | None = None
     flushes: Flushes | None = None
 
     def add_facts(self, facts: Findings) -> None:
-        """Adds where flushes went, where that is known."""
+        """Adds the verdict on flushes, if there is one."""
         if self.flushes is not None:
             facts.add(self.flushes)
 
     def to_measurements(self, amount: int) -> list[Measurement]:
-        """Returns what is known as measurements; `amount` is the bytes of content that were moved."""
+        """Returns the known values as measurements; `amount` is the number of content bytes that were moved."""
         counted = self.counters
         megabytes = amount / 1e6
         values: list[tuple[Metric, float | None]] = [
@@ -311,10 +313,10 @@ class Below:
         return cls(machine, _read_counters(machine))
 
     def read_changes(self, *, flushed: bool | None = True) -> Changes:
-        """Returns what has changed since, once the image is flushed.
+        """Returns the changes since `read_before`; the image must have been flushed.
 
-        `flushed` says whether the workload asked for a flush by its own account, which is all there is on the host
-        itself; None if it gives no account.
+        `flushed` says whether the workload reports that it asked for a flush, which is the only source on the host
+        itself; None if it reports nothing.
         """
         now = _read_counters(self.machine)
         changed: dict[str, Any] = {}
@@ -344,9 +346,7 @@ def _divide_if_known(value: float | None, of: float) -> float | None:
 
 
 def _read_counters(machine: Machine) -> Counters:
-    if (
-        machine.vmm_pid is None
-    ):  # the host itself: what is below it is not ours to count, but for loop devices
+    if machine.vmm_pid is None:  # On the host itself nothing below is counted, except for loop devices.
         on_loop = any(disk.spec.loop for disk in machine.disks)
         written, flushed = _read_guest_counters(machine) if on_loop else (None, None)
         return Counters(guest_written=written, guest_flushes=flushed)
@@ -363,7 +363,7 @@ def _read_counters(machine: Machine) -> Counters:
         _read_qemu_counters(machine.query, names) if own else _read_process_counters(machine, machine.vmm_pid)
     )
     if any(disk.spec.bus is Bus.NVME for disk in machine.disks):
-        host["host_flushes"] = None  # QEMU's nvme device does not count them
+        host["host_flushes"] = None  # QEMU's nvme device does not count flushes
     return Counters(
         **host,
         guest_written=guest_written,
@@ -374,7 +374,7 @@ def _read_counters(machine: Machine) -> Counters:
 
 
 def _read_qemu_counters(query: Any, names: Collection[str]) -> dict[str, int | None]:
-    """Sums over the drives of these names what QEMU counted for the guest's requests."""
+    """Returns QEMU's counts of the guest's requests, summed over the drives with these names."""
     unsafe = set()
     for entry in query("query-block"):
         if entry.get("inserted", {}).get("cache", {}).get("no-flush"):
@@ -387,17 +387,17 @@ def _read_qemu_counters(query: Any, names: Collection[str]) -> dict[str, int | N
         total["host_written"] += stats["wr_bytes"]
         total["host_writes"] += stats["wr_operations"]
         total["host_read"] += stats["rd_bytes"]
-        # With cache.no-flush QEMU counts the guest's flushes, and drops them.
+        # With cache.no-flush QEMU counts the guest's flushes but drops them.
         if drive["device"] not in unsafe:
             total["host_flushes"] += stats["flush_operations"]
     return {**total}
 
 
 def _read_process_counters(machine: Machine, pid: int) -> dict[str, int | None]:
-    """Returns what the hypervisor's processes passed to the host's kernel.
+    """Returns the I/O that the hypervisor's processes passed to the host's kernel.
 
-    This includes a few kilobytes of console and channel. It is unknown for processes that use io_uring, whose requests
-    the kernel does not count as theirs.
+    This includes a few kilobytes for console and channel. It is unknown for processes that use io_uring, as the kernel
+    does not attribute such requests to them.
     """
     unknown: dict[str, int | None] = {"host_written": None, "host_writes": None, "host_read": None}
     if any(disk.spec.aio is Aio.IO_URING for disk in machine.disks):
@@ -420,7 +420,7 @@ def _read_process_counters(machine: Machine, pid: int) -> dict[str, int | None]:
 
 
 def _find_daemons(machine: Machine, pid: int) -> list[int]:
-    """Returns the processes beside the hypervisor that serve disks and directories; their work is part of the cost."""
+    """Returns the daemons that serve the machine's disks and directories; their work is part of the cost."""
     servers = [disk.server for disk in machine.disks if disk.server is not None]
     if any(disk.spec.bus is Bus.VHOST_USER for disk in machine.disks):
         for process in machine.place.list_descendants(pid):
@@ -439,7 +439,7 @@ def _read_cpu_time(machine: Machine, process: int) -> float:
 
 
 def _read_guest_counters(machine: Machine) -> tuple[int | None, int | None]:
-    """Returns bytes written to, and flush requests sent to, the guest's own disks, as its block layer counts them."""
+    """Returns bytes written and flush requests sent to the guest's own disks, by its block layer's counts."""
     written, flushed = 0, 0
     for disk in machine.disks:
         fields = read_block_columns(machine, disk)
@@ -451,7 +451,7 @@ def _read_guest_counters(machine: Machine) -> tuple[int | None, int | None]:
 
 
 def read_guest_cpu_s(machine: Machine) -> float | None:
-    """Returns seconds that the guest's processors were busy, interrupts included and steal not."""
+    """Returns the seconds that the guest's processors were busy, including interrupts but not steal."""
     try:
         first = machine.agent.read_file("/proc/stat", limit=1 << 20).partition(b"\n")[0].split()
     except CallError:

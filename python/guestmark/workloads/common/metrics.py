@@ -1,14 +1,14 @@
-"""Metrics of the disk workloads, and of what happened below them.
+"""Metrics of the disk workloads, and of the I/O on the layers below them.
 
-Rates are of content bytes, in bytes a second; shown in MB/s, which is 10^6.
+Rates are content bytes a second, shown in MB/s (10^6 bytes).
 """
 
 from guestmark.core.metric import Better, Metric
 
-HOST_WRITTEN = Metric("host_written_bytes", "B")  # that the hypervisor wrote to the images
+HOST_WRITTEN = Metric("host_written_bytes", "B")  # bytes that the hypervisor wrote to the images
 HOST_WRITES = Metric("host_writes", "1")  # the number of requests
-WRITES_PER_MB = Metric("host_writes_per_mb", "1/MB")  # of content, 10^6 bytes
-# Bytes written to the images for each of content.
+WRITES_PER_MB = Metric("host_writes_per_mb", "1/MB")  # for 10^6 bytes of content
+# Bytes written to the images for each byte of content.
 WRITE_AMPLIFICATION = Metric("write_amplification", "ratio")
 HOST_READ = Metric("host_read_bytes", "B")
 # Flush requests that the guest's kernel sent to the disk.
@@ -16,11 +16,11 @@ GUEST_FLUSHES = Metric("guest_flushes", "1")
 # Flushes that the hypervisor passed on to the host.
 HOST_FLUSHES = Metric("host_flushes", "1")
 FLUSHES_PER_MB = Metric("guest_flushes_per_mb", "1/MB")
-# Bytes of the target that are allocated on the host's disk afterwards.
+# Bytes that the target occupies on the host's disk afterwards.
 ALLOCATED = Metric("allocated_bytes", "B")
-# Busy time of all the guest's processors, kernel and interrupts included.
+# Busy time of all the guest's processors, including kernel and interrupts.
 GUEST_CPU = Metric("guest_cpu_s", "s")
-VMM_CPU = Metric("vmm_cpu_s", "s")  # of the hypervisor's process on the host
+VMM_CPU = Metric("vmm_cpu_s", "s")  # processor time of the hypervisor's process on the host
 
 BELOW: tuple[Metric, ...] = (
     HOST_WRITTEN,
@@ -37,13 +37,13 @@ BELOW: tuple[Metric, ...] = (
 )
 
 
-# Bytes of content, flushes included in the time.
+# Bytes of content a second, with flushes included in the time.
 THROUGHPUT = Metric("throughput", "B/s", Better.HIGHER)
 WALL = Metric("wall_s", "s")
 GUEST_WALL = Metric("guest_wall_s", "s")
-# The part of it in fsync and syncfs in the guest.
+# The part of the time spent in fsync and syncfs in the guest.
 GUEST_FLUSH = Metric("guest_flush_s", "s")
-# The part of it in fsync of the image on the host.
+# The part of the time spent in fsync of the image on the host.
 HOST_FLUSH = Metric("host_flush_s", "s")
 LAUNCH = Metric("launch_s", "s")
 THROUGHPUT_WITH_LAUNCH = Metric("throughput_with_launch", "B/s", Better.HIGHER)

@@ -1,4 +1,4 @@
-"""The parameters of workloads that move bytes: how much, of what, and how; the disks they move to are factors."""
+"""Parameters of workloads that move bytes: amount, content and method. The disks are given by factors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _check_depth(in_flight: int) -> int:
 
 
 class MovedBytes(Params, frozen=True, kw_only=True):
-    """Moves `amount` of `content` (`file`: the first bytes of a file of yours instead)."""
+    """The amount and content of the bytes; `file` stands for the first bytes of one of the user's files instead."""
 
     amount: Annotated[str, param("how much to move", "size", parse=_parse_whole_blocks, default="1500M")]
     content: Annotated[str, param("content of the bytes", accepts=Literal["zero", "one", "random"])] = (
@@ -57,20 +57,20 @@ class MovedBytes(Params, frozen=True, kw_only=True):
 
     @classmethod
     def make(cls, **given: Any) -> Self:
-        """Derives the disks and the source from what a plan gives."""
+        """Makes the parameters from a plan's values, and derives the disks and the source."""
         made = cls(**given)
-        return msgspec.structs.replace(made, disks=made.needed_disks(), source=made.described_source())
+        return msgspec.structs.replace(made, disks=made.list_needed_disks(), source=made.describe_source())
 
-    def needed_disks(self) -> list[dict[str, Any]]:
+    def list_needed_disks(self) -> list[dict[str, Any]]:
         """Returns the disks that the machine is given."""
         return [{"role": "target"}]
 
-    def described_source(self) -> Source | None:
+    def describe_source(self) -> Source | None:
         """Returns the source of the bytes, unless the machine makes them."""
         return None
 
     def to_stored(self) -> dict[str, Any]:
-        """Returns the parameters in the order in which ledgers have always had them: disks and source last."""
+        """Returns the parameters in the order that ledgers have always had: disks and source last."""
         plain = super().to_stored()
         for name in ("disks", "source"):
             if name in plain:
@@ -79,7 +79,7 @@ class MovedBytes(Params, frozen=True, kw_only=True):
 
     @property
     def amount_bytes(self) -> int:
-        """How many bytes are moved."""
+        """The number of bytes that are moved."""
         return parse_size(self.amount)
 
     @property
@@ -89,46 +89,46 @@ class MovedBytes(Params, frozen=True, kw_only=True):
 
 
 class ReadBytes(MovedBytes, frozen=True, kw_only=True):
-    """Bytes that exist beforehand: a disk that cannot be written is made with them."""
+    """Bytes that exist beforehand: a read-only disk is made with them."""
 
-    def needed_disks(self) -> list[dict[str, Any]]:
-        """Returns the target, and what it holds."""
+    def list_needed_disks(self) -> list[dict[str, Any]]:
+        """Returns the target disk, with the content that it holds."""
         return [{"role": "target", "content": self.content, "holds": self.amount}]
 
 
 class SourcedBytes(MovedBytes, frozen=True, kw_only=True):
-    """Bytes that come from outside the guest, and so may be those of a file."""
+    """Bytes that come from outside the guest, so that they may be those of a file."""
 
     file: Annotated[str | None, param("move the bytes of this file instead", "path", parse=_find_file)] = None
 
-    def described_source(self) -> Source | None:
-        """Returns the source also where no disk holds it."""
+    def describe_source(self) -> Source | None:
+        """Returns the source even if no disk holds it."""
         content = self.content if self.file is None else f"file:{self.file}"
         return Source(size=self.amount, content=content)
 
 
 class UploadedBytes(SourcedBytes, frozen=True, kw_only=True):
-    """Uploads as `full`, `channel` (discarded in the guest) or `disk` (made in the guest, nothing sent)."""
+    """An upload that is `full`, `channel` (discarded in the guest) or `disk` (made in the guest, nothing sent)."""
 
     variant: Annotated[
         str, param("the whole upload, or one half of it", accepts=Literal["full", "channel", "disk"])
     ] = "full"
 
-    def needed_disks(self) -> list[dict[str, Any]]:
+    def list_needed_disks(self) -> list[dict[str, Any]]:
         """Returns no disk for the channel alone."""
-        return [] if self.variant == "channel" else super().needed_disks()
+        return [] if self.variant == "channel" else super().list_needed_disks()
 
 
 class CopiedBytes(SourcedBytes, frozen=True, kw_only=True):
-    """Bytes that come from a second disk."""
+    """Bytes that are copied from a second disk."""
 
-    def needed_disks(self) -> list[dict[str, Any]]:
+    def list_needed_disks(self) -> list[dict[str, Any]]:
         """Returns the target and the source."""
-        return [*super().needed_disks(), msgspec.to_builtins(self.described_source())]
+        return [*super().list_needed_disks(), msgspec.to_builtins(self.describe_source())]
 
 
 class DirectBytes(CopiedBytes, frozen=True, kw_only=True):
-    """Copies with `in_flight` requests in flight at once."""
+    """Bytes that are copied with `in_flight` requests at once."""
 
-    # Plans of the first versions could not say, and had one.
+    # Plans of the first versions had no such parameter, and one request at a time.
     in_flight: Annotated[int, param("requests at once, 1 to 64", parse=_check_depth, default=4)] = 1

@@ -1,4 +1,4 @@
-"""The common part of disk workloads: mounting, syncing, timing that ends on the host's disk, and a second read."""
+"""The common part of disk workloads: mounting, syncing, timing to the host's disk, and reading back."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from guestmark.core.workload_kind import count_moved_bytes, workload_kind
 from guestmark.disks.attached import AttachedDisk
 from guestmark.disks.image import Image, make_images
 from guestmark.disks.packed import FILE
-from guestmark.disks.scratch import scratch_store
+from guestmark.disks.scratch import get_scratch_store
 from guestmark.platforms.base import Machine
 from guestmark.setting.disk import DiskSpec, Role
 from guestmark.setting.drive import BUS, UML_DISK, Bus
 from guestmark.setting.image import Format
-from guestmark.setting.location import LOCATION, SHARED_MEMORY, image_directory
+from guestmark.setting.location import LOCATION, SHARED_MEMORY, parse_image_directory
 from guestmark.workloads.base import Workload
 from guestmark.workloads.common import metrics
 from guestmark.workloads.common.factors import BLOCK_SIZE
@@ -40,22 +40,22 @@ from guestmark.workloads.common.program import warn_of_clocks
 
 M = TypeVar("M", bound=MovedBytes)
 _READ_S = 600.0
-READABLE = ("ext2", "ext3", "ext4")  # what debugfs reads
+READABLE = ("ext2", "ext3", "ext4")  # filesystems that debugfs reads
 
 
 def check_target(machine: Machine, disk: AttachedDisk, name: str, expected: Checksum) -> None:
-    """Unmounts the target, reads its file `name` again and compares; checks the image too.
+    """Unmounts the target, reads its file `name` back and compares it; also checks the image.
 
-    A raw image with an ext filesystem is read on the host with debugfs, past guest and hypervisor; others by the guest,
-    from the disk. Raises `WorkloadError` when a byte is wrong, `MachineError` when the image is damaged.
+    A raw image with an ext filesystem is read on the host with debugfs, which bypasses guest and hypervisor; others are
+    read by the guest, from the disk. Raises `WorkloadError` if a byte is wrong, `MachineError` if the image is damaged.
     """
     past_guest = bool(disk.device) and is_readable_on_host(disk.image)
     disk.umount(machine.agent, drop_caches=not past_guest)
     if not disk.device or disk.spec.is_directory:
         file = Path(disk.image.path if disk.spec.is_directory else disk.directory, name)
-        if file.is_symlink():  # a guest could have pointed it anywhere
+        if file.is_symlink():  # a guest could have made it point anywhere
             raise WorkloadError(f"the data did not arrive: {name} is a symbolic link")
-        found = scratch_store().start_agent().checksum(str(file), timeout_s=_READ_S)
+        found = get_scratch_store().start_agent().checksum(str(file), timeout_s=_READ_S)
         how = "on the host"
     elif past_guest:
         found = disk.image.read_past_guest(name)
@@ -71,7 +71,7 @@ def check_target(machine: Machine, disk: AttachedDisk, name: str, expected: Chec
 
 
 def compare_checksums(found: Checksum, expected: Checksum, how: str) -> None:
-    """Raises `WorkloadError` when they differ."""
+    """Raises `WorkloadError` if the checksums differ."""
     if found == expected:
         return
     if found.size != expected.size:
@@ -82,16 +82,16 @@ def compare_checksums(found: Checksum, expected: Checksum, how: str) -> None:
 
 
 def is_readable_on_host(image: Image) -> bool:
-    """Tells whether the host can read files of this image without the guest."""
+    """Returns whether the host can read files of this image without the guest."""
     return image.spec.format is Format.RAW and image.spec.filesystem in READABLE
 
 
 class Moving(Fact, kw_only=True):
-    """How the disk was prepared, and how the bytes were moved; each workload has some of these."""
+    """How the disk was prepared and the bytes were moved; each workload fills in some of the fields."""
 
     image_prepared_s: float | None = None
     image_from_template: bool | None = None
-    direct: bool | None = None  # past the guest's page cache
+    direct: bool | None = None  # bypassing the guest's page cache
     preallocated: bool | None = None  # the file that was written
     archive_bytes: int | None = None
     # The options with which the guest's kernel mounted it.
@@ -100,7 +100,7 @@ class Moving(Fact, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Seconds that were timed in the guest, flush included. `warning` is set when the clocks could not be joined."""
+    """Seconds measured in the guest, including the flush. `warning` is set if the clocks could not be aligned."""
 
     wall_s: float
     wall_error_s: float
@@ -121,9 +121,9 @@ class Timed:
 
 
 class MovingTrial(Workload[M]):
-    """Moves bytes, flushes them in the guest and on the host, and reads a second time what arrived.
+    """Moves bytes, flushes them in the guest and on the host, and reads back what arrived.
 
-    A subclass says how bytes are moved (`move_bytes`) and what must have arrived (`expected_checksum`).
+    A subclass defines how bytes are moved (`move_bytes`) and which must have arrived (`compute_expected_checksum`).
     """
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
@@ -131,36 +131,36 @@ class MovingTrial(Workload[M]):
         self.moving = self.facts.add(Moving())
         self.amount = self.params.amount_bytes
         self.block_size = cell.levels.get(BLOCK_SIZE)
-        self.location = image_directory(cell.levels.get(LOCATION) or SHARED_MEMORY)
+        self.location = parse_image_directory(cell.levels.get(LOCATION) or SHARED_MEMORY)
         self.over_vhost_user = Bus.VHOST_USER in (cell.levels.get(BUS), cell.levels.get(UML_DISK))
         self._stack = contextlib.ExitStack()
         self._mounted = False
 
-    # --- what a workload says about itself
+    # --- defined by each workload
 
     @abstractmethod
     def move_bytes(self, machine: Machine, path: str) -> Timed:
         """Moves the bytes into the file `path` and flushes it; timed by the agent."""
 
     @abstractmethod
-    def expected_checksum(self, machine: Machine) -> Checksum:
-        """Returns the checksum that reading `path` must give."""
+    def compute_expected_checksum(self, machine: Machine) -> Checksum:
+        """Returns the checksum that the target file must have."""
 
-    def get_ready(self, machine: Machine) -> None:
-        """Prepares more before the first measurement."""
+    def prepare_source(self, machine: Machine) -> None:
+        """Prepares the source before the first measurement; by default nothing."""
 
     # --- the contract of a workload
 
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
-        """Raises `UsageError` for sources that are too short."""
+        """Raises `UsageError` for source files that are missing or too short."""
         moving = [cell for cell in plan.cells if count_moved_bytes(cell) is not None]
-        if moving[0].workload.name == cells[0].workload.name:  # once for the plan is enough
+        if moving[0].workload.name == cells[0].workload.name:  # checked once for the whole plan
             check_sources(moving)
         return ()
 
     def prepare(self, machine: Machine) -> None:
-        """Mounts the target and makes everything ready. Raises `MachineError`, `WorkloadError`."""
+        """Mounts the target and prepares the source. Raises `MachineError`, `WorkloadError`."""
         disk = find_target(machine)
         self.moving.image_prepared_s = disk.image.prepared_s
         self.moving.image_from_template = disk.image.from_template
@@ -168,7 +168,7 @@ class MovingTrial(Workload[M]):
             self._mount_disk(machine, disk)
             if not disk.spec.is_packed:
                 self._check_room(machine.agent, disk)
-            self.get_ready(machine)
+            self.prepare_source(machine)
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Moves the bytes once, and checks them. Raises `WorkloadError` when a byte is wrong."""
@@ -181,11 +181,11 @@ class MovingTrial(Workload[M]):
             sync_everything(machine.agent)
             below = Below.read_before(machine)
             timed = self.move_bytes(machine, path)
-            # The guest has flushed by now; the image may still be in the host's cache, and is not safe before this.
+            # The guest has flushed by now, but the image may still be in the host's cache; it is safe only after this.
             host_flush_s = disk.image.flush()
             changes = below.read_changes()
             self._note_clocks(timed)
-            expected = self.expected_checksum(machine)
+            expected = self.compute_expected_checksum(machine)
             self._mounted = False  # the check unmounts first
             check_target(machine, disk, FILE, expected)
         wall_s = timed.wall_s + host_flush_s
@@ -200,7 +200,7 @@ class MovingTrial(Workload[M]):
         return [*to_measurements(values), *changes.to_measurements(self.amount)]
 
     def cleanup(self, machine: Machine) -> None:
-        """Unmounts, and removes what was made on the host."""
+        """Unmounts the target, and removes files made on the host."""
         try:
             if self._mounted:
                 self._mounted = False
@@ -211,7 +211,7 @@ class MovingTrial(Workload[M]):
     # --- for subclasses
 
     def find_source(self) -> Image:
-        """Returns a file on the host with the content that is moved; a run makes it only once."""
+        """Returns a file on the host with the content to move; a run makes it only once."""
         spec = DiskSpec.from_levels(
             Role.SOURCE, self.amount, content=self.params.source_content, location=self.location
         )
@@ -241,17 +241,17 @@ class MovingTrial(Workload[M]):
 
 
 def to_measurements(values: list[tuple[Metric, float]]) -> list[Measurement]:
-    """Makes one measurement of each value."""
+    """Returns one measurement for each value."""
     return [Measurement(metric, value, (value,)) for metric, value in values]
 
 
 def find_target(machine: Machine) -> AttachedDisk:
-    """Returns the disk that is written. Raises `WorkloadError` when the machine has none."""
+    """Returns the disk that is written. Raises `WorkloadError` if the machine has none."""
     return _find_disk(machine, Role.TARGET)
 
 
 def find_source(machine: Machine) -> AttachedDisk:
-    """Returns the disk that is read. Raises `WorkloadError` when the machine has none."""
+    """Returns the disk that is read. Raises `WorkloadError` if the machine has none."""
     return _find_disk(machine, Role.SOURCE)
 
 
@@ -263,14 +263,14 @@ def _find_disk(machine: Machine, role: Role) -> AttachedDisk:
 
 
 def sync_everything(agent: Agent) -> None:
-    """Syncs guest and host, so that nothing is left to be written when the timing begins."""
+    """Syncs guest and host, so that nothing remains to be written when the timing begins."""
     agent.sync()
     os.sync()
 
 
 @contextlib.contextmanager
 def explain_refusals(disk: AttachedDisk) -> Iterator[None]:
-    """Makes a failed system call in the guest a `WorkloadError` that says what to do."""
+    """Turns failed system calls in the guest into a `WorkloadError` that says what to do."""
     try:
         yield
     except CallError as error:
@@ -283,7 +283,7 @@ def explain_refusals(disk: AttachedDisk) -> Iterator[None]:
                 "(--set location=DIRECTORY)"
             )
         elif error.errno == errno.EIO:
-            hint = "the disk below failed; the console and the host's log say why"
+            hint = "the underlying disk failed; the console and the host's log say why"
         raise WorkloadError(error.message, hint=hint, cause=error.cause) from error
 
 

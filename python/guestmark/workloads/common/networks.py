@@ -13,7 +13,7 @@ _HINT = "add one: --set network=tap for guests, --set network=veth for others"
 
 
 def require_network(cells: Iterable[Cell]) -> None:
-    """Raises `UsageError` for the first cell whose machine is asked to have no network."""
+    """Raises `UsageError` for the first cell whose machine has no network."""
     for cell in cells:
         if cell.levels.get(NETWORK) in {None, Network.NONE}:
             raise UsageError(

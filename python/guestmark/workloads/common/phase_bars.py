@@ -1,4 +1,4 @@
-"""Bars that show, for each cell, the phases that its time consists of."""
+"""Bars that show for each cell how its time divides into phases."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,7 +11,7 @@ from guestmark.stats.analysis import CellResult, WorkloadResult
 
 
 def average_phase_seconds(result: CellResult, phases: Sequence[Metric]) -> list[float]:
-    """Returns the mean seconds of each phase in a cell; 0 for those it does not have, or for all."""
+    """Returns the mean seconds of each phase in a cell; 0 for a phase that it lacks."""
     return [result.summary[metric.name].mean if metric.name in result.summary else 0.0 for metric in phases]
 
 
@@ -26,9 +26,9 @@ def draw_phase_bars(
     summary: Callable[[str], str],
     shares: bool = False,
 ) -> Chart:
-    """Draws bars of these cells and their phases' seconds; `summary` turns all sums into one sentence.
+    """Draws a bar for each cell from the seconds of its phases; `summary` makes one sentence from all sums.
 
-    `shares` makes all bars equally long, for cells whose sums are decades apart.
+    `shares` makes all bars equally long, for cells whose sums differ by orders of magnitude.
     """
     sums = [sum(parts) for _, parts in lengths]
     unit = figures.choose_table_unit("s", sums)

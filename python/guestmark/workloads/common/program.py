@@ -1,4 +1,4 @@
-"""A measured program: the same file on every platform, and a description of how it ended."""
+"""The measured program: finds the same file on every platform, and judges how it ended."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from guestmark.foreign.packages import find_owner, find_package
 OUTPUT_LIMIT = 8 * 1024 * 1024
 # Characters of output that a reason may quote.
 _TAIL = 400
-# Bytes of a program from which on SHA-256 is not computed for every trial.
+# Size in bytes from which a program's SHA-256 is no longer computed in every trial.
 _LARGE = 1 << 20
 _DIGEST_S = 120.0
 # Tolerated difference between durations on the host's and the guest's clock.
 RELATIVE_TOLERANCE = 0.01
 ABSOLUTE_TOLERANCE_S = 0.005
-# SHA-256 by XXH3, for files of which a machine has reported both.
+# SHA-256 by XXH3 of files for which a machine has reported both.
 _known: dict[str, str] = {}
 
 
@@ -48,7 +48,7 @@ class FoundProgram:
     build: Build | None = None
 
     def add_facts(self, findings: Findings, name: str = "") -> None:
-        """Adds what is known of it; `name` tells several programs of one trial apart."""
+        """Adds the program's path and digests; `name` distinguishes several programs of one trial."""
         findings.add(self.program, name)
         if self.build is not None:
             findings.add(self.build, name)
@@ -56,7 +56,7 @@ class FoundProgram:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """The name of a command somewhere, and where it is looked for."""
+    """The name of a command, and the directories in which it is searched for."""
 
     name: str
     path: str | None
@@ -68,18 +68,17 @@ def find_same(
 ) -> FoundProgram:
     """Finds a command on the machine and compares its SHA-256 with the host's.
 
-    For a large program that takes an emulated machine seconds. There a machine tells SHA-256 and XXH3 (128 bits) once,
-    and the later ones are compared by XXH3; `xxh3` of the program says so.
+    SHA-256 of a large program takes an emulated machine seconds. There the first machine reports both SHA-256 and XXH3
+    (128 bits), and later ones are compared by XXH3, which the result's `xxh3` shows. `here` is the command's name on
+    this host, if that differs.
 
-    `here` is what it is called on this host, where that differs.
-
-    Raises `CommandError` when it is not there, `AttestationError` when it is another file than on the host although the
-    machine has the host's files.
+    Raises `CommandError` if there is no such command, `AttestationError` if a machine with the host's files has another
+    file than the host.
     """
     found = agent.which(name, path=path, cwd=cwd)
     here = here or Lookup(name, path, cwd)
     host = _find_on_host(here.name, os.defpath if here.path is None else here.path, here.cwd)
-    digest, xxh3 = _digest_there(agent, found, host)
+    digest, xxh3 = _compute_remote_digests(agent, found, host)
     program = Program(
         path=found, sha256=digest, host_path=host.path, host_sha256=host.sha256, xxh3=xxh3 or None
     )
@@ -97,7 +96,7 @@ def find_same(
 
 @dataclass(frozen=True, slots=True)
 class _ProgramOnHost:
-    """A command on this host; the digest is empty if it is missing or not readable."""
+    """A command on this host; the digest is empty if the file is missing or not readable."""
 
     path: str = ""
     sha256: str = ""
@@ -108,7 +107,7 @@ def _find_on_host(name: str, path: str, cwd: str) -> _ProgramOnHost:
     if "/" in name:
         found: str | None = os.path.join(cwd, name)
     else:
-        # Entries that are relative or empty mean the working directory, which here is the caller's.
+        # Relative or empty entries refer to the working directory, which here is the caller's.
         folders = [os.path.join(cwd, part) for part in path.split(os.pathsep)]
         found = shutil.which(name, path=os.pathsep.join(folders))
     if found is None:
@@ -119,8 +118,8 @@ def _find_on_host(name: str, path: str, cwd: str) -> _ProgramOnHost:
         return _ProgramOnHost(found)
 
 
-def _digest_there(agent: Agent, found: str, host: _ProgramOnHost) -> tuple[str, str]:
-    """Returns the SHA-256 of a file on the machine, and its XXH3 when the host's file is large."""
+def _compute_remote_digests(agent: Agent, found: str, host: _ProgramOnHost) -> tuple[str, str]:
+    """Returns the SHA-256 of a file on the machine, and its XXH3 if the host's file is large."""
     if host.size < _LARGE or not agent.in_machine:
         return agent.sha256(found).sha256, ""
     xxh3 = agent.checksum(found, timeout_s=_DIGEST_S).xxh3
@@ -139,8 +138,8 @@ def judge_exit(
 ) -> None:
     """Judges how a program ended.
 
-    Adds to the warnings, and raises `WorkloadError` with a one-line reason for a failure. `statuses` are the exit
-    statuses of success.
+    Appends to `warnings`. Raises `WorkloadError` with a one-line reason for a failure. `statuses` are the exit statuses
+    that mean success.
     """
     for name, discarded in (("stdout", result.stdout_discarded), ("stderr", result.stderr_discarded)):
         if discarded:
@@ -150,19 +149,23 @@ def judge_exit(
     if result.leftovers:
         warnings.append("the command left processes behind, which were killed")
 
-    def failed(cause: Cause, text: str) -> WorkloadError:
+    def make_exit_error(cause: Cause, text: str) -> WorkloadError:
         return WorkloadError(text + quote_end(result), cause=cause)
 
     if result.timed_out:
-        raise failed(Cause.TIME_LIMIT, f"the command {Cause.TIME_LIMIT.words} {format_duration(limit_s)}")
+        raise make_exit_error(
+            Cause.TIME_LIMIT, f"the command {Cause.TIME_LIMIT.words} {format_duration(limit_s)}"
+        )
     if result.signal is not None:
-        raise failed(Cause.OUT_OF_MEMORY if result.oom_killed else Cause.SIGNAL, _describe_killing(result))
+        raise make_exit_error(
+            Cause.OUT_OF_MEMORY if result.oom_killed else Cause.SIGNAL, _describe_killing(result)
+        )
     if result.oom_killed:
-        raise failed(Cause.OUT_OF_MEMORY, f"{Cause.OUT_OF_MEMORY.words} and a process was killed")
+        raise make_exit_error(Cause.OUT_OF_MEMORY, f"{Cause.OUT_OF_MEMORY.words} and a process was killed")
     if result.status not in statuses:
         text = f"the command {Cause.STATUS.words} {result.status}"
         if not ignore_failure:
-            raise failed(Cause.STATUS, text)
+            raise make_exit_error(Cause.STATUS, text)
         warnings.append(text)
 
 
@@ -181,7 +184,7 @@ def quote_output(output: str) -> str:
 
 
 def compute_sha256(path: str) -> str:
-    """Returns the SHA-256 of a file of this host, recomputed only when it has changed. Raises `OSError`."""
+    """Returns the SHA-256 of a file on this host, recomputed only if it has changed. Raises `OSError`."""
     status = os.stat(path)
     return _compute_digest(path, status.st_mtime_ns, status.st_size, status.st_ino)
 
@@ -204,7 +207,7 @@ def _describe_killing(result: ExecResult) -> str:
 
 
 def describe_builds(cell: Cell, name: str, host_path: str) -> Build | None:
-    """Describes the builds of a program on the cell's machine and on this host; None if both are the same."""
+    """Returns the builds of a program on the cell's machine and on this host; None if they are the same."""
     architecture = cell.platform.foreign_architecture
     if architecture is None:
         return None
@@ -212,7 +215,7 @@ def describe_builds(cell: Cell, name: str, host_path: str) -> Build | None:
     if here is None:
         return Build(architecture=architecture.name, said=_describe_build(architecture, name, "", ""))
     root = roots.find_root(architecture, find_packages(cell)) if architecture.root else None
-    # The package has the same name there, as one release of the distribution serves all architectures.
+    # The package has the same name there, as all architectures share one release of the distribution.
     there = root.packages.get(here.name) if root else None
     if there is None:
         said = _describe_build(architecture, name, "", here.version)
@@ -230,14 +233,14 @@ def describe_builds(cell: Cell, name: str, host_path: str) -> Build | None:
 def _describe_build(architecture: Architecture, name: str, version: str, host_version: str) -> str:
     if not version:
         return f"another build: {name}, {architecture.name}"
-    # Debian numbers rebuilds of one source `+b1`, `+b2`, for each architecture apart.
+    # Debian numbers rebuilds of one source `+b1`, `+b2`, separately for each architecture.
     if version.partition("+b")[0] == host_version.partition("+b")[0]:
         return f"another build: {name} {version}, {architecture.name}"
     return f"another version: {name} {version}, {architecture.name} (this host: {host_version or 'not a package'})"
 
 
 def warn_of_clocks(wall_s: float, guest_wall_s: float, error_s: float = 0.0) -> str:
-    """Warns when the clocks differ by more than 1 %, 5 ms and `error_s` together; else empty.
+    """Returns a warning if the clocks differ by more than the sum of 1 %, 5 ms and `error_s`; else empty.
 
     `error_s` is the known uncertainty of the host's figure. The host's clock is the authority.
     """
@@ -252,7 +255,7 @@ _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  
 
 
 def check_command(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, typed: bool) -> None:
-    """Raises `UsageError` when the host has no such program, where `execvp` would look from within `cwd`.
+    """Raises `UsageError` if `execvp`, called in `cwd`, would find no such program on the host.
 
     `typed` says that the command was given on the command line rather than in a plan; the hint is written that way.
     """
@@ -262,7 +265,7 @@ def check_command(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, type
     reasons = {file: _explain_unrunnable(file) for file in files}
     if None in reasons.values():
         return
-    # As execvp has it: a file that is there but may not be executed says more than the directories without one.
+    # Like execvp: a file that exists but is not executable is a better reason than directories without one.
     for file, told in reasons.items():
         if told and told[0]:
             shown = name if "/" in name else os.path.normpath(file)
@@ -286,7 +289,7 @@ def _list_candidates(name: str, path: str) -> list[str]:
 
 
 def _explain_unrunnable(file: str) -> tuple[str, str] | None:
-    """Returns why a file cannot be run, and what to do about it; None if it can.
+    """Returns why a file cannot be run, and a remedy; None if it can.
 
     The reason is empty if there is no such file.
     """
@@ -326,7 +329,7 @@ def _suggest_quoting(words: Sequence[str], typed: bool) -> str:
 
 
 def _suggest_program(name: str, path: str, cwd: str) -> str:
-    """Suggests what to do about a program that is nowhere."""
+    """Returns a hint for a program that was not found."""
     if "/" in name:
         return f"there is no such file (seen from {cwd})"
     if _explain_unrunnable(os.path.join(cwd, name)) is None:
@@ -345,8 +348,8 @@ def _list_programs(path: str, cwd: str) -> Iterable[str]:
             continue
 
 
-def packages_of_program(name: str) -> tuple[str, ...]:
-    """Returns the packages that installed this host's program of that name, and what it is a link to."""
+def find_program_packages(name: str) -> tuple[str, ...]:
+    """Returns the packages that installed this host's program of that name, and the target if it is a link."""
     found = shutil.which(os.path.expanduser(name))
     if found is None:
         return ()

@@ -1,4 +1,4 @@
-"""The workload `density`: what one more machine takes of memory, idle processors, and the others' speed."""
+"""The workload `density`: what one more machine costs in memory, idle processor time, and the others' speed."""
 
 from __future__ import annotations
 
@@ -24,23 +24,25 @@ MEMORY = Metric("memory_per_machine_bytes", "B")
 PSS = Metric("pss_per_machine_bytes", "B")
 # RSS of the processes: shared pages are counted in each.
 RSS = Metric("rss_per_machine_bytes", "B")
-AVAILABLE = Metric("available_per_machine_bytes", "B")  # that the host's MemAvailable has lost
+AVAILABLE = Metric("available_per_machine_bytes", "B")  # decrease of the host's MemAvailable
 IDLE = Metric("idle_cpu", "ratio")  # of one processor, for each idle machine
-WAKEUPS = Metric("wakeups/s", "1/s")  # of its threads, for each idle machine
-STARTS = Metric("starts/s", "1/s", Better.HIGHER)  # one after the other, after the first
-# Start of the last machine until its first answer.
+WAKEUPS = Metric("wakeups/s", "1/s")  # wake-ups of its threads, for each idle machine
+STARTS = Metric(
+    "starts/s", "1/s", Better.HIGHER
+)  # of machines started one after the other, without the first
+# From the start of the last machine to its first answer.
 LAST_START = Metric("last_start_s", "s")
 # Runs of the program in each machine while all machines run it.
 EACH = Metric("runs/s_each", "1/s", Better.HIGHER)
 SOLO = Metric("runs/s_solo", "1/s", Better.HIGHER)  # in the first machine alone
-KEPT = Metric("kept", "ratio", Better.HIGHER)  # EACH over SOLO
+KEPT = Metric("kept", "ratio", Better.HIGHER)  # EACH divided by SOLO
 ALL = (MEMORY, PSS, RSS, AVAILABLE, IDLE, WAKEUPS, STARTS, LAST_START, EACH, SOLO, KEPT)
 _COUNT = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done"
 _MOST = 1000
 
 
 class DensityParams(Params, frozen=True, kw_only=True):
-    """Runs `command` again and again in every machine for `time`; each has touched `touch` bytes of memory before.
+    """`command` runs again and again in every machine for `time`; before, each machine touches `touch` bytes.
 
     Idle machines are watched for `idle`.
     """
@@ -80,7 +82,7 @@ class DensityParams(Params, frozen=True, kw_only=True):
 
 
 class HeldMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes that a fleet holds; `groups` is None if its machines have no control groups for memory."""
+    """Memory that a fleet holds, in bytes; `groups` is None if its machines have no memory control groups."""
 
     machines: int
     groups: int | None
@@ -95,7 +97,7 @@ class Fleet(Fact, kw_only=True):
     held: list[HeldMemory] = msgspec.field(name="fleet_memory")
     starts_s: list[float] = msgspec.field(name="fleet_starts_s")
     solo: float = msgspec.field(name="fleet_solo_rate")  # runs a second
-    # By their number on the way there: runs a second of all together.
+    # Runs a second of all machines together, by the number of machines up to the whole fleet.
     grown: list[tuple[int, float]] = msgspec.field(name="fleet_grown", default_factory=list)
     rates: list[float] = msgspec.field(name="fleet_rates")  # of each machine while all run
 
@@ -115,7 +117,7 @@ GUESTS = Setting(
 
 
 class DensityWorkload(Workload[DensityParams]):
-    """A fleet of machines on this host."""
+    """Runs a fleet of machines on this host."""
 
     name = "density"
     help = "what one more machine costs a host that holds several: memory, idle time, starts, speed of the others"
@@ -125,12 +127,12 @@ class DensityWorkload(Workload[DensityParams]):
 
     @classmethod
     def describe_params(cls, params: DensityParams) -> str:
-        """Names the program that all run."""
+        """Names the command that all machines run."""
         return f"density with {shlex.join(params.command)}"[:80]
 
     @classmethod
     def takes_factor(cls, factor: str, platform: PlatformSpec) -> bool:
-        """Takes a number of machines where they are on this host."""
+        """Takes a number of machines on platforms of this host."""
         return factor != GUESTS.name or platform.starts_are_seen
 
     @classmethod
@@ -140,26 +142,26 @@ class DensityWorkload(Workload[DensityParams]):
 
     @classmethod
     def user_command(cls, params: DensityParams) -> Sequence[str]:
-        """Returns the program that all run."""
+        """Returns the command that all machines run."""
         return params.command
 
     @classmethod
     def find_packages(cls, params: DensityParams) -> tuple[str, ...]:
-        """Returns the packages with the program that all run."""
-        from guestmark.workloads.common.program import packages_of_program
+        """Returns the packages that contain the command's program."""
+        from guestmark.workloads.common.program import find_program_packages
 
-        return packages_of_program(params.command[0])
+        return find_program_packages(params.command[0])
 
     @classmethod
     def trial_class(cls) -> type[Workload[DensityParams]]:
-        """Returns the class of its trials, whose imports cost time."""
+        """Imports and returns the class of its trials; done late because its imports are slow."""
         from guestmark.workloads.density.trial import DensityTrial
 
         return DensityTrial
 
     @classmethod
     def report_sections(cls) -> tuple[Sections, ...]:
-        """Adds the law that the speed follows, and what a machine takes."""
+        """Adds the memory of a machine, and the law that the throughput follows."""
         from guestmark.workloads.density.sections import render_density
 
         return (render_density,)

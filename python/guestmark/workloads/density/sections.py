@@ -1,4 +1,4 @@
-"""The report's part on fleets: what one more machine takes, by every way to count it, and how speed holds up."""
+"""The report's part on fleets: the cost of one more machine, counted in several ways, and how throughput scales."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from guestmark.stats.scalability import Fit, fit_with_intervals
 from guestmark.workloads import density
 from guestmark.workloads.density import GUESTS, Fleet
 
-# A law that is off by more than this anywhere does not describe the points.
+# A law with a larger error than this at any point does not describe the points.
 _MISFIT = 0.1
 _COUNTED = (density.MEMORY, density.PSS, density.RSS, density.AVAILABLE)
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 640, 260, 60, 40
@@ -31,7 +31,7 @@ _COLOURS = ("#4269d0", "#ff725c", "#3ca951", "#a463f2", "#9c6b4e", "#6cc5b0", "#
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """The cells of one platform that differ only in the number of machines, and the law of their throughput."""
+    """Cells of one platform that differ only in the number of machines, with the law of their throughput."""
 
     name: str
     results: tuple[CellResult, ...]
@@ -39,11 +39,11 @@ class _Group:
 
     @property
     def largest_fleet(self) -> CellResult:
-        """The result with the most machines, as its slope has the longest base."""
+        """The result with the most machines, whose slope is the most precise."""
         return self.results[-1]
 
-    def measured_throughput(self) -> list[tuple[float, float]]:
-        """Returns numbers of machines with the median throughput of all of them."""
+    def list_measured_throughput(self) -> list[tuple[float, float]]:
+        """Returns pairs of a number of machines and their median throughput together."""
         found: dict[float, list[float]] = {}
         for number, rate in itertools.chain.from_iterable(list_throughput_points(self.results)):
             found.setdefault(number, []).append(rate)
@@ -51,7 +51,7 @@ class _Group:
 
 
 def render_density(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
-    """Renders memory per machine, throughput with its law and picture, and sentences; nothing without fleets."""
+    """Renders memory per machine, throughput with its law and chart, and sentences; nothing without fleets."""
     groups = list(_group_results(workload))
     if not groups:
         return []
@@ -66,7 +66,7 @@ def render_density(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 
 
 def list_throughput_points(results: Sequence[CellResult]) -> list[list[tuple[float, float]]]:
-    """Returns, for each block, the throughput of all machines by their number: one alone, and every fleet."""
+    """Returns for each block pairs of a number of machines and their throughput: one alone, and every fleet."""
     blocks: dict[int, list[tuple[float, float]]] = {}
     for result in results:
         for trial in result.trials:
@@ -86,7 +86,7 @@ def _group_results(workload: WorkloadResult) -> Iterator[_Group]:
                 (name, level) for name, level in result.cell.factors.items() if name != GUESTS.name
             )
             alike.setdefault((str(result.cell.platform), others), []).append(result)
-    # Only factors that tell groups apart belong into their names.
+    # Names contain only factors that distinguish groups.
     varying = set()
     for name, level in itertools.chain.from_iterable(others for _, others in alike):
         if any((name, level) not in others for _, others in alike):
@@ -99,7 +99,7 @@ def _group_results(workload: WorkloadResult) -> Iterator[_Group]:
 
 
 def _has_levels(name: str, alike: Mapping[tuple[str, tuple[tuple[str, str], ...]], object]) -> bool:
-    """Tells whether some platform has several levels of the factor; otherwise naming it adds nothing."""
+    """Returns whether any platform has several levels of the factor; otherwise naming it adds nothing."""
     levels: dict[str, set[str]] = {}
     for platform, others in alike:
         levels.setdefault(platform, set()).update(level for known, level in others if known == name)
@@ -151,7 +151,7 @@ def _describe_declared_memory(group: _Group) -> str:
     cell = group.largest_fleet.cell
     if not cell.platform.takes_factor("memory"):
         return cell.factors.get("memory", "–")
-    # Guests and sandboxes have this much where a cell says nothing.
+    # The default of guests and sandboxes.
     return cell.factors.get("memory") or "1G"
 
 
@@ -183,7 +183,7 @@ def _render_number(result: CellResult, metric: Metric, times: float) -> Cell:
 
 
 def _build_throughput_table(groups: Sequence[_Group]) -> Table:
-    numbers = sorted({number for group in groups for number, _ in group.measured_throughput()})
+    numbers = sorted({number for group in groups for number, _ in group.list_measured_throughput()})
     columns = [
         *(Column(f"{number:.0f} (fit)", (Align.POINT, Align.RIGHT)) for number in numbers),
         Column("contention", (Align.POINT, Align.LEFT)),
@@ -193,7 +193,7 @@ def _build_throughput_table(groups: Sequence[_Group]) -> Table:
     rows = []
     for group in groups:
         assert group.fit is not None
-        law, measured = group.fit.law, dict(group.measured_throughput())
+        law, measured = group.fit.law, dict(group.list_measured_throughput())
         cells = []
         for number in numbers:
             if number in measured:
@@ -208,7 +208,7 @@ def _build_throughput_table(groups: Sequence[_Group]) -> Table:
         ]
         rows.append(Row(RowName((group.name,), id=group.largest_fleet.cell.id), tuple(cells)))
     return Table(
-        "Runs a second of all machines together by their number, and the law that fits them",
+        "Runs a second of all machines together, by their number, and the law fitted to them",
         ("",),
         tuple(columns),
         tuple(rows),
@@ -247,53 +247,54 @@ def _build_chart(groups: Sequence[_Group]) -> Chart:
 
 def _draw_chart(groups: Sequence[_Group]) -> str:
     """Draws the number of machines against throughput, in multiples of one machine's."""
-    most = max(number for group in groups for number, _ in group.measured_throughput())
+    most = max(number for group in groups for number, _ in group.list_measured_throughput())
     lines = [(group, group.fit.law) for group in groups if group.fit is not None]
     highest = 1.0
     for group, law in lines:
-        rates = [rate for _, rate in group.measured_throughput()]
+        rates = [rate for _, rate in group.list_measured_throughput()]
         rates += [law.predict_throughput(1.0), law.predict_throughput(most)]
         highest = max(highest, *(rate / law.rate for rate in rates))
     tallest = highest * 1.1
-    # The names of the groups stand to the right of the picture.
+    # The names of the groups are to the right of the chart.
     right = _WIDTH - 150
 
-    def x(number: float) -> float:
+    def place_x(number: float) -> float:
         return _LEFT + (number - 1) / (most - 1) * (right - _LEFT)
 
-    def y(share: float) -> float:
+    def place_y(share: float) -> float:
         return _HEIGHT - _BOTTOM - share / tallest * (_HEIGHT - _BOTTOM - 10)
 
     step = max(1, math.ceil(most / 8))
     parts = [
-        f'<line x1="{_LEFT}" y1="{y(0):.1f}" x2="{right}" y2="{y(0):.1f}" stroke="currentColor"/>',
-        f'<line x1="{_LEFT}" y1="{y(0):.1f}" x2="{_LEFT}" y2="{y(tallest):.1f}" stroke="currentColor"/>',
+        f'<line x1="{_LEFT}" y1="{place_y(0):.1f}" x2="{right}" y2="{place_y(0):.1f}" stroke="currentColor"/>',
+        f'<line x1="{_LEFT}" y1="{place_y(0):.1f}" x2="{_LEFT}" y2="{place_y(tallest):.1f}" stroke="currentColor"/>',
         f'<text x="{(_LEFT + right) / 2}" y="{_HEIGHT - 4}" text-anchor="middle" fill="currentColor">machines</text>',
-        f'<text x="14" y="{y(tallest / 2):.0f}" text-anchor="middle" fill="currentColor" '
-        f'transform="rotate(-90 14 {y(tallest / 2):.0f})">times one alone</text>',
+        f'<text x="14" y="{place_y(tallest / 2):.0f}" text-anchor="middle" fill="currentColor" '
+        f'transform="rotate(-90 14 {place_y(tallest / 2):.0f})">times one alone</text>',
     ]
-    # One alone is what all others are compared with, so it has a number whatever the step is.
+    # One machine is the reference, so the axis names it whatever the step is.
     for number in sorted({1, *range(step, math.floor(most) + 1, step)}):
         parts.append(
-            f'<text x="{x(number):.1f}" y="{y(0) + 16:.1f}" text-anchor="middle" fill="currentColor">{number}</text>'
+            f'<text x="{place_x(number):.1f}" y="{place_y(0) + 16:.1f}" text-anchor="middle" '
+            f'fill="currentColor">{number}</text>'
         )
     for tick in range(math.floor(tallest) + 1):
         parts.append(
-            f'<text x="{_LEFT - 6}" y="{y(tick) + 4:.1f}" text-anchor="end" fill="currentColor">{tick}</text>'
+            f'<text x="{_LEFT - 6}" y="{place_y(tick) + 4:.1f}" text-anchor="end" fill="currentColor">{tick}</text>'
         )
     for position, (group, law) in enumerate(lines):
         colour = _COLOURS[position % len(_COLOURS)]
         path = " ".join(
-            f"{x(n):.1f},{y(law.predict_throughput(n) / law.rate):.1f}"
+            f"{place_x(n):.1f},{place_y(law.predict_throughput(n) / law.rate):.1f}"
             for n in (1 + (most - 1) * at / 60 for at in range(61))
         )
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
         parts += [
-            f'<circle cx="{x(number):.1f}" cy="{y(rate / law.rate):.1f}" r="3.5" fill="{colour}"/>'
-            for number, rate in group.measured_throughput()
+            f'<circle cx="{place_x(number):.1f}" cy="{place_y(rate / law.rate):.1f}" r="3.5" fill="{colour}"/>'
+            for number, rate in group.list_measured_throughput()
         ]
         row = 20 + 16 * position
-        # Words have the page's own colour, which may be light on dark.
+        # Text has the page's own colour, which may be light on dark.
         parts.append(
             f'<circle cx="{right + 16}" cy="{row - 4}" r="3.5" fill="{colour}"/>'
             f'<text x="{right + 24}" y="{row}" fill="currentColor">{html.escape(group.name[:20])}</text>'
@@ -314,7 +315,7 @@ def _describe_groups(groups: Sequence[_Group]) -> Iterator[Inline]:
 
 def _describe_memory(group: _Group) -> str:
     sizes = {metric: group.largest_fleet.summary.get(metric.name) for metric in _COUNTED}
-    # What is known to less than its own size says nothing: MemAvailable's slope on a busy host.
+    # A slope whose error exceeds it says nothing, such as that of MemAvailable on a busy host.
     known = []
     for summary in sizes.values():
         if summary is None:
@@ -346,7 +347,7 @@ def _describe_speed(group: _Group) -> str:
 
 
 def _describe_peak(found: Fit, most: int) -> str:
-    """Says where the throughput of all together peaks, as far as that was tried: no law holds beyond its points."""
+    """Returns where the total throughput peaks within the measured range: no law holds beyond its points."""
     law = found.law
     if law.knee > most:
         share = law.predict_throughput(most) / law.rate

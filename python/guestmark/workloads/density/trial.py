@@ -1,4 +1,4 @@
-"""The workload `density`: one machine alone, then more and more of them, all on this host at once."""
+"""The workload `density`: measures one machine alone, then more and more at once, all on this host."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from guestmark.stats.scalability import least_squares_slope
 from guestmark.workloads import density
 from guestmark.workloads.common.starting import (
     StartedMachine,
-    declared_memory,
+    compute_spare_memory,
     drop_placement,
     list_control_groups,
     list_processes,
+    read_declared_memory,
     refuse_too_many,
     run_at_once,
-    spare_memory,
 )
 from guestmark.workloads.density import GUESTS, DensityWorkload, Fleet, HeldMemory
 
-# Percentage of ten seconds in which something waited for memory; beyond it the host would swap or kill.
+# Percentage of the last ten seconds in which something waited for memory; above it the host would swap or kill.
 _PRESSED = 10.0
 _SETTLE_S = 0.2
-# Seconds in which an average over ten seconds falls to a fiftieth.
+# Seconds in which the kernel's ten-second average decays to a fiftieth.
 _PATIENCE_S = 40.0
 
 
 class DensityTrial(DensityWorkload):
-    """One fleet: the trial's own machine is its first and measured alone; then come as many as the cell asks for."""
+    """Runs one fleet: its first machine is the trial's own and measured alone; then the others join."""
 
     ONCE = True
 
@@ -51,7 +51,7 @@ class DensityTrial(DensityWorkload):
 
     @classmethod
     def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
-        """Raises `UsageError` for more machines than this host has memory for, before one is started."""
+        """Raises `UsageError` if this host lacks the memory for all machines, before any is started."""
         for cell in cells:
             if cell.platform.starts_are_seen:
                 touch = cls.params_of(cell.workload).touch
@@ -59,7 +59,7 @@ class DensityTrial(DensityWorkload):
 
     @classmethod
     def impossible(cls, cell: Cell) -> str:
-        """Returns why the memory of a cell's machines cannot be seen: they run elsewhere or inside another guest."""
+        """Returns why the memory of a cell's machines cannot be read from this host; empty if it can."""
         if not cell.platform.starts_are_seen or cell.platform.is_nested:
             return "its machines are not processes of this host, whose memory could be read"
         return ""
@@ -74,7 +74,7 @@ class DensityTrial(DensityWorkload):
             yield first.machine
         finally:
             try:
-                # The first machine is the trial's own and is ended last.
+                # The first machine is the trial's own and ends last.
                 for each in reversed(self._fleet):
                     each.end_machine()
             finally:
@@ -82,7 +82,7 @@ class DensityTrial(DensityWorkload):
                     each.close()
 
     def prepare(self, machine: Machine) -> None:
-        """Runs the program once, so that it is in the caches. Raises `WorkloadError` when it fails."""
+        """Runs the command once, so that it is cached. Raises `WorkloadError` if it fails."""
         if not list_processes(machine):
             raise WorkloadError(
                 f"no process of this host is known to be {self.cell.platform}, so its memory cannot be read",
@@ -90,7 +90,7 @@ class DensityTrial(DensityWorkload):
             )
         if not machine.agent.in_machine:
             raise WorkloadError(
-                f"{self.cell.platform} is plain, so nothing holds memory in it, and each command costs an exec",
+                f"{self.cell.platform} is plain: no agent holds memory in it, and each command costs an exec",
                 hint="density needs an exec that carries streams",
             )
         self._fleet[0].touch_memory(self.params.touch, self.limit_s)
@@ -99,13 +99,13 @@ class DensityTrial(DensityWorkload):
     def run(self, machine: Machine) -> list[Measurement]:
         """Measures one machine, two, four and so on, then all.
 
-        Raises `WorkloadError` when the host has no room for the next one.
+        Raises `WorkloadError` if the host has no room for the next machine.
         """
         solo = self._measure_rates()[0]
         held = [self._measure_memory()]
         grown: list[tuple[int, float]] = []
         while (there := len(self._fleet)) < self._number:
-            # Powers of two give the law of throughput a few points without measuring every number.
+            # Powers of two give the law enough points without measuring every number.
             if there > 1 and there.bit_count() == 1:
                 grown.append((there, sum(self._measure_rates())))
             self._check_room()
@@ -117,7 +117,7 @@ class DensityTrial(DensityWorkload):
         self.facts.add(Fleet(held=held, starts_s=starts, solo=solo, grown=grown, rates=rates))
         each = sum(rates) / len(rates)
         values = {
-            **self._memory_per_machine(held),
+            **self._compute_memory_per_machine(held),
             density.IDLE: idle,
             density.WAKEUPS: wakeups,
             density.STARTS: (len(starts) - 1) / sum(starts[1:]),
@@ -136,20 +136,25 @@ class DensityTrial(DensityWorkload):
         self._fleet.append(started)
         started.machine.attest()
         started.touch_memory(self.params.touch, self.limit_s)
-        # The first machine has touched its memory as well, and is counted too.
+        # The first machine has touched its memory as well, so it counts.
         self._run_once(started.machine)
 
     def _check_room(self) -> None:
-        """Raises `WorkloadError` unless the host stays usable: room for one more machine, and no pressure on memory."""
-        wanted = max(declared_memory(self.cell), self.params.touch) // 4
-        # What another program waited for a moment ago is still in the kernel's average, and is no reason to give up.
+        """Raises `WorkloadError` unless the host has room for one more machine and no memory pressure."""
+        wanted = max(read_declared_memory(self.cell), self.params.touch) // 4
+        # The kernel's average still contains waits of a moment ago, which are no reason to give up.
         patience = time.monotonic() + _PATIENCE_S
-        while spare_memory() >= wanted and _read_memory_pressure() > _PRESSED and time.monotonic() < patience:
+        while (
+            compute_spare_memory() >= wanted
+            and _read_memory_pressure() > _PRESSED
+            and time.monotonic() < patience
+        ):
             time.sleep(_SETTLE_S)
-        if spare_memory() < wanted or _read_memory_pressure() > _PRESSED:
+        if compute_spare_memory() < wanted or _read_memory_pressure() > _PRESSED:
             raise WorkloadError(
-                f"this host has no room for machine {len(self._fleet) + 1}: {format_size(max(0, spare_memory()))} to "
-                f"spare, and {_read_memory_pressure():.0f} % of the time something waits for memory",
+                f"this host has no room for machine {len(self._fleet) + 1}: "
+                f"{format_size(max(0, compute_spare_memory()))} to spare, "
+                f"and {_read_memory_pressure():.0f} % of the time something waits for memory",
                 hint="ask for fewer: --set guests=…",
             )
 
@@ -169,7 +174,7 @@ class DensityTrial(DensityWorkload):
             available=_read_available_memory(),
         )
 
-    def _memory_per_machine(self, held: Sequence[HeldMemory]) -> dict[Metric, float]:
+    def _compute_memory_per_machine(self, held: Sequence[HeldMemory]) -> dict[Metric, float]:
         """Returns the bytes that one more machine takes, as slopes over their number."""
         found = {
             density.PSS: least_squares_slope([(each.machines, each.pss) for each in held]),
@@ -199,13 +204,13 @@ class DensityTrial(DensityWorkload):
         )
 
     def _measure_rates(self) -> list[float]:
-        """Returns how often each machine runs the program per second, all at the same time."""
+        """Returns each machine's runs per second while all machines run the command."""
         end = time.monotonic() + self.params.time_s
         rates = [0.0] * len(self._fleet)
 
         def load(number: int) -> None:
             machine, begin, runs = self._fleet[number].machine, time.monotonic(), 0
-            # A program that takes longer than the time is run once all the same.
+            # A command that takes longer than the time still runs once.
             while runs == 0 or time.monotonic() < end:
                 self._run_once(machine)
                 runs += 1
@@ -230,20 +235,20 @@ class _Used:
 
 
 def _read_thread_usage(pids: Sequence[int]) -> _Used:
-    """Returns the threads' processor time, and how often they gave the processor up to wait for a wake-up."""
+    """Returns the threads' processor seconds, and how often they gave up the processor to wait."""
     ran, switches = 0, 0
     for pid in pids:
         for task in procfs.list_entries(procfs.PROC / str(pid) / "task"):
             ran += int((procfs.read_text(task / "schedstat").split() or ["0"])[0])
             for line in procfs.read_text(task / "status").splitlines():
-                # A switch that was not voluntary took the processor away; only the others are wake-ups to come.
+                # Only voluntary switches lead to a wake-up; others took the processor away.
                 if line.startswith("voluntary"):
                     switches += int(line.split()[1])
     return _Used(ran / 1e9, switches)
 
 
 def _read_group_memory(machine: Machine) -> int | None:
-    """Returns the bytes that its memory control group holds, the kernel's for it included; None without one."""
+    """Returns the bytes charged to the machine's memory control group, including kernel memory; None without one."""
     for group in list_control_groups(machine):
         # Control groups of version 2, then of version 1.
         for name in ("memory.current", "memory.usage_in_bytes"):
@@ -254,7 +259,7 @@ def _read_group_memory(machine: Machine) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """Bytes of a machine's processes; neither of the others includes huge pages that were set aside."""
+    """Memory of a machine's processes in bytes; PSS and RSS do not include reserved huge pages."""
 
     pss: int
     rss: int
@@ -273,7 +278,7 @@ def _sum_process_memory(pids: Sequence[int]) -> _Share:
 
 
 def _read_available_memory() -> int:
-    """Returns the bytes that this host can still give away, including free huge pages that were set aside."""
+    """Returns the bytes that this host can still provide, including free reserved huge pages."""
     free = sum(pages.bytes * (pages.count_free() or 0) for pages in HugePages if pages is not HugePages.OFF)
     return free + read_meminfo()["MemAvailable"]
 

@@ -1,4 +1,4 @@
-"""Bytes moved into a guest's disk in every way there is, and read back."""
+"""Workloads that move bytes into a guest's disk, each in another way, and read them back."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ class _DiskWorkload(Workload[M]):
     shares_machine = True
     agent_is_enough = True
     flushes_writes = True
-    verb: ClassVar[str]  # what its label says before the amount
+    verb: ClassVar[str]  # precedes the amount in labels
 
     @classmethod
     def describe_params(cls, params: M) -> str:
-        """Says how much is moved in which way."""
+        """Names the method and the amount."""
         return f"{cls.verb} {params.amount}"
 
     @classmethod
     def moved_bytes(cls, params: M) -> int | None:
-        """Returns the bytes that need room on the target."""
+        """Returns the number of bytes that need room on the target."""
         return params.amount_bytes
 
 
 class UploadWorkload(_DiskWorkload[UploadedBytes]):
-    """A whole upload, or one half of it."""
+    """A complete upload, or one half of it."""
 
     name = "upload"
     help = "sends bytes from the host through the guest's channel into a file"
@@ -53,12 +53,12 @@ class UploadWorkload(_DiskWorkload[UploadedBytes]):
 
     @classmethod
     def list_metrics(cls, params: UploadedBytes) -> tuple[Metric, ...]:
-        """Returns nothing of a disk for the channel alone."""
+        """Returns the metrics; the channel alone has none of a disk."""
         return CHANNEL if params.variant == "channel" else WRITING
 
     @classmethod
     def describe_params(cls, params: UploadedBytes) -> str:
-        """Says which part of an upload it is."""
+        """Names the measured part of the upload."""
         return {
             "full": f"upload of {params.amount}",
             "channel": f"{params.amount} through the channel only",
@@ -67,14 +67,14 @@ class UploadWorkload(_DiskWorkload[UploadedBytes]):
 
     @classmethod
     def trial_class(cls) -> type[Workload[UploadedBytes]]:
-        """Returns the class of its trials, whose imports cost time."""
+        """Imports and returns the class of its trials; done late because its imports are slow."""
         from guestmark.workloads.disk.upload import UploadTrial
 
         return UploadTrial
 
 
 class DdWorkload(_DiskWorkload[CopiedBytes]):
-    """A copy through the guest's page cache."""
+    """Copies through the guest's page cache."""
 
     name = "dd"
     help = "copies a second disk into a file, one block at a time"
@@ -82,14 +82,14 @@ class DdWorkload(_DiskWorkload[CopiedBytes]):
 
     @classmethod
     def trial_class(cls) -> type[Workload[CopiedBytes]]:
-        """Returns the class of its trials, whose imports cost time."""
+        """Imports and returns the class of its trials; done late because its imports are slow."""
         from guestmark.workloads.disk.copying import DdTrial
 
         return DdTrial
 
 
 class DirectWorkload(_DiskWorkload[DirectBytes]):
-    """A copy past the guest's page cache."""
+    """Copies with O_DIRECT, bypassing the guest's page cache."""
 
     name = "direct"
     help = "copies a second disk into a file with O_DIRECT"
@@ -97,14 +97,14 @@ class DirectWorkload(_DiskWorkload[DirectBytes]):
 
     @classmethod
     def trial_class(cls) -> type[Workload[DirectBytes]]:
-        """Returns the class of its trials, whose imports cost time."""
+        """Imports and returns the class of its trials; done late because its imports are slow."""
         from guestmark.workloads.disk.copying import DirectTrial
 
         return DirectTrial
 
 
 class ShareWorkload(_DiskWorkload[SourcedBytes]):
-    """A copy from 9p, virtiofs or hostfs."""
+    """Copies from 9p, virtiofs or hostfs."""
 
     name = "share"
     help = "copies a file from the shared host filesystem"
@@ -113,14 +113,14 @@ class ShareWorkload(_DiskWorkload[SourcedBytes]):
 
     @classmethod
     def trial_class(cls) -> type[Workload[SourcedBytes]]:
-        """Returns the class of its trials, whose imports cost time."""
+        """Imports and returns the class of its trials; done late because its imports are slow."""
         from guestmark.workloads.disk.copying import ShareTrial
 
         return ShareTrial
 
 
 class TarWorkload(_DiskWorkload[SourcedBytes]):
-    """Packs files into an archive that goes through the channel."""
+    """Sends an archive through the channel and unpacks it in the guest."""
 
     name = "tar"
     help = "sends a compressed archive and unpacks it in the guest"
@@ -130,14 +130,14 @@ class TarWorkload(_DiskWorkload[SourcedBytes]):
 
     @classmethod
     def trial_class(cls) -> type[Workload[SourcedBytes]]:
-        """Returns the class of its trials, whose imports cost time."""
+        """Imports and returns the class of its trials; done late because its imports are slow."""
         from guestmark.workloads.disk.upload import TarTrial
 
         return TarTrial
 
 
 class FillWorkload(_DiskWorkload[MovedBytes]):
-    """A pattern that the guest makes itself."""
+    """Writes a pattern that the guest generates itself."""
 
     name = "fill"
     help = "writes a pattern in the guest"
@@ -145,14 +145,14 @@ class FillWorkload(_DiskWorkload[MovedBytes]):
 
     @classmethod
     def trial_class(cls) -> type[Workload[MovedBytes]]:
-        """Returns the class of its trials, whose imports cost time."""
+        """Imports and returns the class of its trials; done late because its imports are slow."""
         from guestmark.workloads.disk.copying import FillTrial
 
         return FillTrial
 
 
 class FilewriteWorkload(_DiskWorkload[MovedBytes]):
-    """A file, block by block."""
+    """Writes a file block by block."""
 
     name = "filewrite"
     help = "writes a file in the guest, one block after the other"
@@ -160,14 +160,14 @@ class FilewriteWorkload(_DiskWorkload[MovedBytes]):
 
     @classmethod
     def trial_class(cls) -> type[Workload[MovedBytes]]:
-        """Returns the class of its trials, whose imports cost time."""
+        """Imports and returns the class of its trials; done late because its imports are slow."""
         from guestmark.workloads.disk.copying import FilewriteTrial
 
         return FilewriteTrial
 
 
 class FilereadWorkload(_DiskWorkload[ReadBytes]):
-    """A file that is on the disk beforehand."""
+    """Reads a file that already exists on the disk."""
 
     name = "fileread"
     help = "reads a file back in the guest after unmounting and mounting again"
@@ -176,7 +176,7 @@ class FilereadWorkload(_DiskWorkload[ReadBytes]):
 
     @classmethod
     def trial_class(cls) -> type[Workload[ReadBytes]]:
-        """Returns the class of its trials, whose imports cost time."""
+        """Imports and returns the class of its trials; done late because its imports are slow."""
         from guestmark.workloads.disk.copying import FilereadTrial
 
         return FilereadTrial

@@ -1,4 +1,4 @@
-"""Moves bytes that pass through no channel: copied inside the guest, written there as a pattern, or read back."""
+"""Moves bytes without the channel: copies inside the guest, writes a pattern there, or reads a file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
 from guestmark.disks.image import Image
 from guestmark.disks.packed import FILE
-from guestmark.disks.scratch import scratch_store
+from guestmark.disks.scratch import get_scratch_store
 from guestmark.platforms.base import Machine
 from guestmark.workloads.common import metrics
 from guestmark.workloads.common.flushes import Below
@@ -32,32 +32,32 @@ C = TypeVar("C", bound=CopiedBytes)
 _BLOCKS = (32 << 20, 16 << 20, 8 << 20, 1 << 20)
 
 
-# A daemon beside the machine was half as fast with four times as much.
+# With blocks four times as large a daemon beside the machine was half as fast.
 _VHOST_USER_MOST = 8 << 20
 
 
-def largest_block(memory: int, in_flight: int, most: int = _BLOCKS[0]) -> int:
-    """Returns the bytes of a request, the largest that fit.
+def choose_largest_block(memory: int, in_flight: int, most: int = _BLOCKS[0]) -> int:
+    """Returns the size of a request in bytes: the largest that fits.
 
-    Each request costs an emulated processor milliseconds, whatever its size. All that are in flight leave the machine
-    two thirds of its memory.
+    Each request costs an emulated processor milliseconds, whatever its size. All requests in flight together leave the
+    machine two thirds of its memory.
     """
     fitting = (size for size in _BLOCKS if size <= most and 3 * size * in_flight <= memory)
     return next(fitting, _BLOCKS[-1])
 
 
 class CopyTrial(MovingTrial[C]):
-    """A copy from the source disk; `direct` bypasses the guest's page cache."""
+    """Copies from the source disk; `direct` bypasses the guest's page cache."""
 
     direct = False
 
     @property
     def in_flight(self) -> int:
-        """How many requests are made at once."""
+        """The number of requests at once."""
         return 1
 
     def get_ready(self, machine: Machine) -> None:
-        """Knows the source's digest before the timing."""
+        """Computes the source's digest before the timing."""
         find_source(machine).image.checksum()
 
     def move_bytes(self, machine: Machine, path: str) -> Timed:
@@ -66,7 +66,7 @@ class CopyTrial(MovingTrial[C]):
         block_size = self.block_size
         if self.direct and block_size is None:
             most = _VHOST_USER_MOST if self.over_vhost_user else _BLOCKS[0]
-            block_size = largest_block(machine.agent.read_facts().mem_total_kib << 10, in_flight, most)
+            block_size = choose_largest_block(machine.agent.read_facts().mem_total_kib << 10, in_flight, most)
         moved = machine.agent.copy(
             find_source(machine).read_path,
             path,
@@ -79,7 +79,7 @@ class CopyTrial(MovingTrial[C]):
         self.moving.direct, self.moving.preallocated = moved.direct, moved.preallocated
         return Timed.from_reply(moved)
 
-    def expected_checksum(self, machine: Machine) -> Checksum:
+    def compute_expected_checksum(self, machine: Machine) -> Checksum:
         """Returns the source's checksum."""
         return find_source(machine).image.checksum()
 
@@ -95,7 +95,7 @@ class DirectTrial(CopyTrial[DirectBytes]):
 
     @property
     def in_flight(self) -> int:
-        """As many as the plan says."""
+        """The number that the plan sets."""
         return self.params.in_flight
 
 
@@ -103,7 +103,7 @@ _MOUNTED_AT = "/run/guestmark/share"
 
 
 class ShareTrial(MovingTrial[SourcedBytes]):
-    """`share`. The guest's root is the share; it is bound once more to a path where no `/dev` hides the host's."""
+    """The trial of `share`. The share is the guest's root; it is mounted again where no `/dev` hides its files."""
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
@@ -111,7 +111,7 @@ class ShareTrial(MovingTrial[SourcedBytes]):
         self._at = ""
 
     def get_ready(self, machine: Machine) -> None:
-        """Makes the file on the host and the share in the guest."""
+        """Makes the file on the host and mounts the share in the guest."""
         self._image = self.find_source()
         self._image.checksum()
         if machine.vmm_pid is None:
@@ -141,13 +141,13 @@ class ShareTrial(MovingTrial[SourcedBytes]):
             )
         )
 
-    def expected_checksum(self, machine: Machine) -> Checksum:
+    def compute_expected_checksum(self, machine: Machine) -> Checksum:
         """Returns the file's checksum."""
         assert self._image is not None
         return self._image.checksum()
 
     def cleanup(self, machine: Machine) -> None:
-        """Unmounts the share too."""
+        """Also unmounts the share."""
         try:
             super().cleanup(machine)
         finally:
@@ -157,7 +157,7 @@ class ShareTrial(MovingTrial[SourcedBytes]):
 
 
 class _PatternTrial(MovingTrial[M]):
-    """Bytes of value 0, of value 1, or random ones, which show whether the content matters to the image's format."""
+    """Writes zeros, ones or random bytes, which shows whether the content matters to the image's format."""
 
     def move_bytes(self, machine: Machine, path: str) -> Timed:
         """Writes the pattern and flushes."""
@@ -171,9 +171,13 @@ class _PatternTrial(MovingTrial[M]):
             )
         )
 
-    def expected_checksum(self, machine: Machine) -> Checksum:
-        """Returns the checksum of the pattern, computed by the generator alone."""
-        return scratch_store().start_agent().checksum_of_pattern(Pattern(self.params.content), self.amount)
+    def compute_expected_checksum(self, machine: Machine) -> Checksum:
+        """Returns the checksum of the pattern, computed without any disk."""
+        return (
+            get_scratch_store()
+            .start_agent()
+            .compute_pattern_checksum(Pattern(self.params.content), self.amount)
+        )
 
 
 class FillTrial(_PatternTrial[MovedBytes]):
@@ -181,19 +185,20 @@ class FillTrial(_PatternTrial[MovedBytes]):
 
 
 class FilewriteTrial(_PatternTrial[MovedBytes]):
-    """`filewrite`: the same as `dd if=/dev/zero bs=1024k` and a flush."""
+    """The trial of `filewrite`: the same as `dd if=/dev/zero bs=1024k` and a flush."""
 
 
 class FilereadTrial(_PatternTrial[ReadBytes]):
-    """`fileread`: reads a file that was written before, untimed, or with which the disk was made (erofs, squashfs).
+    """The trial of `fileread`: reads a file that was written untimed, or with which the disk was made.
 
-    The bytes come from the image, which the host may cache.
+    Read-only filesystems (erofs, squashfs) are made with the file. The bytes come from the image, which the host may
+    cache.
     """
 
     READS = True
 
     def get_ready(self, machine: Machine) -> None:
-        """Writes the file, where the disk was not made with it."""
+        """Writes the file, unless the disk was made with it."""
         disk = find_target(machine)
         if disk.spec.is_packed:
             return
@@ -201,7 +206,7 @@ class FilereadTrial(_PatternTrial[ReadBytes]):
         disk.image.flush()
 
     def run(self, machine: Machine) -> list[Measurement]:
-        """Unmounts, mounts again, reads; then checks what was there to read."""
+        """Unmounts, mounts again and reads the file; then checks its content."""
         disk = find_target(machine)
         with explain_refusals(disk):
             if self._mounted:
@@ -219,7 +224,7 @@ class FilereadTrial(_PatternTrial[ReadBytes]):
             changes = below.read_changes(flushed=False)
             timed = Timed.from_reply(moved)
             self._note_clocks(timed)
-            expected = self.expected_checksum(machine)
+            expected = self.compute_expected_checksum(machine)
             self._mounted = False  # the check unmounts first
             check_target(machine, disk, FILE, expected)
         values = [

@@ -1,6 +1,6 @@
-"""Moves bytes from the host through the guest's channel into a file, or one half of that way only, to split the cost.
+"""Moves bytes from the host through the guest's channel into a file, or along half of that path, to split the cost.
 
-An archive goes the same way and is unpacked in the guest by the real tar.
+An archive takes the same path and is unpacked in the guest by the real tar.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
 from guestmark.disks.image import Image
 from guestmark.disks.packed import FILE
-from guestmark.disks.scratch import scratch_store
+from guestmark.disks.scratch import get_scratch_store
 from guestmark.platforms.base import Machine
 from guestmark.workloads.common import metrics
 from guestmark.workloads.common.moved import SourcedBytes, UploadedBytes
@@ -31,7 +31,7 @@ _PIECE = 1 << 20
 
 
 class UploadTrial(MovingTrial[UploadedBytes]):
-    """`upload`, in its three variants: `full`, `channel` (dropped in the guest), `disk` (made in the guest)."""
+    """The trial of `upload` in its three variants: `full`, `channel` (dropped in the guest), `disk` (made there)."""
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
@@ -39,7 +39,7 @@ class UploadTrial(MovingTrial[UploadedBytes]):
         self._image: Image | None = None
 
     def prepare(self, machine: Machine) -> None:
-        """Prepares a disk, unless it is the channel alone that is measured."""
+        """Prepares a disk, unless only the channel is measured."""
         if self._variant == "channel":
             self._image = self.find_source()
         else:
@@ -51,7 +51,7 @@ class UploadTrial(MovingTrial[UploadedBytes]):
             self._image = self.find_source()
 
     def run(self, machine: Machine) -> list[Measurement]:
-        """Sends, or writes, the bytes once."""
+        """Sends or writes the bytes once."""
         if self._variant != "channel":
             return super().run(machine)
         assert self._image is not None
@@ -67,7 +67,7 @@ class UploadTrial(MovingTrial[UploadedBytes]):
         )
 
     def move_bytes(self, machine: Machine, path: str) -> Timed:
-        """Sends the bytes into the file, or has the guest make them."""
+        """Sends the bytes into the file, or has the guest generate them."""
         if self._variant == "disk":
             return Timed.from_reply(
                 machine.agent.fill(path, self.amount, Pattern(self.params.content), timeout_s=self.limit_s)
@@ -79,13 +79,15 @@ class UploadTrial(MovingTrial[UploadedBytes]):
             )
         )
 
-    def expected_checksum(self, machine: Machine) -> Checksum:
-        """Returns the checksum of the bytes that were sent, or made."""
+    def compute_expected_checksum(self, machine: Machine) -> Checksum:
+        """Returns the checksum of the bytes that were sent or generated."""
         if self._variant == "disk":
-            from guestmark.disks.scratch import scratch_store
+            from guestmark.disks.scratch import get_scratch_store
 
             return (
-                scratch_store().start_agent().checksum_of_pattern(Pattern(self.params.content), self.amount)
+                get_scratch_store()
+                .start_agent()
+                .compute_pattern_checksum(Pattern(self.params.content), self.amount)
             )
         assert self._image is not None
         return self._image.checksum()
@@ -106,7 +108,7 @@ class UploadTrial(MovingTrial[UploadedBytes]):
 
 
 def read_pieces(path: Path, amount: int) -> Iterator[bytes]:
-    """Yields the file's first `amount` bytes. Raises `WorkloadError` if it has become shorter."""
+    """Yields the file's first `amount` bytes in pieces. Raises `WorkloadError` if the file has become shorter."""
     left = amount
     with path.open("rb", buffering=0) as stream:
         while left:
@@ -122,14 +124,14 @@ _made: dict[tuple[Path, str], Path] = {}
 _number = itertools.count()
 
 
-def tar_gz(image: Image, name: str) -> Path:
+def make_tar_gz(image: Image, name: str) -> Path:
     """Returns a compressed archive that holds the bytes of `image` as one file called `name`."""
     key = (image.path, name)
     made = _made.get(key)
     if made is not None and made.exists():
         return made
-    # The directory is this process's alone.
-    path = scratch_store().directory(image.spec.location) / f"archive-{next(_number)}.tar.gz"
+    # Only this process uses the directory.
+    path = get_scratch_store().directory(image.spec.location) / f"archive-{next(_number)}.tar.gz"
     try:
         with (
             path.open("wb") as raw,
@@ -148,7 +150,7 @@ def tar_gz(image: Image, name: str) -> Path:
 
 
 class TarTrial(MovingTrial[SourcedBytes]):
-    """`tar`. Throughput is of the unpacked bytes."""
+    """The trial of `tar`. Throughput counts the unpacked bytes."""
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
@@ -156,10 +158,10 @@ class TarTrial(MovingTrial[SourcedBytes]):
         self._archive: Path | None = None
 
     def get_ready(self, machine: Machine) -> None:
-        """Makes the archive on the host, and has the guest load its programs."""
+        """Makes the archive on the host, and runs the guest's programs once, so that they are cached."""
         self._image = self.find_source()
         self._image.checksum()
-        self._archive = tar_gz(self._image, FILE)
+        self._archive = make_tar_gz(self._image, FILE)
         self.moving.archive_bytes = self._archive.stat().st_size
         for program in ("tar", "gzip"):
             done = machine.agent.exec([program, "--version"], timeout_s=60)
@@ -198,7 +200,7 @@ class TarTrial(MovingTrial[SourcedBytes]):
             done.clock_warning,
         )
 
-    def expected_checksum(self, machine: Machine) -> Checksum:
+    def compute_expected_checksum(self, machine: Machine) -> Checksum:
         """Returns the checksum of the bytes that were packed."""
         assert self._image is not None
         return self._image.checksum()

@@ -1,4 +1,4 @@
-"""Any command: the very same binary on every platform."""
+"""The workload `exec`: any command, the same binary on every platform."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from guestmark.core.metric_spec import DEFAULT_METRICS
 from guestmark.core.model import Cell
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.workloads.base import Workload
-from guestmark.workloads.common.factors import decides_on_host
+from guestmark.workloads.common.factors import decides_disk_factor_on_host
 from guestmark.workloads.exec.command import ExecParams
 
 
 class ExecWorkload(Workload[ExecParams]):
-    """The user's command, with what runs around it."""
+    """Runs the user's command, with the hooks around it."""
 
     name = "exec"
     help = "runs any command: the host's own binary on every platform"
@@ -25,18 +25,18 @@ class ExecWorkload(Workload[ExecParams]):
 
     @classmethod
     def list_metrics(cls, params: ExecParams) -> tuple[Metric, ...]:
-        """Returns the user's metrics, then those of every command."""
+        """Returns the user's metrics, then those that every command has."""
         return (*(spec.metric for spec in params.metric_specs), *DEFAULT_METRICS)
 
     @classmethod
     def describe_params(cls, params: ExecParams) -> str:
-        """Returns the command as one would type it."""
+        """Returns the command as it would be typed."""
         return shlex.join(params.argv)
 
     @classmethod
     def decides_factor(cls, params: ExecParams, factor: str, platform: PlatformSpec) -> bool | None:
-        """Accepts factors of disks on the host where its disk is an image there."""
-        return decides_on_host(params, factor, platform)
+        """Accepts factors of disks on the host if its disk is an image there."""
+        return decides_disk_factor_on_host(params, factor, platform)
 
     @classmethod
     def user_command(cls, params: ExecParams) -> Sequence[str]:
@@ -45,21 +45,21 @@ class ExecWorkload(Workload[ExecParams]):
 
     @classmethod
     def find_packages(cls, params: ExecParams) -> tuple[str, ...]:
-        """Returns the packages with the command's program."""
-        from guestmark.workloads.common.program import packages_of_program
+        """Returns the packages that contain the command's program."""
+        from guestmark.workloads.common.program import find_program_packages
 
-        return packages_of_program(params.argv[0])
+        return find_program_packages(params.argv[0])
 
     @classmethod
     def acknowledging_params(cls, cell: Cell) -> Mapping[str, Any]:
-        """Takes the command's own syncs as acknowledgements."""
-        from guestmark.workloads.exec.trial import proof_params
+        """Returns parameters that take the command's own syncs as acknowledgements."""
+        from guestmark.workloads.exec.trial import build_proof_params
 
-        return proof_params(cell)
+        return build_proof_params(cell)
 
     @classmethod
     def trial_class(cls) -> type[Workload[ExecParams]]:
-        """Returns the class of its trials, whose imports cost time."""
+        """Imports and returns the class of its trials; done late because its imports are slow."""
         from guestmark.workloads.exec.trial import ExecTrial
 
         return ExecTrial

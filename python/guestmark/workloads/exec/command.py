@@ -1,4 +1,4 @@
-"""The parameters of the workload `exec` in a plan: a command, and everything that belongs to it."""
+"""The parameters of the workload `exec`: a command, and everything that belongs to it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}", re.ASCII)
 
 
 def check_runnable(words: list[str]) -> list[str]:
-    """Returns the words of a command as they are. Raises `ValueError` for those that no kernel runs."""
+    """Returns the words of a command unchanged. Raises `ValueError` for words that no kernel would run."""
     if not words or not words[0] or any("\0" in word for word in words):
         raise ValueError("an empty name or a NUL character cannot be run")
     return words
@@ -40,9 +40,9 @@ def _check_expression(text: str | None) -> str | None:
 def choose_output(
     asked: StandardOutput | None, specs: Iterable[MetricSpec], *, expected: bool = False
 ) -> StandardOutput:
-    """Chooses where a command's standard output goes: `/dev/null` unless something reads it, or as `asked`.
+    """Returns where a command's standard output goes: `/dev/null` unless something reads it, or as `asked`.
 
-    `expected`: a text is looked for in it. Raises `UsageError` for what is both read and discarded.
+    `expected` is True if the output is searched for a text. Raises `UsageError` if the output is needed but discarded.
     """
     read = expected or any(spec.event is None and not spec.file for spec in specs)
     if read and asked is StandardOutput.NULL:
@@ -53,28 +53,28 @@ def choose_output(
     return asked or (StandardOutput.PIPE if read else StandardOutput.NULL)
 
 
-def _shell_command(description: str) -> Param:
+def _declare_shell_command(description: str) -> Param:
     return param(description, "shell command", accepts=str | None, default=None)
 
 
 def name_factor(parameter: str) -> str:
-    """Returns the factor that holds a parameter's levels: of its name, unless machines have a factor of that name."""
+    """Returns the name of a parameter's factor: its own name, unless machines have a factor of that name."""
     taken = is_machine_factor(parameter) or parameter in {"platform", "workload"}
     return f"{ARGUMENT}{parameter}" if taken else parameter
 
 
 def name_parameter(factor: str) -> str:
-    """Returns the parameter whose levels the factor holds."""
+    """Returns the name of the parameter whose levels the factor holds."""
     return factor.removeprefix(ARGUMENT)
 
 
 class ExecParams(Params, frozen=True, kw_only=True, omit_defaults=True):
-    """The parameters of a cell: the command, what runs around it, and where its output goes.
+    """The parameters of a cell: the command, the hooks around it, and where its output goes.
 
     `command` is the argument list; `{name}` in it stands for an entry of `values`, which `scale` may name. With factors
-    of disks it runs in a new directory on that disk, or gets its path in place of `{disk}`. `host_disk` is its disk on
-    the host, as for `sysbench`; by default a directory where the cells it is compared with have disks. Its standard
-    output goes to `/dev/null`, or through a pipe if `metrics` or `expect` read it, unless `output` says otherwise.
+    of disks it runs in a new directory on that disk, or gets the disk's path in place of `{disk}`. `host_disk` is its
+    disk on the host, as for `sysbench`; the default is a directory, if the cells it is compared with have disks. Its
+    standard output goes to `/dev/null`, or through a pipe if `metrics` or `expect` read it, unless `output` is given.
     """
 
     argv: Annotated[
@@ -88,18 +88,18 @@ class ExecParams(Params, frozen=True, kw_only=True, omit_defaults=True):
             min_length=1,
         ),
     ] = []
-    # As `MetricSpec.to_params` has them.
+    # In the form of `MetricSpec.to_params`.
     metrics: Annotated[
         list[dict[str, Any]], param("further metrics, in the form of `--metric`", accepts=list[str])
     ] = []
     stdin: Annotated[Input | None, param("standard input", "path", key="input", accepts=str | None)] = None
     # Shell commands by name: setup, prepare, check, conclude, cleanup.
     hooks: dict[str, str] = {}
-    # Factors whose levels stand in the command, as `{name}`: see `name_factor`.
+    # Factors whose levels replace `{name}` in the command: see `name_factor`.
     parameters: list[str] = []
     ignore_failure: Annotated[bool, param("count failing runs as well")] = False
     push: Annotated[list[File], param("files to copy to another machine", "paths", accepts=list[str])] = []
-    cwd: str | None = None  # instead of the caller's
+    cwd: str | None = None  # in place of the caller's
     statuses: Annotated[
         tuple[int, ...],
         param("exit statuses of success", accepts=list[int] | None, default=None, min_length=1),
@@ -108,15 +108,15 @@ class ExecParams(Params, frozen=True, kw_only=True, omit_defaults=True):
         str | None,
         param("expression that the output must match", "regular expression", parse=_check_expression),
     ] = None
-    # A pipe is what runs had before there was a choice.
+    # Runs from before this parameter existed used a pipe.
     output: Annotated[
         StandardOutput,
         param("where standard output goes", accepts=StandardOutput | None, default=None, strict=False),
     ] = StandardOutput.PIPE
-    # The words of `argv` before `-c`: hyperfine's shell, whose start is subtracted.
+    # The words of `argv` before `-c`: a shell as in hyperfine, whose start time is subtracted.
     shell: list[str] = []
     disks: Annotated[
-        list[dict[str, Any]],  # as `setting.disk` has them
+        list[dict[str, Any]],  # in the form of `setting.disk`
         param(
             "the disk on the host",
             key="host_disk",
@@ -127,15 +127,15 @@ class ExecParams(Params, frozen=True, kw_only=True, omit_defaults=True):
 
     INPUTS: ClassVar = {
         "values": param(
-            "what `{NAME}` in the command stands for; `scale` may name them",
+            "values of `{NAME}` in the command; `scale` may name them",
             accepts=dict[str, str | int | float],
             default={},
         ),
-        "setup": _shell_command("runs once on each fresh machine"),
-        "prepare": _shell_command("runs before each run"),
-        "conclude": _shell_command("runs after each run and its check"),
-        "cleanup": _shell_command("runs once, last"),
-        "check": _shell_command("runs after each run; if it fails, so does the trial"),
+        "setup": _declare_shell_command("runs once on each fresh machine"),
+        "prepare": _declare_shell_command("runs before each run"),
+        "conclude": _declare_shell_command("runs after each run and its check"),
+        "cleanup": _declare_shell_command("runs once, last"),
+        "check": _declare_shell_command("runs after each run; if it fails, so does the trial"),
     }
 
     @classmethod
@@ -164,7 +164,7 @@ class ExecParams(Params, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError(f"metrics.{derived[0].metric.name}: in plans, arithmetic belongs in [derived]")
         words = [_substitute_values(word, values) for word in argv]
         texts = {name: _substitute_values(text, values) for name, text in given.items()}
-        # Names that remain after substitution are factors, whose levels are substituted for each cell.
+        # Names that remain after this substitution are factors; each cell substitutes its levels.
         named = dict.fromkeys(_PLACEHOLDER.findall(" ".join([*argv, *texts.values()])))
         return cls(
             argv=words,
@@ -176,7 +176,7 @@ class ExecParams(Params, frozen=True, kw_only=True, omit_defaults=True):
             ],
             ignore_failure=ignore_failure,
             push=describe_files(push),
-            # A new tuple, not the default itself, so that it is stored.
+            # A new tuple, as only values other than the default object are stored.
             statuses=(*(statuses or [0]),),
             expect=expect,
             output=choose_output(output, specs, expected=expect is not None),
@@ -205,15 +205,15 @@ class ExecParams(Params, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def _substitute_values(text: str, values: Mapping[str, str | int | float]) -> str:
-    def value(match: re.Match[str]) -> str:
+    def get_option_value(match: re.Match[str]) -> str:
         name = match.group(1)
         return str(values[name]) if name in values else match.group()
 
-    return re.sub(r"\{([A-Za-z0-9_-]+)\}", value, text)
+    return re.sub(r"\{([A-Za-z0-9_-]+)\}", get_option_value, text)
 
 
 def read_stored_command(cell: Cell) -> ExecParams | None:
-    """Returns the command of a stored cell's workload; None for a workload that runs no command of the user's."""
+    """Returns the command of a stored cell; None if its workload runs no command of the user's."""
     kind = index_workload_kinds().get(cell.workload.name)
     found = None if kind is None else kind.stored_params_of(cell.workload)
     return found if isinstance(found, ExecParams) else None

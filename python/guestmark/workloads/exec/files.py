@@ -1,4 +1,4 @@
-"""Files that a command needs: its standard input, and those that are brought to other machines."""
+"""Files that a command needs: its standard input, and files that are copied to other machines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Input(msgspec.Struct, frozen=True):
 
 
 class File(msgspec.Struct, frozen=True):
-    """A file that is brought to other machines."""
+    """A file that is copied to other machines."""
 
     path: str
     sha256: str
@@ -32,7 +32,7 @@ class File(msgspec.Struct, frozen=True):
 
 
 def describe_files(paths: Sequence[str]) -> list[File]:
-    """Describes files with their digests, as a plan holds them. Raises `UsageError` for one that cannot be brought."""
+    """Describes files with their digests, as a plan holds them. Raises `UsageError` for one that cannot be copied."""
     from guestmark.workloads.common.program import compute_sha256
 
     files: dict[str, File] = {}
@@ -43,7 +43,7 @@ def describe_files(paths: Sequence[str]) -> list[File]:
             status = os.stat(whole)
             if not stat.S_ISREG(status.st_mode):
                 raise UsageError(
-                    f"--push {path}: not a regular file", hint="name each file; directories cannot be brought"
+                    f"--push {path}: not a regular file", hint="name each file; directories cannot be copied"
                 )
             file = File(whole, compute_sha256(whole), status.st_size, stat.S_IMODE(status.st_mode) & 0o755)
         except OSError as error:
@@ -53,13 +53,13 @@ def describe_files(paths: Sequence[str]) -> list[File]:
         if files.setdefault(name, file).path != whole:
             raise UsageError(
                 f"--push: two files are called {name}",
-                hint="all are put into one directory there: rename one",
+                hint="all are copied into one directory there: rename one",
             )
     return list(files.values())
 
 
 def describe_input(path: str | None) -> Input | None:
-    """Describes what `--input FILE` names. Raises `UsageError` when it cannot be read."""
+    """Describes the file of `--input`. Raises `UsageError` if it cannot be read."""
     if path is None:
         return None
     import hashlib
@@ -69,7 +69,7 @@ def describe_input(path: str | None) -> Input | None:
 
 
 def read_stdin(path: str) -> bytes:
-    """Reads the bytes of `--input FILE`. Raises `UsageError` when it cannot be read or is larger than `STDIN_LIMIT`."""
+    """Reads the bytes of `--input FILE`. Raises `UsageError` if it cannot be read or exceeds `STDIN_LIMIT`."""
     try:
         with open(path, "rb") as stream:
             data = stream.read(STDIN_LIMIT + 1)

@@ -23,42 +23,42 @@ from guestmark.plan.outline import Outline, Overrides, assemble_plan, override_o
 from guestmark.workloads.exec.command import ExecParams, choose_output, name_factor, read_stored_command
 from guestmark.workloads.exec.files import describe_files, describe_input
 
-_FEWEST, _MOST = 10, 10_000  # blocks of commands that are only timed
-_ENOUGH_S = 3.0  # seconds of each such command
-_QUICK_BLOCKS = 6  # the fewest that allow a verdict
-# Seconds after which a guest in an emulator in an emulator has been measured enough: it takes most of them to start.
+_FEWEST, _MOST = 10, 10_000  # number of blocks for commands that are only timed
+_ENOUGH_S = 3.0  # seconds for each such command
+_QUICK_BLOCKS = 6  # the smallest number of blocks that allows a verdict
+# Seconds after which a guest in two nested emulators has been measured enough: it needs most of them to start.
 _SLOW_ENOUGH_S = 60.0
 _TITLE = 60  # characters
-# Seconds of the 20 that --quick promises; the rest is for the answer.
+# Seconds to measure of the 20 that --quick promises; the rest is for start and report.
 _QUICK_S = 19.0
 
 
 @dataclass(frozen=True, slots=True)
 class ExecOptions(Overrides):
-    """Options that the user gave to `exec`; None means the policy's default."""
+    """Options that the user gave to `exec`; None stands for the policy's default."""
 
     on: Sequence[str] = ("host",)
     metrics: Sequence[str] = ()
     stdin_path: str | None = None
     ignore_failure: bool = False
-    # Further commands, to be compared with the first.
+    # Further commands, which are compared with the first.
     commands: Sequence[Sequence[str]] = ()
-    names: Sequence[str] = ()  # what tables call the commands
-    push: Sequence[str] = ()  # files that other machines are brought
+    names: Sequence[str] = ()  # names of the commands in tables
+    push: Sequence[str] = ()  # files that are copied to other machines
     # Time commands on the host alone, as hyperfine does, unless an option asks for more.
     timing: bool = False
     # Stop after six blocks or 20 s, with a verdict or without one.
     quick: bool = False
-    # setup, prepare, check, conclude, cleanup: for a shell; one text for all commands, or one for each
+    # Shell commands for setup, prepare, check, conclude, cleanup: one for all commands, or one for each.
     hooks: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    # Of the commands: one for all of them, or one for each; none: a pipe only where a metric reads it.
+    # Of the commands: one for all of them, or one for each. If empty, there is a pipe only if a metric reads it.
     output: Sequence[StandardOutput] = ()
-    statuses: Sequence[int] = (0,)  # of success
-    # Text that a shell runs, by the number of the command.
+    statuses: Sequence[int] = (0,)  # statuses that mean success
+    # Shell text by the number of the command.
     texts: Mapping[int, str] = field(default_factory=dict)
-    # Seconds for each command that is only timed; None: as many as hyperfine takes.
+    # Seconds for each command that is only timed; None stands for hyperfine's.
     enough_s: float | None = None
-    caller: Caller | None = None  # None: this process
+    caller: Caller | None = None  # None stands for this process
 
 
 def build_plan(options: ExecOptions, argv: Sequence[str]) -> Plan:
@@ -89,7 +89,7 @@ def build_plan(options: ExecOptions, argv: Sequence[str]) -> Plan:
 
 
 def _check_options(options: ExecOptions, argv: Sequence[str]) -> None:
-    """Raises `UsageError` for a command that cannot be run, and for options that do not fit the commands."""
+    """Raises `UsageError` for a command that cannot be run or options that do not fit the commands."""
     if not argv or not argv[0]:
         raise UsageError("no command is given", hint="e.g. guestmark exec --on host,uml -- sysbench cpu run")
     if any("\0" in argument for argument in argv):
@@ -107,7 +107,7 @@ def _check_options(options: ExecOptions, argv: Sequence[str]) -> None:
 def _make_params(
     options: ExecOptions, number: int, words: list[str], specs: Sequence[MetricSpec]
 ) -> ExecParams:
-    """Makes the parameters of command `number`, which is these `words`."""
+    """Makes the parameters of command `number`, which consists of `words`."""
     # Hooks and outputs are given once for all commands, or once for each.
     hooks = {name: texts[number if len(texts) > 1 else 0] for name, texts in options.hooks.items()}
     parameters = []
@@ -124,12 +124,12 @@ def _make_params(
         hooks=hooks,
         parameters=parameters,
         push=describe_files(options.push),
-        output=choose_output(_output_of_command(options.output, number), specs),
+        output=choose_output(_choose_standard_output(options.output, number), specs),
     )
 
 
 def _choose_policy(options: ExecOptions, shape: Shape, commands: int) -> tuple[Shape, Policy]:
-    """Chooses how often the commands run; a run that only times them has no copy of the baseline."""
+    """Returns how often the commands run; a run that only times them has no copy of the baseline."""
     if options.quick:
         return _limit_to_quick(options, shape)
     if _is_slow_alone(options, shape, commands):
@@ -148,7 +148,7 @@ def _choose_policy(options: ExecOptions, shape: Shape, commands: int) -> tuple[S
 
 
 def _limit_to_quick(options: ExecOptions, shape: Shape) -> tuple[Shape, Policy]:
-    """Limits a plan to the fewest blocks that allow a verdict, or to 20 s. Raises `UsageError` beside another goal."""
+    """Limits a plan to the fewest blocks that allow a verdict, or to 20 s. Raises `UsageError` for other goals."""
     goals = (
         options.blocks, options.precision, options.time_limit_s, options.find, options.min_blocks,
         options.max_blocks, options.enough_s,
@@ -165,11 +165,10 @@ def _limit_to_quick(options: ExecOptions, shape: Shape) -> tuple[Shape, Policy]:
 
 
 def _is_only_timed(options: ExecOptions, shape: Shape) -> bool:
-    """Tells whether commands are timed on this host alone, with no option that takes another kind of run.
+    """Returns whether commands are only timed, on this host alone and without options that need another kind of run.
 
-    Such a run is as long as hyperfine's: ten times and three seconds for each command, or as often as `blocks` says,
-    without a warm-up and without a copy of the baseline. If slow runs are looked for, these decide how long, or the
-    time limit.
+    Such a run is as long as hyperfine's: at least ten times and three seconds for each command, or `blocks` times,
+    without warm-up and without a copy of the baseline. If slow runs are searched for, they or the time limit end it.
     """
     goals = [options.null, options.precision, options.margin]
     if options.find is None:
@@ -179,9 +178,9 @@ def _is_only_timed(options: ExecOptions, shape: Shape) -> bool:
 
 
 def _is_slow_alone(options: ExecOptions, shape: Shape, commands: int) -> bool:
-    """Tells whether nothing is compared, on guests that take minutes to start, with no option on how often.
+    """Returns whether nothing is compared, guests take minutes to start, and no option sets how often to run.
 
-    Such a run ends with the first block that takes a minute: one machine, and as many runs on it as there is time for.
+    Such a run ends with the first block that takes a minute: one machine, with as many runs as fit.
     """
     goals = (
         options.null, options.blocks, options.min_blocks, options.max_blocks, options.precision, options.margin,
@@ -201,20 +200,20 @@ def _check_parameters_are_used(commands: Sequence[Sequence[str]], options: ExecO
 
 
 def _make_title(labels: Sequence[str]) -> str:
-    """Returns the commands themselves where a line has room for them."""
+    """Returns the commands themselves if a line has room for them, else their number."""
     together = ", ".join(labels)
     return together if len(together) <= _TITLE else f"{len(labels)} commands"
 
 
-def _output_of_command(output: Sequence[StandardOutput], number: int) -> StandardOutput | None:
-    """Returns where the output of one command goes."""
+def _choose_standard_output(output: Sequence[StandardOutput], number: int) -> StandardOutput | None:
+    """Returns where the output of command `number` goes; None if that was not given."""
     return output[number if len(output) > 1 else 0] if output else None
 
 
 def _name_commands(
     commands: Sequence[Sequence[str]], names: Sequence[str], texts: Mapping[int, str]
 ) -> list[tuple[str, str]]:
-    """Returns key and label of each command: its name, else its program and its words.
+    """Returns key and label of each command: its name, or else its program and its words.
 
     A single command needs no key.
     """
@@ -238,7 +237,7 @@ def _name_commands(
 
 
 def spell_named_commands(cells: Iterable[Cell]) -> dict[str, str]:
-    """Returns what each command with a name of its own looks like when typed."""
+    """Returns each named command as it would be typed, by name."""
     texts = {
         cell.workload.label: shlex.join(command.argv)
         for cell in cells

@@ -1,4 +1,4 @@
-"""Any command: the very same binary on every platform, and the files that it needs elsewhere (`--push`)."""
+"""The trial of `exec`: the same binary on every platform, and the files that it needs elsewhere (`--push`)."""
 
 from __future__ import annotations
 
@@ -40,35 +40,35 @@ from guestmark.workloads.exec.command import ExecParams, name_parameter
 from guestmark.workloads.exec.files import File, Input, read_stdin
 
 _PIECE = 1 << 20
-_SHELL_STARTS = 5  # of which the middle one is subtracted
+_SHELL_STARTS = 5  # starts of the shell; their median is subtracted
 _NO_SHELL = ShellStart(wall_s=0.0, guest_wall_s=0.0, user_s=0.0, system_s=0.0)
-# Reported for a command that takes no longer than its shell, as ratios need a value above zero.
+# Reported for a command that takes no longer than its shell: ratios need a value above zero.
 _LEAST_S = 1e-6
 _FILE_S = 600.0
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def bring_files(
+def copy_files_to_machine(
     machine: Machine, login: LoggedIn, argv: Sequence[str], files: Sequence[File], cwd: str
 ) -> tuple[list[str], dict[str, Any]]:
-    """Brings the files to a machine and returns the command as it is called there, and what it runs with.
+    """Copies the files to a machine; returns the command as it is called there, and the arguments to run it with.
 
-    Without files it runs in the home directory of the user there, else in the directory that holds them, which is also
-    the first one that is searched for commands. Words of the command that name such a file, seen from `cwd`, name it
-    there. Raises `WorkloadError` for a file that has changed since the plan was made.
+    Without files the command runs in the remote user's home directory, else in the directory that holds the files,
+    which is also searched first for commands. Words of the command that name such a file, seen from `cwd`, are
+    replaced by its name there. Raises `WorkloadError` for a file that has changed since the plan was made.
     """
     user = login.caller()
     if not files:
         return list(argv), {"env": dict(user.env), "cwd": user.cwd}
     for file in files:
-        _bring_file(machine, file, f"{login.scratch}/{os.path.basename(file.path)}")
+        _copy_file_to_machine(machine, file, f"{login.scratch}/{os.path.basename(file.path)}")
     names = {file.path: f"./{os.path.basename(file.path)}" for file in files}
     command = [names.get(os.path.normpath(os.path.join(cwd, word)), word) for word in argv]
     path = f"{login.scratch}:{user.env.get('PATH', _DEFAULT_PATH)}"
     return command, {"env": {**user.env, "PATH": path}, "cwd": login.scratch}
 
 
-def _bring_file(machine: Machine, file: File, target: str) -> None:
+def _copy_file_to_machine(machine: Machine, file: File, target: str) -> None:
     machine.agent.write_file(target, _read_pieces(file.path), mode=file.mode | 0o600, timeout_s=_FILE_S)
     if machine.agent.sha256(target, timeout_s=_FILE_S).sha256 != file.sha256:
         raise WorkloadError(f"{file.path} has changed since the run began, or did not arrive whole")
@@ -83,14 +83,14 @@ def _read_pieces(path: str) -> Iterator[bytes]:
         raise WorkloadError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-# Bytes of each stream that are kept for `show --console`.
+# Bytes of each output stream that are kept for `show --console`.
 _KEPT = 2048
 # Programs that check whether their output is /dev/null, and then do less.
 _LAZY = {"grep", "egrep", "fgrep", "tar"}
 
 
 class ExecTrial(ExecWorkload):
-    """Runs one command; measures its time on both clocks, its processor time, its memory, and what it prints."""
+    """Runs one command; measures its time on both clocks, processor time and memory, and reads metrics it prints."""
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         context = plan.context
@@ -106,14 +106,14 @@ class ExecTrial(ExecWorkload):
             "env": {**context.env, **_list_variables(cell)},
             "cwd": context.cwd if self.params.cwd is None else self.params.cwd,
         }
-        if cell.platform.is_guest:  # elsewhere the agent has the right identity already
+        if cell.platform.is_guest:  # elsewhere the agent already has the right identity
             self._caller |= {"uid": context.uid, "gid": context.gid, "groups": context.groups}
-        if cell.platform.foreign_architecture:  # the caller's directories are not there
+        if cell.platform.foreign_architecture:  # the caller's directories do not exist there
             self._caller["cwd"] = "/"
         self._shell_start: ShellStart | None = None
-        # Of a machine in which there is no agent.
+        # Of a machine without an agent.
         self._exec_cost: ExecCost | None = None
-        # Whether the command was typed, rather than written in a plan.
+        # Whether the command was typed rather than written in a plan.
         self._typed = context.typed
         # The command's directory on its disk, or the device of a disk without filesystem.
         self._disk = ""
@@ -121,13 +121,13 @@ class ExecTrial(ExecWorkload):
 
     @classmethod
     def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
-        """Raises `UsageError` when a command is not there, or cannot run on its disk.
+        """Raises `UsageError` if a command does not exist, or cannot run on its disk.
 
-        A machine with other files than the host's finds its own commands.
+        A machine with its own files looks up commands there, so that is not checked here.
         """
         for cell in cells:
             bare = has_disks(cell) and any(disk.filesystem is Filesystem.NONE for disk in cell.view(Disks))
-            if bare and cell.platform.is_guest and not names_disk(cell):
+            if bare and cell.platform.is_guest and not mentions_disk(cell):
                 raise UsageError(
                     f"{cell.id}: a disk without a filesystem has no directory to run the command in",
                     hint="write {disk} where the command takes the device, or choose a filesystem",
@@ -142,10 +142,10 @@ class ExecTrial(ExecWorkload):
 
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
-        """Remarks on files that the command names by relative paths, which it will not find on its disk."""
+        """Returns remarks on files that the command names by relative paths, which it will not find on its disk."""
         here = plan.context.cwd
-        mounted_cells = [cell for cell in cells if has_disks(cell) and not names_disk(cell)]
-        # A table of words, as each is remarked on once, however many cells have it.
+        mounted_cells = [cell for cell in cells if has_disks(cell) and not mentions_disk(cell)]
+        # Remarks by word, so that each is made once, however many cells have the word.
         words: dict[str, None] = {}
         for cell in mounted_cells:
             for word in substitute_levels(cell)[1:]:
@@ -172,30 +172,30 @@ class ExecTrial(ExecWorkload):
     def prepare(self, machine: Machine) -> None:
         """Finds the command on both sides and compares its digest.
 
-        Raises `WorkloadError` when it is not there, `AttestationError` when it is another file than on the host.
+        Raises `WorkloadError` if there is no such command, `AttestationError` if it is another file than on the host.
         """
         here = Lookup(self._argv[0], self._caller["env"].get("PATH"), self._caller["cwd"])
         login = find_login(machine)
         disk = find_target(machine) if machine.disks else None
-        # The command runs on the disk, but the user named the program from where he is.
+        # The command runs on the disk, but the user named the program relative to the current directory.
         if disk is not None and os.sep in self._argv[0]:
             self._argv[0] = os.path.join(self._caller["cwd"], self._argv[0])
         if login is not None:
-            self._argv, self._caller = bring_files(
+            self._argv, self._caller = copy_files_to_machine(
                 machine, login, self._argv, self.params.push, self._caller["cwd"]
             )
         path, cwd = self._caller["env"].get("PATH"), self._caller["cwd"]
         try:
             found = find_same(machine.agent, self._argv[0], path=path, cwd=cwd, cell=self.cell, here=here)
         except CommandError as error:
-            raise _cannot_run(self._argv, error, there=login is not None) from error
+            raise _make_not_runnable_error(self._argv, error, there=login is not None) from error
         found.add_facts(self.facts)
         if found.warning:
             self.warnings.append(found.warning)
-        # The disk comes after the search, which is made from the user's directory, and before the user's set-up,
+        # The disk is mounted after the search, which starts from the user's directory, and before the user's set-up,
         # which may fill the disk.
         if disk is not None:
-            self._work_on(disk, machine.agent)
+            self._mount_disk_under_test(disk, machine.agent)
         elif found_directory := find_working_directory(machine.agent, self._caller["cwd"]):
             self.facts.add(found_directory)
         self._run_hook("setup", machine)
@@ -205,7 +205,7 @@ class ExecTrial(ExecWorkload):
             self._exec_cost = self.facts.add(measure_exec_cost(machine.agent))
 
     def _start_shells(self, machine: Machine) -> ShellStart:
-        """Measures what the shell's own start takes on this machine.
+        """Measures how long the shell's own start takes on this machine.
 
         Raises `WorkloadError` if an empty command fails.
         """
@@ -221,7 +221,7 @@ class ExecTrial(ExecWorkload):
             for _ in range(_SHELL_STARTS + 1)
         ]
         judge_exit(runs[0], self.warnings, self.limit_s, ignore_failure=False)
-        # The first one reads the shell's files from the disk.
+        # The first start reads the shell's files from the disk.
         warm = runs[1:]
         return ShellStart(
             wall_s=statistics.median(run.wall_s for run in warm),
@@ -230,8 +230,8 @@ class ExecTrial(ExecWorkload):
             system_s=statistics.fmean(run.system_s for run in warm),
         )
 
-    def _work_on(self, disk: AttachedDisk, agent: Agent) -> None:
-        """Makes a directory on the disk the command's own, or puts its path in place of `{disk}`."""
+    def _mount_disk_under_test(self, disk: AttachedDisk, agent: Agent) -> None:
+        """Gives the command a new directory on the disk, or replaces `{disk}` in it by the disk's path."""
         found = make_work_directory_on(
             agent, disk, **{name: self._caller.get(name) for name in ("uid", "gid", "groups")}
         )
@@ -239,17 +239,17 @@ class ExecTrial(ExecWorkload):
             self.facts.add(disk.facts, TARGET)
             self.facts.add(found)
         self._disk = disk.device if found is None else found.path
-        if not names_disk(self.cell):
+        if not mentions_disk(self.cell):
             self._caller["cwd"] = self._disk
         self._argv = [self._substitute_disk(word) for word in self._argv]
         self._hooks = {name: self._substitute_disk(text) for name, text in self._hooks.items()}
 
     def _substitute_disk(self, text: str) -> str:
         """Returns the text with the disk's path in place of `{disk}`."""
-        return text.replace(DISK, self._disk) if self._disk and names_disk(self.cell) else text
+        return text.replace(DISK, self._disk) if self._disk and mentions_disk(self.cell) else text
 
     def _run_hook(self, name: str, machine: Machine) -> None:
-        """Runs one of the user's commands around the measured one, in a shell. Raises `WorkloadError` when it fails."""
+        """Runs one of the user's commands before or after the measured one, in a shell. Raises `WorkloadError`."""
         if name not in self._hooks:
             return
         result = machine.agent.exec(
@@ -266,7 +266,7 @@ class ExecTrial(ExecWorkload):
             raise WorkloadError(f"--{name}: {error.message}", hint=error.hint, cause=error.cause) from error
 
     def run(self, machine: Machine) -> list[Measurement]:
-        """Runs the command once. Raises `WorkloadError` with a one-line reason when it fails."""
+        """Runs the command once. Raises `WorkloadError` with a one-line reason if it fails."""
         self._run_hook("prepare", machine)
         # Counters are read outside the timed span, and only for a disk whose flushes matter.
         below = Below.read_before(machine) if self._disk else None
@@ -307,7 +307,7 @@ class ExecTrial(ExecWorkload):
                 (spec.metric, self._find_value(spec, machine, stdout, stderr)) for spec in self._metrics
             ]
         values += self._report_events(result.counted)
-        # A check may look at what the command left, which `conclude` may remove.
+        # The check may look at files of the command, which `conclude` may remove.
         self._run_hook("check", machine)
         self._run_hook("conclude", machine)
         start = self._shell_start or _NO_SHELL
@@ -324,7 +324,7 @@ class ExecTrial(ExecWorkload):
         return [Measurement(metric, value, (value,)) for metric, value in values]
 
     def _subtract_exec_cost(self, wall_s: float) -> float:
-        """Returns the time of a command from outside, minus that of an empty command or of the shell's start."""
+        """Returns a command's time less the known cost of an empty command or of the shell's start."""
         cost = self._exec_cost
         assert cost is not None
         left_s = wall_s - (self._shell_start.wall_s if self._shell_start else cost.wall_s)
@@ -336,7 +336,7 @@ class ExecTrial(ExecWorkload):
         return max(left_s, _LEAST_S)
 
     def _note_written(self, agent: Agent, before: int | None) -> None:
-        """Notes what a run wrote to disks that are not its own, for whoever compares it with runs in memory."""
+        """Records how much a run wrote to disks other than its own, as comparing it with runs in memory needs that."""
         after = None if before is None else count_written(agent)
         if before is None or after is None:
             return
@@ -344,11 +344,11 @@ class ExecTrial(ExecWorkload):
         self.facts.add(Written(least=int(self._least_written)))
 
     def cleanup(self, machine: Machine) -> None:
-        """Runs the user's cleanup. What the command wrote stays on the host, and is thrown away with a guest."""
+        """Runs the user's cleanup. Files of the command stay on the host; those in a guest go with it."""
         self._run_hook("cleanup", machine)
 
     def _report_events(self, counted: Sequence[int]) -> Iterator[tuple[Metric, float]]:
-        """Yields what was counted; an event that cannot be counted is reported, and is no metric of this trial."""
+        """Yields the counts of events; warns of one that cannot be counted, which this trial then lacks."""
         for spec, count in zip(self._counted, counted, strict=True):
             if count >= 0:
                 yield spec.metric, float(count)
@@ -362,7 +362,7 @@ class ExecTrial(ExecWorkload):
         try:
             found = regex.find_last_match(expected, texts, self.limit_s)
         except regex.TooCostlyError as error:
-            raise WorkloadError(f"to look for {expected!r} in this output takes {error}") from error
+            raise WorkloadError(f"searching this output for {expected!r} takes {error}") from error
         if found is None:
             raise WorkloadError(
                 f"the command succeeded, but nothing in its output matches {expected!r}"
@@ -370,7 +370,7 @@ class ExecTrial(ExecWorkload):
             )
 
     def _find_value(self, spec: metric_spec.MetricSpec, machine: Machine, stdout: str, stderr: str) -> float:
-        """Returns the metric's value in what the command printed, or in the file it wrote."""
+        """Returns the metric's value from the command's output, or from the file that it wrote."""
         if not spec.file:
             return self._extract_value(spec, stdout, stderr)
         path = os.path.join(
@@ -408,14 +408,14 @@ def substitute_in_text(text: str, cell: Cell) -> str:
     return text
 
 
-def names_disk(cell: Cell) -> bool:
-    """Tells whether the command, or what runs around it, says where it uses the disk; otherwise it runs there."""
+def mentions_disk(cell: Cell) -> bool:
+    """Returns whether the command or a hook contains `{disk}`; otherwise the command runs on the disk."""
     texts = ExecParams.read_command(cell).placeholder_texts
     return DISK.strip("{}") not in cell.factors and any(DISK in text for text in texts)
 
 
-def proof_params(cell: Cell) -> dict[str, Any]:
-    """Returns parameters of `powercut` for what the command's own syncs promise; none if it cannot be rerun so."""
+def build_proof_params(cell: Cell) -> dict[str, Any]:
+    """Returns parameters of `powercut` that judge the command's own syncs; none if it cannot be rerun this way."""
     command = ExecParams.read_command(cell)
     if command.push or command.stdin is not None or not cell.shares_root:
         return {}
@@ -425,13 +425,13 @@ def proof_params(cell: Cell) -> dict[str, Any]:
         "command": substitute_levels(cell),
         "before": [substitute_in_text(text, cell) for text in before],
         "env": _list_variables(cell),
-        "cwd": (command.cwd or "") if names_disk(cell) else "",
+        "cwd": (command.cwd or "") if mentions_disk(cell) else "",
         "statuses": list(command.statuses),
     }
 
 
 def _list_variables(cell: Cell) -> dict[str, str]:
-    """Returns the environment variables that are factors."""
+    """Returns the environment variables that factors set in this cell."""
     return {name.removeprefix(VARIABLE): level for name, level in cell.factors.items() if is_variable(name)}
 
 
@@ -442,12 +442,12 @@ def _load_stdin(given: Input) -> bytes:
     return data
 
 
-def _cannot_run(argv: list[str], error: CommandError, *, there: bool = False) -> WorkloadError:
+def _make_not_runnable_error(argv: list[str], error: CommandError, *, there: bool = False) -> WorkloadError:
     name = argv[0]
     if error.cause is Cause.NOT_FOUND and there:
         return WorkloadError(
             f"{Cause.NOT_FOUND.words} there: {name!r}",
-            hint="install it there, or bring it: --push FILE",
+            hint="install it there, or copy it there: --push FILE",
             cause=Cause.NOT_FOUND,
         )
     if error.cause is Cause.NOT_FOUND and len(argv) == 1 and any(character.isspace() for character in name):

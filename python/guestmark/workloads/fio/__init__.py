@@ -1,4 +1,4 @@
-"""fio with the user's job file on the disk under test.
+"""The workload `fio`: the user's job file on the disk under test.
 
 Rates are bytes or operations a second over all jobs; latencies are in seconds.
 """
@@ -21,17 +21,17 @@ from guestmark.core.params import Params, param
 from guestmark.core.platform_kind import Program
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.workloads.base import Workload
-from guestmark.workloads.common.factors import THREADS, decides_on_host, target_on_host
+from guestmark.workloads.common.factors import THREADS, build_host_target_disk, decides_disk_factor_on_host
 from guestmark.workloads.common.metrics import BELOW, THROUGHPUT
 from guestmark.workloads.sysbench import READ_THROUGHPUT, READS, WRITE_THROUGHPUT, WRITES
 
 OPERATIONS = Metric("operations_per_s", "1/s", Better.HIGHER)  # reads and writes
-READ_LATENCY = Metric("read_latency_avg_s", "s")  # from the request to its completion
+READ_LATENCY = Metric("read_latency_avg_s", "s")  # mean time from a request to its completion
 READ_P99 = Metric("read_latency_p99_s", "s")  # of the worst job
 WRITE_LATENCY = Metric("write_latency_avg_s", "s")
 WRITE_P99 = Metric("write_latency_p99_s", "s")
 SYNC_LATENCY = Metric("sync_latency_avg_s", "s")
-RUNTIME = Metric("runtime_s", "s")  # of the longest job, as fio says
+RUNTIME = Metric("runtime_s", "s")  # of the longest job, as fio reports it
 
 ALL = (
     THROUGHPUT,
@@ -55,16 +55,16 @@ ALL = (
 
 
 class Fio(Fact, kw_only=True):
-    """fio's own version string."""
+    """The version that fio reports."""
 
     version: str | None = msgspec.field(name="fio", default=None)
 
 
 _LARGEST = 1 << 20
-# Where a job would leave the disk under test, or the file that is kept with the run.
+# Options with which a job would leave the disk under test, or need another file than the stored one.
 _ELSEWHERE = re.compile(r"\s*(?:filename|directory)\s*=\s*(?:.*[:,\s])?(?:/|\.\.|~)")
 _INCLUDED = re.compile(r"^\s*include\s")
-JOB_FILE = "guestmark.fio"  # what a job file is called on the disk
+JOB_FILE = "guestmark.fio"  # name of the job file on the disk
 # Name of the factor `threads` in a job file.
 THREADS_VARIABLE = "THREADS"
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -75,8 +75,8 @@ def find_variables(job: str) -> list[str]:
     return _VARIABLE.findall(job)
 
 
-def job_environment(values: Mapping[str, str], levels: Levels) -> dict[str, str]:
-    """Returns the variables of a job file: those of the plan, and the number of threads."""
+def build_job_environment(values: Mapping[str, str], levels: Levels) -> dict[str, str]:
+    """Returns the values of a job file's variables: those of the plan, and the number of threads."""
     return {THREADS_VARIABLE: str(levels.get(THREADS) or 1), **values}
 
 
@@ -121,7 +121,7 @@ class FioParams(Params, frozen=True, kw_only=True):
     name: str = ""  # of the job file
     values: Annotated[
         dict[str, str],
-        param("what `${NAME}` in the job stands for", accepts=dict[str, str | int | float], default={}),
+        param("values of `${NAME}` in the job", accepts=dict[str, str | int | float], default={}),
     ] = {}
     disks: Annotated[
         list[dict[str, Any]],
@@ -130,7 +130,7 @@ class FioParams(Params, frozen=True, kw_only=True):
             key="host_disk",
             accepts=Literal["directory", "loop"],
             default="directory",
-            parse=target_on_host,
+            parse=build_host_target_disk,
         ),
     ] = []
 
@@ -147,7 +147,7 @@ class FioParams(Params, frozen=True, kw_only=True):
         values: Mapping[str, str | int | float],
         disks: list[dict[str, Any]],
     ) -> FioParams:
-        """Reads the job file. Raises `ValueError` for a file or a job that cannot be run."""
+        """Makes the parameters, reading the job file. Raises `ValueError` for a file or a job that cannot be run."""
         if (file is None) == (job is None):
             raise ValueError("give either file, the path of a job file, or job, its text")
         text = job if file is None else _read_job(file)
@@ -161,7 +161,7 @@ class FioParams(Params, frozen=True, kw_only=True):
 
 
 class FioWorkload(Workload[FioParams]):
-    """A job file of the user's."""
+    """Runs a job file of the user's."""
 
     name = "fio"
     help = "runs an fio job file on the disk under test"
@@ -172,7 +172,7 @@ class FioWorkload(Workload[FioParams]):
 
     @classmethod
     def describe_params(cls, params: FioParams) -> str:
-        """Names the job file, where there is one."""
+        """Names the job file, if there is one."""
         return f"fio {params.name}".strip()
 
     @classmethod
@@ -180,23 +180,23 @@ class FioWorkload(Workload[FioParams]):
         """Rejects `threads` for a job that does not use it."""
         if factor == THREADS.name:
             return None if THREADS_VARIABLE in find_variables(params.job) else False
-        return decides_on_host(params, factor, platform)
+        return decides_disk_factor_on_host(params, factor, platform)
 
     @classmethod
     def acknowledging_params(cls, cell: Cell) -> Mapping[str, Any]:
-        """Takes the syncs of the same job as acknowledgements, its files laid out before."""
+        """Returns parameters that take the same job's syncs as acknowledgements, with its files laid out beforehand."""
         params = cell.workload.read_params(FioParams)
         return {
             "method": "syncs",
             "command": ["fio", "--output-format=json", JOB_FILE],
             "before": [f"fio --create_only=1 {JOB_FILE} >/dev/null"],
             "files": {JOB_FILE: params.job},
-            "env": job_environment(params.values, cell.levels),
+            "env": build_job_environment(params.values, cell.levels),
         }
 
     @classmethod
     def trial_class(cls) -> type[Workload[FioParams]]:
-        """Returns the class of its trials, whose imports cost time."""
+        """Imports and returns the class of its trials; done late because its imports are slow."""
         from guestmark.workloads.fio.trial import FioTrial
 
         return FioTrial

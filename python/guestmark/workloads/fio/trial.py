@@ -1,4 +1,4 @@
-"""The distribution's own fio with the user's job file; its files are laid out before the timing."""
+"""The trial of `fio`: the distribution's fio with the user's job file, whose files are laid out before timing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from guestmark.workloads.common.flushes import Below
 from guestmark.workloads.common.metrics import THROUGHPUT
 from guestmark.workloads.common.moving import find_target, sync_everything, to_measurements
 from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge_exit, quote_output
-from guestmark.workloads.fio import JOB_FILE, Fio, FioWorkload, job_environment
+from guestmark.workloads.fio import JOB_FILE, Fio, FioWorkload, build_job_environment
 from guestmark.workloads.sysbench import READ_THROUGHPUT, READS, WRITE_THROUGHPUT, WRITES
 
 _HINT = "guestmark reads the JSON of fio 3 (Debian 12 and 13); is this another version?"
@@ -32,7 +32,7 @@ _P99 = "99.000000"
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """Reads or writes of all jobs: bytes and operations a second, latencies in seconds (None without operations)."""
+    """Reads or writes of all jobs: bytes and operations a second; latencies in seconds, None without operations."""
 
     bytes_per_s: float
     operations_per_s: float
@@ -42,7 +42,7 @@ class Direction:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One run. `bytes` counts reads and writes together; `notes` is what fio printed before the JSON."""
+    """The results of one run. `bytes` counts reads and writes; `notes` are the lines before fio's JSON."""
 
     version: str
     jobs: int
@@ -55,7 +55,7 @@ class Report:
 
 
 def parse_report(output: str) -> Report:
-    """Reads fio's standard output. Raises `WorkloadError` with what is missing, or with the error of a job."""
+    """Parses fio's standard output. Raises `WorkloadError` that names what is missing, or the error of a job."""
     lines = output.splitlines()
     # fio prints warnings before its JSON, even on standard output.
     start = next((at for at, line in enumerate(lines) if line.strip() == "{"), None)
@@ -103,7 +103,7 @@ def _parse_direction(parts: Sequence[Mapping[str, Any]]) -> Direction:
 
 
 def _mean_latency(latencies: Sequence[Mapping[str, Any]]) -> float | None:
-    """Returns the mean over all requests, in seconds."""
+    """Returns the mean latency of all requests, in seconds."""
     count, total_ns = 0, 0.0
     for latency in latencies:
         requests = _read_field(latency, "N", int)
@@ -126,30 +126,30 @@ _FLUSHES = re.compile(
 )
 
 
-def asks_for_flushes(job: str) -> bool:
-    """Tells whether a job file asks for flushes that fio's report does not count: O_SYNC, or one at a file's end."""
+def requests_flushes(job: str) -> bool:
+    """Returns whether a job requests flushes that fio's report does not count: by O_SYNC, or at the end of a file."""
     return bool(_FLUSHES.search(job))
 
 
 class FioTrial(FioWorkload):
-    """`fio`: its working directory is the disk under test."""
+    """Runs the job file; its working directory is on the disk under test."""
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
         path = plan.context.path
-        self._env = {"PATH": path, "LC_ALL": "C", **job_environment(self.params.values, cell.levels)}
+        self._env = {"PATH": path, "LC_ALL": "C", **build_job_environment(self.params.values, cell.levels)}
         self._cwd = "/"
 
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
-        """Raises `PlatformUnusableError` naming the package."""
+        """Raises `PlatformUnusableError`, which names the package, if fio is not installed."""
         path = plan.context.path
         if any(cell.shares_root for cell in cells) and shutil.which(FIO, path=path) is None:
             raise PlatformUnusableError("fio is not installed", hint="install the package fio")
         return ()
 
     def prepare(self, machine: Machine) -> None:
-        """Mounts the disk, lays the job's files out and empties the machine's caches."""
+        """Mounts the disk, lays out the job's files and empties the machine's caches."""
         agent, disk = machine.agent, find_target(machine)
         found = find_same(agent, FIO, path=self._env["PATH"], cwd="/", cell=self.cell)
         found.add_facts(self.facts)
@@ -158,21 +158,21 @@ class FioTrial(FioWorkload):
         self._cwd = disk.mount(agent)
         self.facts.add(disk.facts, TARGET)
         agent.write_file(f"{self._cwd}/{JOB_FILE}", self.params.job.encode())
-        before = self._used_bytes(machine)
+        before = self._count_used_bytes(machine)
         self._run_fio(machine, "--create_only=1")
-        self._warn_of_memory(machine, self._used_bytes(machine) - before)
+        self._warn_of_memory(machine, self._count_used_bytes(machine) - before)
         disk.image.flush()
         self._cwd = disk.remount(agent, drop_caches=not disk.device)
         self.facts.add(locate_working_directory(agent, self._cwd))
 
     def run(self, machine: Machine) -> list[Measurement]:
-        """Runs the job file once. Raises `WorkloadError` when a job fails or the JSON is not as fio 3 has it."""
+        """Runs the job file once. Raises `WorkloadError` if a job fails or the JSON is not that of fio 3."""
         sync_everything(machine.agent)
         below = Below.read_before(machine)
         result = self._run_fio(machine)
         report = parse_report(result.stdout.decode(errors="replace"))
         changes = below.read_changes(
-            flushed=bool(report.sync_latency_avg_s) or asks_for_flushes(self.params.job)
+            flushed=bool(report.sync_latency_avg_s) or requests_flushes(self.params.job)
         )
         changes.add_facts(self.facts)
         self.facts.add(Fio(version=report.version))
@@ -199,7 +199,7 @@ class FioTrial(FioWorkload):
         return [*to_measurements(known), *(changes.to_measurements(report.bytes) if report.bytes else ())]
 
     def cleanup(self, machine: Machine) -> None:
-        """Removes nothing: a guest's disk is removed with the guest, a directory with the trial."""
+        """Does nothing: a guest's disk is removed with the guest, a directory with the trial."""
         disk = find_target(machine)
         if disk.spec.loop and disk.device:
             disk.umount(machine.agent, drop_caches=False)
@@ -226,7 +226,7 @@ class FioTrial(FioWorkload):
         judge_exit(result, self.warnings, self.limit_s)
         return result
 
-    def _used_bytes(self, machine: Machine) -> int:
+    def _count_used_bytes(self, machine: Machine) -> int:
         there = machine.agent.statfs(self._cwd)
         return (there.blocks - there.free) * there.block_size
 

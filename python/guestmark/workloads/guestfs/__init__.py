@@ -1,4 +1,4 @@
-"""libguestfs as a peer: the real guestfish in a guest of its own moves bytes, makes calls, or only starts."""
+"""Workloads that measure libguestfs as a peer: guestfish moves bytes, makes calls, or only starts its guest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from guestmark.workloads.base import Sections, Workload
 from guestmark.workloads.boot import ALL as BOOT_METRICS
 from guestmark.workloads.common.metrics import LAUNCHING
 from guestmark.workloads.common.moved import SourcedBytes
-from guestmark.workloads.guestfs.session import SESSION, GuestfsApiParams, number_of_calls
+from guestmark.workloads.guestfs.session import SESSION, GuestfsApiParams, count_calls
 
 _PROGRAMS = (Program("guestfish", "guestfish"),)
 _OF_GUEST = frozenset({"memory", "smp", "placement"})
@@ -21,7 +21,7 @@ _OF_DISK = frozenset(
 
 
 class GuestfishParams(SourcedBytes, frozen=True, kw_only=True):
-    """guestfish uses the command `method`; `fill` allows only `content` one and zero."""
+    """guestfish uses its command `method`; `fill` allows only the `content` zero or one."""
 
     method: Annotated[
         str, param("the command of guestfish", accepts=Literal["upload", "copy", "tgz-in", "fill"])
@@ -29,7 +29,7 @@ class GuestfishParams(SourcedBytes, frozen=True, kw_only=True):
 
     @classmethod
     def make(cls, **given: Any) -> Self:
-        """Derives the disks, which its own machine gets.
+        """Makes the parameters and derives the disks, which guestfish's own guest gets.
 
         Raises `ValueError` for a pattern that guestfish does not support.
         """
@@ -40,7 +40,7 @@ class GuestfishParams(SourcedBytes, frozen=True, kw_only=True):
 
 
 class GuestfishWorkload(Workload[GuestfishParams]):
-    """Bytes that libguestfs moves."""
+    """Moves bytes with libguestfs."""
 
     name = "guestfish"
     help = "has libguestfs move the bytes, in its own guest"
@@ -56,22 +56,24 @@ class GuestfishWorkload(Workload[GuestfishParams]):
 
     @classmethod
     def moved_bytes(cls, params: GuestfishParams) -> int | None:
-        """Returns the bytes that need room on the target."""
+        """Returns the number of bytes that need room on the target."""
         return params.amount_bytes
 
     @classmethod
     def trial_class(cls) -> type[Workload[GuestfishParams]]:
-        """Returns the class of its trials, whose imports cost time."""
+        """Imports and returns the class of its trials; done late because its imports are slow."""
         from guestmark.workloads.guestfs.upload import GuestfishTrial
 
         return GuestfishTrial
 
 
 class GuestfsApiWorkload(Workload[GuestfsApiParams]):
-    """A session of many calls."""
+    """Runs a session of many calls."""
 
     name = "guestfs-api"
-    help = "makes several hundred calls of libguestfs's API through guestfish; its launch is measured apart"
+    help = (
+        "makes several hundred calls of libguestfs's API through guestfish; its launch is measured separately"
+    )
     measures = SESSION
     topic = Topic.CALLS
     programs = _PROGRAMS
@@ -80,18 +82,18 @@ class GuestfsApiWorkload(Workload[GuestfsApiParams]):
     @classmethod
     def describe_params(cls, params: GuestfsApiParams) -> str:
         """Says how many calls a session makes."""
-        return f"libguestfs session of {number_of_calls(params.rounds)} calls"
+        return f"libguestfs session of {count_calls(params.rounds)} calls"
 
     @classmethod
     def trial_class(cls) -> type[Workload[GuestfsApiParams]]:
-        """Returns the class of its trials, whose imports cost time."""
+        """Imports and returns the class of its trials; done late because its imports are slow."""
         from guestmark.workloads.guestfs.own_guest import GuestfsApiTrial
 
         return GuestfsApiTrial
 
 
 class GuestfsRunParams(Params, frozen=True, kw_only=True):
-    """`phases` adds a second launch to each trial, with libguestfs's messages, from which phases are read."""
+    """`phases` adds a second launch to each trial, whose messages show the phases."""
 
     phases: Annotated[bool, param("launch a second time for the phases")] = True
 
@@ -107,12 +109,12 @@ class GuestfsRunWorkload(Workload[GuestfsRunParams]):
 
     @classmethod
     def describe_params(cls, params: GuestfsRunParams) -> str:
-        """Says what is typed."""
+        """Returns the command as it would be typed."""
         return "guestfish run"
 
     @classmethod
     def trial_class(cls) -> type[Workload[GuestfsRunParams]]:
-        """Returns the class of its trials, whose imports cost time."""
+        """Imports and returns the class of its trials; done late because its imports are slow."""
         from guestmark.workloads.guestfs.own_guest import GuestfsRunTrial
 
         return GuestfsRunTrial

@@ -21,7 +21,7 @@ from guestmark.core.levels import Levels
 from guestmark.core.machine_facts import Confined
 from guestmark.disks import processes
 from guestmark.platforms.confinement import attest_process
-from guestmark.platforms.libguestfs import GUESTFISH, environment_prefix, find_appliance_home, prepare
+from guestmark.platforms.libguestfs import GUESTFISH, build_environment_prefix, find_appliance_home, prepare
 from guestmark.platforms.process import Console, SupervisedProcess
 from guestmark.platforms.qemu.accelerators import KVM, TCG
 from guestmark.setting.machine import MEMORY, SMP
@@ -40,17 +40,17 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Times on the host's monotonic clock at which guestfish started and reached each mark; and the QEMU it ran."""
+    """Times on the host's monotonic clock at which guestfish started and reached each mark, and its QEMU's command."""
 
     started_at: float
     marks: dict[str, float]
     qemu: tuple[str, ...]
     ended_at: float
-    console: Console  # what it said, with the times
-    confined: Confined | None = None  # as its kernel says
+    console: Console  # its messages, with their times
+    confined: Confined | None = None  # by its kernel's report
 
-    def seconds_between(self, first: str, second: str) -> float:
-        """Returns the seconds from one mark to another."""
+    def parse_seconds_between(self, first: str, second: str) -> float:
+        """Returns the seconds between two marks."""
         return self.marks[second] - self.marks[first]
 
 
@@ -64,19 +64,19 @@ def run(
 ) -> Timeline:
     """Runs guestfish commands one after the other, with marks between them, in a guest with `accelerator`.
 
-    Of this host's files its script can change those that are `writable`.
+    The script can change only those of this host's files that are in `writable`.
 
-    `verbose` has libguestfs and its guest say what they do, which takes time.
+    `verbose` makes libguestfs and its guest trace their steps, which takes time. The first mark should follow the
+    command `run`.
 
-    The first mark should follow the command `run`. Raises `WorkloadError` with what guestfish said when a command fails
-    or time is up, `PlatformUnusableError` when libguestfs cannot be used here, `AttestationError` when its QEMU runs
-    with another accelerator.
+    Raises `WorkloadError` with guestfish's message if a command fails or time is up, `PlatformUnusableError` if
+    libguestfs cannot be used here, `AttestationError` if its QEMU runs with another accelerator.
     """
     environment = {**prepare(accelerator), **(_VERBOSE if verbose else {})}
     process = SupervisedProcess(GUESTFISH, TEMPORARY_FILES)
-    # supermin takes this lock, to find that there is nothing to do.
+    # supermin takes this lock even if there is nothing to do.
     lock = find_appliance_home(environment["LIBGUESTFS_CACHEDIR"]) / "lock"
-    # Confinement can make only files writable that exist.
+    # Confinement can make only existing files writable.
     lock.touch()
     with contextlib.ExitStack() as stack:
         stack.callback(process.stop)
@@ -88,7 +88,8 @@ def run(
         ]
         process.start(
             [
-                *environment_prefix(environment, process.scratch), GUESTFISH, "-f", f"/dev/fd/{commands.fileno()}",
+                *build_environment_prefix(environment, process.scratch), GUESTFISH,
+                "-f", f"/dev/fd/{commands.fileno()}",
             ],
             pass_fds=(commands.fileno(), marks.fileno()),
             writable=(lock, *writable),
@@ -120,7 +121,7 @@ def _follow_marks(
             break
         for name in said.decode().split():
             reached[name] = now
-        # QEMU runs as soon as the first mark is reached, and its command line is readable only while it does.
+        # QEMU runs from the first mark on, and its command line is readable only while it runs.
         if not qemu:
             qemu = _attest_accelerator(process, accelerator)
             confined = attest_process(process.pid(), process.writable)
@@ -133,7 +134,7 @@ def _follow_marks(
     return Timeline(process.started_at, reached, qemu, ended_at, process.console, confined)
 
 
-def size_commands(levels: Levels) -> list[str]:
+def build_size_commands(levels: Levels) -> list[str]:
     """Returns the commands that give libguestfs's guest the cell's memory and processors."""
     commands = []
     if MEMORY in levels:
@@ -153,14 +154,14 @@ def _attest_accelerator(process: SupervisedProcess, accelerator: str) -> tuple[s
         found = KVM.name if has_kvm else TCG.name
         if found != accelerator:
             raise AttestationError(
-                f"libguestfs does not run as was asked: asked {accelerator}, found {found}"
+                f"libguestfs does not run as requested: asked {accelerator}, found {found}"
             )
         return command
     raise AttestationError("libguestfs runs no QEMU, so its guest cannot be attested")
 
 
 def _walk_descendants(root: int) -> Iterator[tuple[tuple[str, ...], list[str]]]:
-    """Yields command line and open files of `root` and of all processes below it."""
+    """Yields the command line and the open files of `root` and of each of its descendants."""
     waiting = [root]
     while waiting:
         pid = waiting.pop()
@@ -181,14 +182,14 @@ def _open_pipe() -> tuple[io.FileIO, io.FileIO]:
 
 
 class Guestfs(Fact, kw_only=True):
-    """The program, the QEMU that it started, and for `guestfs-run` the launch that the phases belong to."""
+    """The program, the QEMU that it started, and for `guestfs-run` the launch whose phases are shown."""
 
     version: str | None = msgspec.field(name="guestfish", default=None)
     qemu: list[str] | None = msgspec.field(name="libguestfs_qemu", default=None)  # its command line
     confined: Confined | None = msgspec.field(name="libguestfs_confined", default=None)
-    calls: int | None = None  # of the API, in a session
+    calls: int | None = None  # calls of the API in a session
     # Time to ready of the launch that was traced.
     traced_ready_s: float | None = None
-    # Time before the guest's start in which libguestfs checks its appliance.
+    # Time in which libguestfs checks its appliance before the guest starts.
     appliance_s: float | None = None
-    features_s: float | None = None  # then what QEMU can do
+    features_s: float | None = None  # time in which it then tests QEMU's features

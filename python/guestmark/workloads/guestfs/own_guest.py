@@ -34,7 +34,7 @@ from guestmark.workloads.guestfs import GuestfsRunParams, guestfish, session
 from guestmark.workloads.guestfs.guestfish import Guestfs, Mark, Timeline
 from guestmark.workloads.guestfs.session import CALLS, WALL
 
-# A path in the outer guest, whose writes are all thrown away.
+# A path in the outer guest, all of whose writes are discarded.
 _SCRIPT = "/tmp/guestmark-session"
 _MARK = "guestmark-mark "
 _KVM = "guestmark-kvm "
@@ -45,7 +45,7 @@ _KEPT = 300
 
 @dataclass(frozen=True, slots=True)
 class GuestfishSession:
-    """Times on the host's monotonic clock at which guestfish started and each mark arrived; and what it printed."""
+    """Times on the host's monotonic clock at which guestfish started and each mark arrived, and its output."""
 
     started_at: float
     marks: dict[str, float]
@@ -61,9 +61,9 @@ def machine(platform: Platform, cell: Cell) -> AbstractContextManager[Machine]:
 
 
 def run(outer: Machine, accelerator: str, script: Sequence[str | Mark], timeout_s: float) -> GuestfishSession:
-    """Runs guestfish in the guest `outer`, as `libguestfs.run` does here; checks the accelerator after the first mark.
+    """Runs guestfish in the guest `outer`, as `guestfish.run` does here; checks the accelerator after the first mark.
 
-    Raises `WorkloadError` with guestfish's message when a command fails or time is up, `AttestationError` when its QEMU
+    Raises `WorkloadError` with guestfish's message if a command fails or time is up, `AttestationError` if its QEMU
     runs with another accelerator.
     """
     environment = {
@@ -79,7 +79,7 @@ def run(outer: Machine, accelerator: str, script: Sequence[str | Mark], timeout_
             lines.append(step)
             continue
         lines.append(f"!echo {_MARK}{step.name}")
-        # QEMU runs from the first mark on; later ones need not be delayed by looking again.
+        # QEMU runs from the first mark on, so later marks are not delayed by another check.
         if not attested:
             lines.append(_ATTEST)
             attested = True
@@ -90,7 +90,7 @@ def run(outer: Machine, accelerator: str, script: Sequence[str | Mark], timeout_
     marks: dict[str, float] = {}
     for name in (step.name for step in script if isinstance(step, Mark)):
         sign = f"{_MARK}{name}\n".encode()
-        arrived = guestfish.wait(deadline - time.monotonic(), _contains(sign))
+        arrived = guestfish.wait(deadline - time.monotonic(), _make_file_pattern_matcher(sign))
         if sign not in guestfish.output:
             how = "ended before" if arrived else f"did not within {timeout_s:.0f} s get to"
             guestfish.send_signal(9)
@@ -107,24 +107,24 @@ def run(outer: Machine, accelerator: str, script: Sequence[str | Mark], timeout_
     return GuestfishSession(started_at, marks, printed)
 
 
-def _contains(sign: bytes) -> Callable[[bytes], bool]:
+def _make_file_pattern_matcher(sign: bytes) -> Callable[[bytes], bool]:
     return lambda said: sign in said
 
 
 def _attest_printed(printed: str, accelerator: str) -> None:
-    # The script counts open KVM machines in the outer guest: without any its QEMU emulates.
+    # The script counts open KVM machines in the outer guest: if there are none, its QEMU emulates.
     said = next((line for line in printed.splitlines() if line.startswith(_KVM)), _KVM)
     machines = said.removeprefix(_KVM).strip()
     found = {"": "nothing", "0": TCG.name}.get(machines, KVM.name)
     if found != accelerator:
         raise AttestationError(
-            f"libguestfs does not run as was asked: asked {accelerator}, found {found} in the outer guest"
+            f"libguestfs does not run as requested: asked {accelerator}, found {found} in the outer guest"
         )
 
 
 def _last_words(printed: str) -> str:
     lines = [line.strip() for line in printed.splitlines() if line.strip() and not line.startswith(_MARK)]
-    # With its messages traced guestfish prints much after the error.
+    # With tracing, guestfish prints a lot after the error.
     errors = [line for line in lines if "error" in line.lower()]
     return (errors or lines or ["it printed nothing"])[-1][:_KEPT]
 
@@ -134,7 +134,7 @@ _ANSWER_S = 30.0
 
 
 class OwnGuestTrial(Workload[P]):
-    """libguestfs on the cell's accelerator, on this host or in one outer guest."""
+    """Runs libguestfs on the cell's accelerator, on this host or in one outer guest."""
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
@@ -144,29 +144,29 @@ class OwnGuestTrial(Workload[P]):
 
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
-        """Checks that libguestfs can be used here at all. Raises `PlatformUnusableError` naming a package."""
+        """Raises `PlatformUnusableError`, which names a package, if libguestfs cannot be used here."""
         for accelerator in {cell.platform.inner.kind for cell in cells}:
             libguestfs.prepare(accelerator)
         return ()
 
     @classmethod
     def impossible(cls, cell: Cell) -> str:
-        """Says where libguestfs has no guest of that kind."""
+        """Returns why libguestfs cannot start a guest of the cell's kind; empty if it can."""
         return explain_unusable(cell.platform)
 
     def machine(self, platform: Platform) -> AbstractContextManager[Machine]:
-        """Starts the host's agent, or the outer guest of a nested platform: libguestfs starts its own guest inside."""
+        """Starts the host's agent, or the outer guest of a nested platform; libguestfs starts its own guest there."""
         return machine(platform, self.cell)
 
     def prepare(self, machine: Machine) -> None:
-        """Prepares the appliance, so that no launch has to build it."""
+        """Builds the appliance, so that no launch has to."""
         libguestfs.prepare(self._accelerator)
 
 
 def explain_unusable(spec: PlatformSpec) -> str:
     """Returns why libguestfs cannot run on that platform, in one line; empty if it can."""
     if spec.is_guest and spec.inner.kind not in ACCELERATORS:
-        return _no_uml()
+        return _explain_missing_uml()
     if spec.inner.kind not in ACCELERATORS or len(spec.layers) > _DEEPEST:
         return (
             f"libguestfs starts its own guest with tcg or kvm, here or in one outer guest, and none on {spec}"
@@ -175,13 +175,13 @@ def explain_unusable(spec: PlatformSpec) -> str:
 
 
 @functools.cache
-def _no_uml() -> str:
-    """Returns why libguestfs has no User-Mode Linux guest.
+def _explain_missing_uml() -> str:
+    """Returns why libguestfs cannot start a User-Mode Linux guest.
 
-    It had a backend for that until 1.47, so the installed version is asked.
+    It had a backend for it until 1.47, so the installed version is tried.
     """
     if shutil.which(libguestfs.GUESTFISH) is None:
-        return ""  # which `libguestfs.prepare` says better
+        return ""  # `libguestfs.prepare` gives a better reason
     asked = subprocess.run(
         [libguestfs.GUESTFISH, "set-backend", "uml"],
         capture_output=True, text=True, check=False, timeout=_ANSWER_S, stdin=subprocess.DEVNULL,
@@ -189,11 +189,11 @@ def _no_uml() -> str:
     if asked.returncode == 0:
         return f"{version()} has a backend for User-Mode Linux, but guestmark does not use it"
     said = next(iter(asked.stderr.strip().splitlines()), "")
-    return f"{version()} has no backend for User-Mode Linux any more: {said.rpartition('error: ')[2]}"
+    return f"{version()} no longer has a backend for User-Mode Linux: {said.rpartition('error: ')[2]}"
 
 
 def version() -> str:
-    """Returns guestfish's own name and version."""
+    """Returns the name and version that guestfish prints."""
     asked = subprocess.run(
         [libguestfs.GUESTFISH, "--version"], capture_output=True, text=True, check=False, timeout=_ANSWER_S
     )
@@ -201,22 +201,22 @@ def version() -> str:
 
 
 class GuestfsApiTrial(OwnGuestTrial[session.GuestfsApiParams]):
-    """`guestfs-api`: one launch, one session; seconds and calls a second without the launch."""
+    """The trial of `guestfs-api`: one launch and one session; its times exclude the launch."""
 
     def prepare(self, machine: Machine) -> None:
-        """Prepares the appliance, and notes the version of guestfish."""
+        """Builds the appliance, and records guestfish's version."""
         super().prepare(machine)
         self._found.version = version()
 
     def run(self, machine: Machine) -> list[Measurement]:
-        """Launches guestfish and makes the calls. Raises `WorkloadError` when one fails or misbehaves."""
-        calls = session.session_commands(self.params.rounds)
-        script: list[str | Mark] = [*guestfish.size_commands(self.cell.levels)]
-        script += [session.drive_command(), "run", Mark("launched"), *calls, Mark("done"), "shutdown"]
+        """Launches guestfish and makes the calls. Raises `WorkloadError` if one fails or prints the wrong output."""
+        calls = session.build_session_commands(self.params.rounds)
+        script: list[str | Mark] = [*guestfish.build_size_commands(self.cell.levels)]
+        script += [session.build_drive_command(), "run", Mark("launched"), *calls, Mark("done"), "shutdown"]
         started_at, marks, printed = self._run_session(machine, script)
         self._found.calls = len(calls)
         if found := session.find_missing_output(printed, self.params.rounds):
-            raise WorkloadError(f"libguestfs did not do what it was told: {found}")
+            raise WorkloadError(f"libguestfs did not do as it was told: {found}")
         wall_s, launch_s = marks["done"] - marks["launched"], marks["launched"] - started_at
         values = ((WALL, wall_s), (CALLS, len(calls) / wall_s), (LAUNCH, launch_s))
         return [Measurement(metric, value, (value,)) for metric, value in values]
@@ -234,7 +234,7 @@ class GuestfsApiTrial(OwnGuestTrial[session.GuestfsApiParams]):
 
 
 _LAUNCHED, _CLOSED = "launched", "closed"
-# What ends a phase in the messages of libguestfs, of its guest's kernel, and of its guest.
+# Messages of libguestfs, its guest's kernel and its guest that end a phase.
 _LINES = {
     steps.FIRMWARE: rb"SeaBIOS \(version",
     steps.HANDOVER: rb"Booting from ROM",
@@ -243,18 +243,18 @@ _LINES = {
     steps.MODULES: rb"supermin: picked ",
     steps.ROOT: rb"Starting /init script",
 }
-# Before the guest starts: the appliance is looked at, then what QEMU can do.
+# Before the guest starts, libguestfs checks the appliance, then QEMU's features.
 _BEFORE = (rb"finished building supermin appliance", rb"finished testing qemu features")
 _ENDING = (boot.POWEROFF, boot.EXIT)
 
 
 class GuestfsRunTrial(OwnGuestTrial[GuestfsRunParams]):
-    """A silent launch for the times of start and shutdown, then a verbose one for the phases."""
+    """Launches silently for the times of start and shutdown, then verbosely for the phases."""
 
     ONCE = True
 
     def run(self, machine: Machine) -> list[Measurement]:
-        """Launches and closes, and traces the phases of a second launch."""
+        """Times a launch and its end; on request traces the phases of a second launch."""
         launched = self._launch_inside(machine) if self._spec.is_nested else read_phases(self._launch_guest())
         values, _ = compute_durations(launched)
         kept = {metric: values[metric] for metric in (boot.READY, boot.TOTAL, *_ENDING)}
@@ -271,11 +271,11 @@ class GuestfsRunTrial(OwnGuestTrial[GuestfsRunParams]):
         return [Measurement(metric, value, (value,)) for metric, value in kept.items()]
 
     def _make_script(self) -> list[str | Mark]:
-        sized = guestfish.size_commands(self.cell.levels)
+        sized = guestfish.build_size_commands(self.cell.levels)
         return [*sized, "add /dev/null", "run", Mark(_LAUNCHED), "shutdown", Mark(_CLOSED)]
 
     def _launch_inside(self, outer: Machine) -> dict[str, float]:
-        """Returns the phases of a launch in an outer guest, as far as its lines show them when they arrive here."""
+        """Returns the phases of a launch in an outer guest, timed by the arrival of its lines here."""
         session = run(outer, self._accelerator, self._make_script(), self.limit_s)
         ended_at = time.monotonic()
         launched, closed = (session.marks[name] for name in (_LAUNCHED, _CLOSED))
@@ -289,9 +289,9 @@ class GuestfsRunTrial(OwnGuestTrial[GuestfsRunParams]):
 
 
 def read_phases(timeline: Timeline) -> dict[str, float]:
-    """Returns the phases of a launch, named like those of our own guests, in seconds since guestfish's start.
+    """Returns the phases of a launch, named like those of guestmark's guests, in seconds since guestfish's start.
 
-    The order to end is the moment its guest was ready; what its guest does afterwards is not reported.
+    Its guest is told to end as soon as it is ready; what it does afterwards is not reported.
     """
     times = {
         name: at
@@ -304,9 +304,9 @@ def read_phases(timeline: Timeline) -> dict[str, float]:
 
 
 def split_start_time(timeline: Timeline) -> Sequence[float | None]:
-    """Returns seconds from guestfish's start to a checked appliance, and from there to known features of QEMU.
+    """Returns the seconds until the appliance is checked, and from then until QEMU's features are known.
 
-    None for what its messages do not show; that is part of what follows.
+    A value is None if the messages do not show it; that time is then part of the next phase.
     """
     found: list[float | None] = []
     before = timeline.started_at

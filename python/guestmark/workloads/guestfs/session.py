@@ -1,7 +1,7 @@
-"""The session of `guestfs-api`: guestfish's commands, one line per call, and what they must print.
+"""The session of `guestfs-api`: guestfish's commands, one line per call, and the output they must have.
 
-Like the tests of libguestfs's own API it makes partitions and filesystems, and then handles small files in all ways:
-work for the guest's kernel and for the way to it and back, hardly any for a disk.
+Like the tests of libguestfs's own API it makes partitions and filesystems, and then uses small files in all ways. This
+loads the guest's kernel and the path to it, and hardly any disk.
 """
 
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from guestmark.core.metric import Better, Metric
 from guestmark.core.params import Params, param
 from guestmark.workloads.common.metrics import LAUNCH
 
-# Duration of the session, between launch and shutdown.
+# Duration of the session between launch and shutdown.
 WALL = Metric("wall_s", "s")
 CALLS = Metric("rate", "calls/s", Better.HIGHER)
 SESSION = (WALL, CALLS, LAUNCH)
 
 
 class GuestfsApiParams(Params, frozen=True, kw_only=True):
-    """A session makes a filesystem and then, `rounds` times, a directory with files that it works on and removes."""
+    """A session makes a filesystem and then, `rounds` times, a directory with files that it uses and removes."""
 
     rounds: Annotated[int, param("directories to fill and remove", ge=1, le=10_000)] = 16
 
@@ -44,23 +44,23 @@ _ROUND = (
 _ENDING = ("sync", "umount-all", "fsck ext4 /dev/sda1")
 
 
-def drive_command() -> str:
-    """Returns the command that adds the session's disk, which libguestfs creates and removes."""
+def build_drive_command() -> str:
+    """Returns the command that adds the session's disk, which libguestfs itself creates and removes."""
     return f"scratch {_DISK}"
 
 
-def session_commands(rounds: int) -> list[str]:
+def build_session_commands(rounds: int) -> list[str]:
     """Returns the calls of a session, in order."""
     return [*_SETTING_UP, *(_ROUND * rounds), *_ENDING]
 
 
-def number_of_calls(rounds: int) -> int:
+def count_calls(rounds: int) -> int:
     """Returns the number of calls in a session."""
-    return len(session_commands(rounds))
+    return len(build_session_commands(rounds))
 
 
 def find_missing_output(printed: str, rounds: int) -> str:
-    """Returns what is missing from the output of these calls; empty if nothing is."""
+    """Returns a sentence about output that is missing for this many rounds; empty if none is."""
     lines = printed.splitlines()
     expected: Sequence[tuple[str, int]] = ((_SUM, rounds), (_TEXT, rounds), ("ext4", 1), ("false", rounds))
     for line, times in expected:

@@ -1,4 +1,4 @@
-"""libguestfs as a peer: the real guestfish moves the same bytes into the same kind of image, in its own guest."""
+"""The trial of `guestfish`, a peer: it moves the same bytes into the same kind of image, in its own guest."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from guestmark.setting.disk import Disks, DiskSpec, Role
 from guestmark.setting.image import Format
 from guestmark.workloads.common import metrics
 from guestmark.workloads.common.moving import READABLE, compare_checksums, to_measurements
-from guestmark.workloads.disk.upload import tar_gz
+from guestmark.workloads.disk.upload import make_tar_gz
 from guestmark.workloads.guestfs import GuestfishWorkload, guestfish
 from guestmark.workloads.guestfs.guestfish import Guestfs, Mark
 
 
 class GuestfishTrial(GuestfishWorkload):
-    """`guestfish`: upload, copy of a second disk, tgz-in or fill.
+    """Runs guestfish's upload, copy of a second disk, tgz-in or fill.
 
     Times include the flush in its guest and on the host.
     """
@@ -43,12 +43,12 @@ class GuestfishTrial(GuestfishWorkload):
 
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
-        """Checks that what guestfish writes can be read again, and that libguestfs launches here at all."""
+        """Checks that guestfish's files can be read back, and that libguestfs can be launched here."""
         for cell in cells:
             for spec in cell.view(Disks):
                 if spec.role is Role.TARGET and spec.filesystem not in READABLE:
                     raise UsageError(
-                        f"{cell.id}: what guestfish writes to {spec.filesystem} cannot be checked on the host",
+                        f"{cell.id}: files that guestfish writes to {spec.filesystem} cannot be checked on the host",
                         hint=f"use {', '.join(READABLE)}, or exclude the cell",
                     )
         for accelerator in {choose_accelerator(cell) for cell in cells}:
@@ -56,18 +56,18 @@ class GuestfishTrial(GuestfishWorkload):
         return ()
 
     def prepare(self, machine: Machine) -> None:
-        """Makes the content to send; the image is made afresh for each iteration."""
-        self._source = self._stack.enter_context(make_images([self._source_spec()]))[0]
+        """Makes the content to send; each iteration makes a fresh image."""
+        self._source = self._stack.enter_context(make_images([self._build_source_spec()]))[0]
         self._source.checksum()
         method = self.params.method
         if method == "tgz-in":
-            self._content = tar_gz(self._source, FILE)
+            self._content = make_tar_gz(self._source, FILE)
         elif method != "fill":
             self._content = self._source.path
         libguestfs.prepare(self._accelerator)
 
     def run(self, machine: Machine) -> list[Measurement]:
-        """Launches guestfish once: launch, mount, sync, then the timed part, then the flush."""
+        """Runs guestfish once: launch, mount and sync, then the timed part with its flush."""
         with make_images([self._target]) as (image,):
             os.sync()
             timeline = guestfish.run(
@@ -75,16 +75,18 @@ class GuestfishTrial(GuestfishWorkload):
             )
             host_flush_s = image.flush()
             self.facts.add(Guestfs(qemu=list(timeline.qemu), confined=timeline.confined))
-            compare_checksums(self._read_back(image), self._expected_checksum(), "by debugfs on the host")
+            compare_checksums(
+                self._read_back(image), self._compute_source_checksum(), "by debugfs on the host"
+            )
             image.check_filesystem()
         launch_s = timeline.marks["launched"] - timeline.started_at
-        wall_s = timeline.seconds_between("begin", "flushed") + host_flush_s
+        wall_s = timeline.parse_seconds_between("begin", "flushed") + host_flush_s
         with_launch_s = launch_s + wall_s
         return to_measurements(
             [
                 (metrics.THROUGHPUT, self._amount / wall_s),
                 (metrics.WALL, wall_s),
-                (metrics.GUEST_FLUSH, timeline.seconds_between("moved", "flushed")),
+                (metrics.GUEST_FLUSH, timeline.parse_seconds_between("moved", "flushed")),
                 (metrics.HOST_FLUSH, host_flush_s),
                 (metrics.LAUNCH, launch_s),
                 (metrics.THROUGHPUT_WITH_LAUNCH, self._amount / with_launch_s),
@@ -96,7 +98,7 @@ class GuestfishTrial(GuestfishWorkload):
         """Forgets the bytes that were sent."""
         self._stack.close()
 
-    def _source_spec(self) -> DiskSpec:
+    def _build_source_spec(self) -> DiskSpec:
         return DiskSpec.from_levels(
             Role.SOURCE, self._amount, content=self.params.source_content, location=self._target.location
         )
@@ -104,17 +106,18 @@ class GuestfishTrial(GuestfishWorkload):
     def _make_script(self, image: Image) -> list[str | Mark]:
         spec = image.spec
         method = self.params.method
-        script: list[str | Mark] = [*guestfish.size_commands(self.cell.levels)]
+        script: list[str | Mark] = [*guestfish.build_size_commands(self.cell.levels)]
         script.append(f"add-drive {image.path} format:{spec.format}")
         if method == "copy":
             script.append(f"add-drive {self._content} readonly:true format:raw")
         mount = f"mount-options {spec.mount_options} /dev/sda /" if spec.mount_options else "mount /dev/sda /"
         return [
-            *script, "run", Mark("launched"), mount, "sync", Mark("begin"), self._method_command(method), Mark("moved"),
-            "sync", Mark("flushed"), "umount-all", "shutdown",
+            *script, "run", Mark("launched"), mount, "sync",
+            Mark("begin"), self._build_method_command(method), Mark("moved"), "sync", Mark("flushed"),
+            "umount-all", "shutdown",
         ]  # fmt: skip
 
-    def _method_command(self, method: str) -> str:
+    def _build_method_command(self, method: str) -> str:
         match method:
             case "upload":
                 return f"upload {self._content} /{FILE}"
@@ -126,7 +129,7 @@ class GuestfishTrial(GuestfishWorkload):
                 value = {"zero": 0, "one": 1}[self.params.content]
                 return f"fill {value} {self._amount} /{FILE}"
 
-    def _expected_checksum(self) -> Checksum:
+    def _compute_source_checksum(self) -> Checksum:
         assert self._source is not None
         return self._source.checksum()
 
@@ -145,7 +148,7 @@ class GuestfishTrial(GuestfishWorkload):
 
 
 def choose_accelerator(cell: Cell) -> str:
-    """Returns what guestfish's QEMU must run with.
+    """Returns the accelerator that guestfish's QEMU must use.
 
     Raises `UsageError` on platforms where libguestfs is not measured.
     """

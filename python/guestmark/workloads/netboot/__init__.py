@@ -1,6 +1,6 @@
-"""iPXE in a machine without disk fetches files from a server; the packets show who was slow.
+"""The workload `netboot`: iPXE in a diskless machine fetches files from a server; packets show which side was slow.
 
-Its start is measured once, its files in every round; all times but `wall_s` are from captures.
+The start is measured once, the files in every round; all times except `wall_s` come from captures.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from guestmark.core.metric import Better, Metric
 from guestmark.core.params import Params, param
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.units import format_size, parse_size
-from guestmark.setting.network import FACTORS
+from guestmark.setting.network import NETBOOT_FACTORS
 from guestmark.workloads.base import Sections, Workload
 
 # First to last packet of a file's connection; mean over the files.
 DOWNLOAD = Metric("download_s", "s")
-THROUGHPUT = Metric("throughput", "B/s", Better.HIGHER)  # bytes of the files, in the same time
-# All files together by the host's clock, from iPXE's own messages.
+THROUGHPUT = Metric("throughput", "B/s", Better.HIGHER)  # bytes of the files a second, over the same time
+# All files together by the host's clock, timed by iPXE's requests.
 WALL = Metric("wall_s", "s")
-# Share of the connections' time that the client took to respond.
+# Share of the connections' time for which the client was due to respond.
 CLIENT_SHARE = Metric("client_share", "")
 SERVER_SHARE = Metric("server_share", "")
 HANDSHAKE = Metric("handshake_s", "s")
@@ -44,7 +44,7 @@ class Responses:
     p99: Metric
     max: Metric
 
-    def all_metrics(self) -> tuple[Metric, ...]:
+    def list_all_metrics(self) -> tuple[Metric, ...]:
         """Returns the metrics in table order."""
         return (self.mean, self.p50, self.p99, self.max)
 
@@ -55,22 +55,22 @@ def _make_responses(role: str) -> Responses:
 
 RESPONSES = {"client": _make_responses("client"), "server": _make_responses("server")}
 CLIENT, SERVER = RESPONSES["client"], RESPONSES["server"]
-# The phases of a start, in order; they add up to the time from QEMU's start to the question what to do.
-ROM = Metric("rom_s", "s")  # → the ROM's driver takes the card
+# The phases of a start, in order; they add up to the time from QEMU's start until iPXE asks what to do.
+ROM = Metric("rom_s", "s")  # QEMU started → the ROM's driver takes the card
 # Driver loaded → the card's first packet, which waits until the link is up.
 LINK = Metric("link_s", "s")
-DHCP = Metric("dhcp_s", "s")  # → the address is acknowledged
+DHCP = Metric("dhcp_s", "s")  # first packet → the address is acknowledged
 # Address acknowledged → iPXE has its script, and asks what to do.
 SCRIPT = Metric("script_s", "s")
 START = (ROM, LINK, DHCP, SCRIPT)
-# With params.kernel, at the end of a boot.
+# Only with params.kernel, at the end of a boot.
 KERNEL = Metric("kernel_s", "s")  # kernel and initramfs are fetched
-# iPXE has kernel and initramfs → the kernel's agent answers.
+# Kernel and initramfs fetched → the kernel's agent answers.
 HANDOVER = Metric("handover_s", "s")
 _SMALLEST = 4096  # bytes of a file
-# Bytes of a file; iPXE under BIOS keeps a file below 4 GB, and the hypervisor's hole is there.
+# Largest file in bytes; iPXE under BIOS keeps files below 4 GB, where the hypervisor has its hole.
 _LARGEST = 1 << 30
-_MOST_FILES = 9  # whose times are metrics of their own
+_MOST_FILES = 9  # files whose times are separate metrics
 
 ALL = (
     DOWNLOAD, THROUGHPUT, CLIENT.mean, SERVER.mean, CLIENT_SHARE, SERVER_SHARE,
@@ -82,13 +82,13 @@ ALL = (
 def _check_certificate(certificate: str | None) -> str | None:
     if certificate is None:
         return None
-    # Costly, and only for who fetches by https.
+    # Costly to import, and needed for https only.
     import ssl
 
     path = os.path.abspath(os.path.expanduser(certificate))
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path)
-    except OSError as error:  # of SSL's, too
+    except OSError as error:  # includes errors of SSL
         raise ValueError(
             f"{certificate} is not a PEM file with certificate and key: {error.strerror}"
         ) from error
@@ -103,9 +103,9 @@ def _check_size(size: str) -> str:
 
 
 class NetbootParams(Params, frozen=True, kw_only=True):
-    """`port` is the file server's on the host; 0 takes any free one, which keeps runs apart.
+    """`port` is the file server's port on the host; 0 takes any free one, so that runs do not interfere.
 
-    `kernel` ends each boot in a kernel, fetched like the files, whose agent answers; then a trial is one round.
+    `kernel` ends each boot in a kernel, fetched like the files, whose agent answers; a trial is then one round.
     `certificate` is for protocol=https: a PEM file that also holds the key.
     """
 
@@ -118,13 +118,13 @@ class NetbootParams(Params, frozen=True, kw_only=True):
     kernel: Annotated[bool, param("end each boot in a kernel whose agent answers")] = False
 
 
-def metrics_of_rounds(params: NetbootParams) -> tuple[Metric, ...]:
+def list_round_metrics(params: NetbootParams) -> tuple[Metric, ...]:
     """Returns the metrics for these parameters, in table order."""
-    return (*ALL, *((KERNEL, HANDOVER) if params.kernel else ()), *file_metrics(params.files))
+    return (*ALL, *((KERNEL, HANDOVER) if params.kernel else ()), *list_file_metrics(params.files))
 
 
-def file_metrics(files: int) -> tuple[Metric, ...]:
-    """Returns a metric for each file of a round; none for a single file, whose time is `download_s`, or for many."""
+def list_file_metrics(files: int) -> tuple[Metric, ...]:
+    """Returns a metric for each file of a round; none for many files, or for one, whose time is `download_s`."""
     if not 1 < files <= _MOST_FILES:
         return ()
     return tuple(Metric(f"file_{number}_s", "s") for number in range(1, files + 1))
@@ -139,7 +139,7 @@ class Card(msgspec.Struct, kw_only=True):
 
 
 class BootingMachine(MachineFacts, kw_only=True):
-    """A machine that runs only firmware and iPXE: what was asked for, and what QEMU and iPXE report."""
+    """Facts about a machine that runs only firmware and iPXE, as requested and as QEMU and iPXE report them."""
 
     asked: dict[str, str]
     vmm: Vmm
@@ -151,23 +151,23 @@ class BootingMachine(MachineFacts, kw_only=True):
 
 
 class Netboot(Fact, kw_only=True):
-    """The files, their source, and the packets of the last round; nested, everything that was found inside."""
+    """The files, their server, and the packets of the last round; if nested, all findings from inside."""
 
-    # Rate of the HTTP server, measured alone.
+    # Rate of the HTTP server when measured alone.
     server_bytes_per_s: float | None = None
     file_sha256: str | None = None
     files: int | None = None
     file_bytes: int | None = None
     fetched_to: str | None = None  # the address in the guest's memory
-    # The release of the kernel that was booted in the end.
+    # The release of the kernel that was booted at the end.
     kernel: str | None = msgspec.field(name="booted_kernel", default=None)
-    lease: Lease | None = None  # how the guest got its address
+    lease: Lease | None = None  # the exchange in which the guest got its address
     picture: Trace | None = msgspec.field(name="capture_picture", default=None)
     inner: InnerBoot | None = None
 
 
 class LeaseStep(msgspec.Struct):
-    """One message of DHCP, in seconds after the first."""
+    """One DHCP message, in seconds after the first."""
 
     at_s: float
     kind: str
@@ -175,7 +175,7 @@ class LeaseStep(msgspec.Struct):
 
 
 class Lease(msgspec.Struct):
-    """The course of a lease: how long client and server took, how long repetitions waited, and the messages."""
+    """The course of a lease: seconds that client and server took, seconds until repetitions, and the messages."""
 
     duration_s: float
     client_s: float
@@ -185,7 +185,7 @@ class Lease(msgspec.Struct):
 
 
 class InnerBoot(msgspec.Struct, kw_only=True):
-    """A network boot in an outer guest: the machine that was started there, and the findings."""
+    """A network boot in an outer guest: the machine that was started there, and its findings."""
 
     attestation: BootingMachine
     phases: dict[str, float]
@@ -194,38 +194,40 @@ class InnerBoot(msgspec.Struct, kw_only=True):
 
 
 class NetbootWorkload(Workload[NetbootParams]):
-    """Rounds of downloads by iPXE."""
+    """Downloads files with iPXE, in rounds."""
 
     name = "netboot"
-    help = "has iPXE fetch files over the network in a machine without a disk; the packets show who was slow"
-    factors = FACTORS
+    help = (
+        "lets iPXE fetch files over the network in a diskless machine; the packets show which side was slow"
+    )
+    factors = NETBOOT_FACTORS
 
     @classmethod
     def list_metrics(cls, params: NetbootParams) -> tuple[Metric, ...]:
-        """Returns the metrics of a round, and of the start."""
-        return metrics_of_rounds(params)
+        """Returns the metrics of a round and of the start."""
+        return list_round_metrics(params)
 
     @classmethod
     def describe_params(cls, params: NetbootParams) -> str:
-        """Says how many files of which size are fetched."""
+        """Returns the number of files and their size."""
         return f"{params.files} × {params.size} by iPXE"
 
     @classmethod
     def takes_factor(cls, factor: str, platform: PlatformSpec) -> bool:
-        """Takes its own factors where there is firmware to boot."""
-        own = any(factor == known.name for known in FACTORS)
+        """Takes its own factors on platforms with firmware that can boot."""
+        own = any(factor == known.name for known in NETBOOT_FACTORS)
         return factor in _MACHINE or (own and platform.inner.description.boots_firmware)
 
     @classmethod
     def trial_class(cls) -> type[Workload[NetbootParams]]:
-        """Returns the class of its trials, whose imports cost time."""
+        """Imports and returns the class of its trials; done late because its imports are slow."""
         from guestmark.workloads.netboot.trial import NetbootTrial
 
         return NetbootTrial
 
     @classmethod
     def report_sections(cls) -> tuple[Sections, ...]:
-        """Adds the start, who was slow, and how the rounds differ."""
+        """Adds the phases of the start, which side was slow, and how rounds differ."""
         from guestmark.workloads.netboot.sections import (
             render_latencies,
             render_phases,

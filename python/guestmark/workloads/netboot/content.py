@@ -1,4 +1,4 @@
-"""The bytes that are fetched, in memory only, and the process that serves them."""
+"""The bytes that are fetched, which are only in memory, and the process that serves them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PIECE = 1 << 20
 
 @dataclass(slots=True)
 class Content:
-    """Random bytes of one run's files; `fd` is a memory file that the server maps, too."""
+    """Random bytes for the files of one run; `fd` is a memory file that the server maps as well."""
 
     fd: int
     view: mmap.mmap
@@ -34,19 +34,19 @@ class Content:
     def __len__(self) -> int:
         return len(self.view)
 
-    def file_parts(self, number: int) -> tuple[slice, slice]:
+    def split_file(self, number: int) -> tuple[slice, slice]:
         """Returns file `number` as two parts of the content, in order; the second may be empty."""
-        begin = serve.content_offset(len(self), number)
+        begin = serve.find_content_offset(len(self), number)
         return slice(begin, len(self)), slice(0, begin)
 
     def close(self) -> None:
-        """Gives the memory back."""
+        """Frees the memory."""
         self.view.close()
         os.close(self.fd)
 
 
 def make_content(size: int) -> Content:
-    """Makes `size` random bytes. Raises `WorkloadError` when there is no memory for them."""
+    """Makes `size` random bytes. Raises `WorkloadError` if there is no memory for them."""
     fd = os.memfd_create("guestmark-netboot")
     try:
         digest = hashlib.sha256()
@@ -64,7 +64,7 @@ def make_content(size: int) -> Content:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """How files are served. The server waits `delay_s` before each file, or each block over TFTP."""
+    """How files are served. The server waits `delay_s` before each file, or over TFTP before each block."""
 
     protocol: str = "http"
     delay_s: float = 0.0
@@ -81,8 +81,8 @@ class Serving:
         """The type of the server's socket."""
         return socket.SOCK_DGRAM if self.protocol == "tftp" else socket.SOCK_STREAM
 
-    def program_arguments(self, others: Mapping[str, Path]) -> tuple[str, list[str]]:
-        """Returns the program's file, and its arguments beside socket and content: `others` by name."""
+    def build_program_arguments(self, others: Mapping[str, Path]) -> tuple[str, list[str]]:
+        """Returns the server program's file, and its arguments besides socket and content: `others` by name."""
         named = {name: str(path) for name, path in others.items()}
         if self.protocol == "https":
             named[serve.CERTIFICATE] = self.certificate
@@ -102,7 +102,7 @@ def run_server(
 
     It ends with this context, or with the control plane.
     """
-    script, options = serving.program_arguments(others)
+    script, options = serving.build_program_arguments(others)
     program = [sys.executable, "-I", str(Path(script)), str(listening.fileno()), str(content.fd), *options]
     process = subprocess.Popen(
         HYPERVISOR.wrap_command(program, ()),
@@ -125,9 +125,9 @@ def run_server(
 
 
 def measure_rate(connected: socket.socket, content: Content, serving: Serving = PLAIN) -> float:
-    """Returns the bytes per second at which the server gives file 0 to a client on the host.
+    """Returns the bytes per second at which the server sends file 0 to a client on the host.
 
-    The bytes are verified. Raises `WorkloadError` when the server gives others.
+    The bytes are verified. Raises `WorkloadError` if they are wrong.
     """
     digest = hashlib.sha256()
     received = -1
@@ -138,7 +138,7 @@ def measure_rate(connected: socket.socket, content: Content, serving: Serving = 
             stream = stream_socket.makefile("rb", buffering=_PIECE)
             while stream.readline() not in (b"\r\n", b""):
                 pass
-            # The artificial delay of a server comes before its answer.
+            # A server's artificial delay precedes its answer.
             begin = time.monotonic()
             pieces = list(iter(lambda: stream.read(_PIECE), b""))
             duration = time.monotonic() - begin
@@ -155,7 +155,7 @@ def measure_rate(connected: socket.socket, content: Content, serving: Serving = 
 
 
 def _wrap_in_tls(connected: socket.socket) -> socket.socket:
-    """Wraps a connection in TLS, without verifying the certificate: the client is on this very host."""
+    """Wraps a connection in TLS, without verifying the certificate, as both ends are on this host."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context.wrap_socket(connected)

@@ -1,4 +1,4 @@
-"""The conversation with iPXE, which asks over HTTP what to do next and waits for the answer: a script.
+"""The conversation with iPXE, which asks over HTTP what to do next and gets a script as the answer.
 
 Its commands and settings: https://ipxe.org/cmd and https://ipxe.org/cfg.
 """
@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-BOOT = "boot.ipxe"  # the file DHCP names
-# Name in the query, and the setting; settings that are no text have a form of their own that needs no escapes.
+BOOT = "boot.ipxe"  # name of the boot file in DHCP
+# Name in the query, and iPXE's setting; settings that are not text have a format that needs no escapes.
 _FACTS = {
     "platform": "platform:uristring",
     "version": "version:uristring",
@@ -27,8 +27,8 @@ _FACTS = {
 }
 
 
-def boot_script(control: str) -> str:
-    """Returns the first script, with which iPXE says what it is and asks what to do.
+def build_boot_script(control: str) -> str:
+    """Returns the first script, with which iPXE reports its settings and asks what to do.
 
     `control` is the URL of the control server.
     """
@@ -36,13 +36,13 @@ def boot_script(control: str) -> str:
     return f"#!ipxe\nchain --replace {control}/hello?{facts}\n"
 
 
-def first_script(control: str) -> str:
-    """Returns the script that iPXE is started with on networks whose DHCP names no boot file."""
+def build_first_script(control: str) -> str:
+    """Returns the script that iPXE starts with on networks whose DHCP names no boot file."""
     return f"#!ipxe\ndhcp && chain {control}/{BOOT} || shell\n"
 
 
-def hand_over(control: str, data: str, arguments: str) -> str:
-    """Fetches a kernel and its initramfs, says so, and boots."""
+def build_handover_script(control: str, data: str, arguments: str) -> str:
+    """Returns a script that fetches a kernel and its initramfs, reports that, and boots."""
     return "\n".join([
         "#!ipxe",
         f"kernel --name kernel {data}/kernel {arguments} || goto failed",
@@ -50,16 +50,16 @@ def hand_over(control: str, data: str, arguments: str) -> str:
         f"imgfetch --name seen {control}/booting || goto failed",
         "imgfree seen",
         "boot || goto failed",
-        *_failure_lines(control),
+        *_build_failure_lines(control),
     ]) + "\n"  # fmt: skip
 
 
-def _failure_lines(control: str) -> list[str]:
+def _build_failure_lines(control: str) -> list[str]:
     return [":failed", f"chain --replace {control}/failed?errno=${{errno}}"]
 
 
 def fetch_script(control: str, data: str, numbers: range) -> str:
-    """Fetches files one after the other; each is kept until the control server has looked at it."""
+    """Returns a script that fetches files one after the other; each is kept until the control server has checked it."""
     lines = ["#!ipxe"]
     for number in numbers:
         lines += [
@@ -70,17 +70,17 @@ def fetch_script(control: str, data: str, numbers: range) -> str:
         ]
     lines += [
         f"chain --replace {control}/done || goto failed",
-        *_failure_lines(control),
+        *_build_failure_lines(control),
     ]
     return "\n".join(lines) + "\n"
 
 
-NOTHING = "#!ipxe\n"  # an image that does nothing
+NOTHING = "#!ipxe\n"  # a script that does nothing
 
 
 @dataclass(slots=True)
 class Request:
-    """One question of iPXE's: the path's first word and the query. iPXE waits until `answer` is called."""
+    """A request from iPXE: the first word of its path, and its query. iPXE waits until `answer` is called."""
 
     kind: str
     values: Mapping[str, str]
@@ -88,21 +88,21 @@ class Request:
     _answered: threading.Event = field(default_factory=threading.Event)
 
     def answer(self, script: str) -> None:
-        """Lets iPXE go on with this script (or image)."""
+        """Lets iPXE continue with this script (or image)."""
         self._text = script
         self._answered.set()
 
     def wait(self, timeout_s: float) -> str | None:
-        """Waits for the answer; None if there is none yet."""
+        """Waits for the answer and returns it; None if there is none in time."""
         return self._text if self._answered.wait(timeout_s) else None
 
 
 class Control:
-    """Serves iPXE. `scripts` are answered at once; every other path becomes a `Request` in the queue."""
+    """Serves iPXE. Paths in `scripts` are answered at once; every other one becomes a `Request` in the queue."""
 
     def __init__(self, listening: socket.socket, scripts: Mapping[str, str]) -> None:
         self.requests: queue.Queue[Request] = queue.Queue()
-        self.fetched: list[str] = []  # paths of scripts that were asked for
+        self.fetched: list[str] = []  # paths of scripts that were requested
         # When connections arrived, on the monotonic clock.
         self.accepted: list[float] = []
         self.closing = False
@@ -123,7 +123,7 @@ class Control:
         self._server.server_close()
 
     def next(self, check: Callable[[], None], deadline: Callable[[], float]) -> Request | None:
-        """Returns the next request, None at the deadline; calls `check` meanwhile, which may raise."""
+        """Returns the next request, None at the deadline; meanwhile calls `check`, which may raise."""
         while (left := deadline()) > 0:
             check()
             try:
@@ -151,7 +151,7 @@ class _Server(http.server.ThreadingHTTPServer):
         return found
 
     def handle_error(self, *_: object) -> None:
-        """Ignores a guest that hangs up or dies, as that is noticed elsewhere."""
+        """Ignores a guest that hangs up or dies, which is detected elsewhere."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):

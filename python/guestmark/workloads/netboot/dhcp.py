@@ -1,7 +1,7 @@
-"""What a private tap needs so that iPXE boots: a minimal DHCP server (RFC 2131, RFC 2132) and IPv6 router.
+"""Servers that iPXE needs on a private tap: a minimal DHCP server (RFC 2131, RFC 2132) and an IPv6 router.
 
-There is one address, and the name of the boot file. UEFI's own HTTP boot uses it, too: its firmware says that it is an
-HTTP client and heeds only servers that say the same (UEFI 2.10, 24.7.3.1).
+The DHCP server has one address and the name of the boot file. UEFI's own HTTP boot uses it, too: its firmware says
+that it is an HTTP client and accepts only servers that say the same (UEFI 2.10, 24.7.3.1).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _END_S = 2.0
 
 
 class Answering(ABC):
-    """Serves `_socket` in a thread while a context lasts, and wakes up often enough to see that it is `_closing`."""
+    """Serves `_socket` in a thread while a context lasts; wakes up often enough to notice `_closing`."""
 
     def __init__(self, sock: socket.socket, name: str) -> None:
         self._socket = sock
@@ -125,11 +125,11 @@ _ALL_NODES = "ff02::1"
 
 
 class Router(Answering):
-    """Announces on a raw ICMPv6 socket, bound to the tap, that there is no router, until the context ends.
+    """Announces on a raw ICMPv6 socket on the tap that there is no router, until the context ends.
 
-    iPXE asks for routers beside DHCP, and starts only when every way to an address has ended. Asking in vain takes it
-    some 16 seconds (RFC 4861, 6.3.7: solicitations are repeated). An advertisement of lifetime 0 (4.2) ends that at
-    once.
+    iPXE asks for routers besides DHCP, and continues only when all attempts to get an address have ended. Without an
+    answer that takes some 16 seconds (RFC 4861, 6.3.7: solicitations are repeated). An advertisement with lifetime 0
+    (4.2) ends it at once.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -146,6 +146,6 @@ class Router(Answering):
                     )
             except TimeoutError:
                 continue
-            except OSError:  # not before the tap has an address of its own; iPXE asks again
+            except OSError:  # fails until the tap has an address; iPXE asks again
                 if self._socket.fileno() < 0:
                     return

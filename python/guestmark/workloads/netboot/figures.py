@@ -1,7 +1,7 @@
-"""Turns packets and QEMU's trace into a trial's measurements. Times are seconds, shares parts of one.
+"""Turns packets and QEMU's trace into a trial's measurements. Times are in seconds; shares are between 0 and 1.
 
-Packets carry QEMU's clock, which starts with the machine. The control server saw the same connections arrive on this
-host's clock. The least difference between the two aligns the clocks, as the other connections waited for the server.
+Packets are stamped by QEMU's clock, which starts with the machine. The control server timed the same connections on
+this host's clock. The smallest difference aligns the clocks, as other connections waited for the server.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from guestmark.workloads.netboot import Lease, LeaseStep
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """The transfer of one file: its connection, or its TFTP transfer, which has neither handshake nor window."""
+    """The transfer of one file: a connection, or over TFTP a transfer without handshake and window."""
 
     start_ns: int
     duration_s: float
@@ -33,7 +33,7 @@ class Fetch:
 
 
 def find_fetches(trace: Trace, files: int, size: int, protocol: str) -> list[Fetch]:
-    """Returns what carried each file, in order. Raises `WorkloadError` when the capture does not hold them all."""
+    """Returns the transfer of each file, in order. Raises `WorkloadError` if the capture does not hold them all."""
     found = _find_transfers(trace) if protocol == "tftp" else _find_connections(trace, size)
     if len(found) != files:
         what = "transfers" if protocol == "tftp" else "connections"
@@ -84,7 +84,7 @@ def _find_transfers(trace: Trace) -> list[Fetch]:
 
 
 def measure_round(trace: Trace, files: list[Fetch], size: int, wall_s: float) -> list[Measurement]:
-    """Returns every metric of one round of downloads; `wall_s` is the time of all of them on the host's clock."""
+    """Returns the metrics of one round of downloads; `wall_s` is their time on the host's clock."""
     total_s = sum(fetch.duration_s for fetch in files)
     count = len(files)
     values: list[tuple[Metric, float | None]] = [
@@ -100,7 +100,7 @@ def measure_round(trace: Trace, files: list[Fetch], size: int, wall_s: float) ->
             (own.p99, response.p99_s),
             (own.max, response.max_s),
         ]
-    own_times = netboot.file_metrics(count)
+    own_times = netboot.list_file_metrics(count)
     values += [(metric, fetch.duration_s) for metric, fetch in zip(own_times, files, strict=bool(own_times))]
     values += [
         (netboot.CLIENT_SHARE, trace.shares.client),
@@ -126,7 +126,7 @@ def _find_endpoint(trace: Trace, role: str) -> Endpoint:
     raise WorkloadError(f"the capture shows no {role}")
 
 
-# In the phases of a machine, in order: seconds since QEMU was started at which each of them ended.
+# Ends of a machine's phases, in order, in seconds since QEMU was started.
 CARD, LINK, ADDRESS, READY = "card", "link", "address", "ready"
 _ENDS = ((netboot.ROM, CARD), (netboot.LINK, LINK), (netboot.DHCP, ADDRESS), (netboot.SCRIPT, READY))
 
@@ -141,10 +141,10 @@ def read_capture(capture: Path) -> Trace | None:
 
 
 def find_first_packets(trace: Trace, control_port: int, accepted: Sequence[float]) -> dict[str, float]:
-    """Returns when the first packet left and when the address was assigned, on this host's clock.
+    """Returns the times of the first packet and of the address's assignment, on this host's clock.
 
-    `accepted` are the times at which the control server got its connections. Without a lease only the first packet is
-    known; nothing if no connection is known to both clocks.
+    `accepted` are the times at which the control server accepted connections. Without a lease only the first packet is
+    known; the result is empty if no connection has both times.
     """
     asked = sorted(
         connection.start_ns for connection in trace.connections if connection.server.port == control_port
@@ -161,7 +161,7 @@ def find_first_packets(trace: Trace, control_port: int, accepted: Sequence[float
 
 
 def keep_lease(lease: Exchange | None) -> Lease | None:
-    """Returns the lease's messages as a trial keeps them."""
+    """Returns the lease in the form that a trial stores."""
     if lease is None:
         return None
     steps = [LeaseStep(message.at_s, message.kind, message.client) for message in lease.messages]

@@ -1,4 +1,4 @@
-"""Runs inside an outer guest: makes a whole network boot there and sends its findings back as one line of JSON."""
+"""Runs inside an outer guest: measures a complete network boot there and prints the findings as one line of JSON."""
 
 import fcntl
 import socket
@@ -20,7 +20,7 @@ _SIOCSIFFLAGS, _UP_RUNNING = 0x8914, 0x41
 
 def main(order: str) -> None:
     """Carries out an encoded `TrialOrder` and prints an encoded `Reply`."""
-    _loopback_up()
+    _enable_loopback()
     reply = measure_boot(TrialOrder.decode(order))
     sys.stdout.write(msgspec.json.encode(reply).decode() + "\n")
 
@@ -48,11 +48,11 @@ def measure_boot(order: TrialOrder) -> Reply:
         return Failed(message=error.message, hint=error.hint, cause=error.cause, console=console)
 
 
-def _loopback_up() -> None:
-    """Brings up the loopback interface, which is down in a guest without network."""
+def _enable_loopback() -> None:
+    """Brings up the loopback interface, which is down in a guest without a network."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         fcntl.ioctl(probe, _SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", _UP_RUNNING))
 
 
-# This workload's machine needs no platform.
+# The workload starts this machine itself and needs no platform.
 _NONE: Any = None

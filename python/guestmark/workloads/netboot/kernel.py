@@ -16,13 +16,13 @@ from guestmark.platforms.guest import await_ready
 from guestmark.platforms.place import HERE, HypervisorProcess, Line
 from guestmark.platforms.qemu.boots import rank_kernel
 
-KERNEL, INITRAMFS = "kernel", "initrd"  # as files are named
+KERNEL, INITRAMFS = "kernel", "initrd"  # file names on the server
 _PORTS = 2  # the first is for consoles only
 
 
 @dataclass(frozen=True, slots=True)
 class BootedKernel:
-    """What iPXE has to boot: the distribution's kernel, and an initramfs that holds only the agent."""
+    """The kernel that iPXE boots: the distribution's, and an initramfs that holds only the agent."""
 
     image: Path
     initramfs: Path
@@ -33,7 +33,7 @@ class BootedKernel:
 
     @classmethod
     def find_kernel(cls, machine_type: str) -> BootedKernel:
-        """Returns the kernel that other guests boot here, too. Raises `GuestmarkError` when there is none."""
+        """Returns the kernel that other guests also boot here. Raises `GuestmarkError` if there is none."""
         virtio = VirtioBus.for_machine(X86_64, machine_type)
         kernel = find_kernel(rank=rank_kernel)
         modules = ModuleList((*virtio.modules, "virtio_console"))
@@ -52,7 +52,7 @@ class BootedKernel:
 
     @property
     def size(self) -> int:
-        """Bytes of both files."""
+        """The total size of both files in bytes."""
         return sum(path.stat().st_size for path in self.files.values())
 
     def qemu_arguments(self) -> list[str]:
@@ -63,10 +63,10 @@ class BootedKernel:
         ]  # fmt: skip
 
 
-def await_answer(process: HypervisorProcess, kernel: BootedKernel, limit_s: float) -> float:
-    """Returns the seconds from now, when iPXE may continue, until the kernel's agent has answered.
+def wait_for_answer(process: HypervisorProcess, kernel: BootedKernel, limit_s: float) -> float:
+    """Returns the seconds from the call, when iPXE may continue, until the kernel's agent answers.
 
-    Raises `MachineError` with the console when it does not.
+    Raises `MachineError` with the console if it does not answer.
     """
     agent = Agent(kernel.line.transport())
     begin = time.monotonic()

@@ -1,4 +1,4 @@
-"""A QEMU machine without disk, kernel or agent: firmware, one network card, and iPXE in its ROM."""
+"""A QEMU machine without disk, kernel or agent: it has firmware, one network card, and iPXE in the card's ROM."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from guestmark.platforms.place import HERE, Place, make_channel, open_plain_file
 from guestmark.platforms.process import Console, SupervisedProcess, make_watchdog
 from guestmark.platforms.qemu.accelerators import KVM
 from guestmark.platforms.qemu.attest import query_vmm
-from guestmark.platforms.qemu.command_line import sandbox_arguments
+from guestmark.platforms.qemu.command_line import build_sandbox_arguments
 from guestmark.platforms.qmp import Monitor
 from guestmark.workloads.netboot import BootingMachine, Card, Lease, control, figures
 from guestmark.workloads.netboot.control import Control, Request
 from guestmark.workloads.netboot.kernel import BootedKernel
-from guestmark.workloads.netboot.network import NETDEV, Link, bound_port
+from guestmark.workloads.netboot.network import NETDEV, Link, get_bound_port
 from guestmark.workloads.netboot.settings import Settings
 
 _BOOT_CAPTURE = "boot"
@@ -41,7 +41,7 @@ _FULL_PACKETS = 65536
 
 @dataclass(slots=True)
 class NetbootMachine:
-    """A started machine whose iPXE has asked what to do; `waiting` is that question."""
+    """A running machine whose iPXE has asked what to do; `waiting` is that request."""
 
     cell: Cell
     settings: Settings
@@ -54,8 +54,8 @@ class NetbootMachine:
     disks: tuple[()] = ()
     place: Place = HERE
     seat: Seat = field(default_factory=Seat)
-    lease: Lease | None = None  # how it got its address
-    fetched_to: int | None = None  # where its memory last held a file
+    lease: Lease | None = None  # the exchange in which it got its address
+    fetched_to: int | None = None  # address at which its memory last held a file
 
     @property
     def boot_capture(self) -> Path:
@@ -69,7 +69,7 @@ class NetbootMachine:
 
     @property
     def query(self) -> Callable[[str], Any]:
-        """Asks QEMU's monitor by a command's name."""
+        """Executes a command of QEMU's monitor by name."""
         return self.monitor.execute
 
     @property
@@ -83,11 +83,11 @@ class NetbootMachine:
         return self.process.scratch
 
     def check_running(self) -> None:
-        """Raises `MachineError` when QEMU has ended."""
+        """Raises `MachineError` if QEMU has ended."""
         make_watchdog(self.process, "QEMU")()
 
     def attest(self) -> BootingMachine:
-        """Attests QEMU by its monitor, and iPXE by what it reported. Raises `AttestationError` with both values."""
+        """Checks what QEMU's monitor and iPXE report. Raises `AttestationError` with both values of a difference."""
         settings = self.settings
         vmm = query_vmm(self.monitor, X86_64)
         nic = Card(
@@ -131,15 +131,15 @@ class NetbootMachine:
         return self.monitor.execute("qom-get", {"path": "/machine/peripheral/nic0", "property": name})
 
     def console(self) -> str:
-        """Returns what went to the serial line, then what stands on the screen."""
+        """Returns the output on the serial line, then the text on the screen."""
         text = self.process.console.read_text()
         if self.settings.console == "vga" and self.process.is_running():
             with contextlib.suppress(MachineError):
-                text += f"\n--- screen ---\n{screen_text(self.monitor, self.scratch)}"
+                text += f"\n--- screen ---\n{read_screen_text(self.monitor, self.scratch)}"
         return text
 
     def screenshot(self) -> str:
-        """Returns the screen as PNG in base64; empty when there is no screen (any more)."""
+        """Returns the screen as PNG in base64; empty if there is no screen, or if QEMU has ended."""
         if self.settings.console != "vga" or not self.process.is_running():
             return ""
         file = self.scratch / "screen.png"
@@ -149,16 +149,16 @@ class NetbootMachine:
         return ""
 
     def vmm_stats(self) -> Mapping[str, float]:
-        """Returns nothing beyond what the noise recorder finds."""
+        """Returns nothing, as the noise recorder finds everything that is known."""
         return {}
 
     def counters(self) -> Mapping[str, float]:
-        """Returns QEMU's counters, which explain the times."""
+        """Returns QEMU's counters, which help to explain the times."""
         return counters.read_guest_counters(self.vmm_pid, self.query)
 
     @contextlib.contextmanager
     def capture(self, file: Path) -> Iterator[None]:
-        """Captures every packet of the card, whole, into `file` until the context ends."""
+        """Captures every complete packet of the card into `file` until the context ends."""
         name = file.stem
         self.monitor.execute("object-add", _filter_dump(name, file))
         try:
@@ -178,9 +178,9 @@ def _filter_dump(name: str, file: Path) -> dict[str, Any]:
 def start_machine(
     cell: Cell, settings: Settings, link: Link, deadline_s: float, kernel: BootedKernel | None = None
 ) -> Iterator[NetbootMachine]:
-    """Boots a fresh machine and yields it once its iPXE has asked what to do. `kernel` is what it may boot at last.
+    """Boots a fresh machine and yields it once its iPXE has asked what to do. `kernel` is a kernel to boot at the end.
 
-    Raises `MachineError` with what can be seen of it when that does not happen before the deadline.
+    Raises `MachineError`, with everything that is visible of the machine, if this does not happen before the deadline.
     """
     process = SupervisedProcess("netboot", replace(WITH_NETWORK, kvm=settings.accelerator == KVM.name))
     ours, theirs = make_channel()
@@ -196,40 +196,42 @@ def start_machine(
         stack.callback(card_log.close_inherited)
         command = [
             *settings.qemu_arguments(process.scratch),
-            *sandbox_arguments(X86_64.emulator.name),
+            *build_sandbox_arguments(X86_64.emulator.name),
             *link.arguments,
             *(kernel.qemu_arguments() if kernel else ()),
             *card_log.arguments(),
-            "-device", settings.card_argument(NETDEV),
+            "-device", settings.build_card_argument(NETDEV),
             "-object", ",".join(["filter-dump", *(f"{key}={value}" for key, value in
                                  _filter_dump(_BOOT_CAPTURE, boot).items() if key != "qom-type")]),
             "-chardev", f"socket,id=monitor,fd={theirs.fileno()}", "-mon", "chardev=monitor,mode=control",
         ]  # fmt: skip
-        # iPXE that is booted as a kernel takes its first script from the initramfs.
+        # If iPXE is booted as a kernel, it reads its first script from the initramfs.
         if not link.names_bootfile:
             script = process.scratch / "first.ipxe"
-            script.write_text(control.first_script(control_url))
+            script.write_text(control.build_first_script(control_url))
             command += ["-initrd", str(script)]
-        orders = stack.enter_context(Control(link.control, {control.BOOT: control.boot_script(control_url)}))
+        orders = stack.enter_context(
+            Control(link.control, {control.BOOT: control.build_boot_script(control_url)})
+        )
         process.start(
             command,
             pass_fds=(theirs.fileno(), card_log.fd, *link.pass_fds, *(kernel.line.fds if kernel else ())),
         )
-        # Our copies of what QEMU has inherited are closed, so that its end is seen on the other ones.
+        # Our copies of descriptors that QEMU has inherited are closed, so that its end shows on their other ends.
         theirs.close()
         card_log.close_inherited()
         if kernel:
             kernel.line.close_inherited()
-        # QEMU makes the threads of its processors when it starts; only then can they be moved to theirs.
+        # QEMU creates the threads of its processors when it starts; only then can they be pinned.
         if seat.placement:
-            with contextlib.suppress(MachineError):  # a QEMU that has ended is found by what follows
+            with contextlib.suppress(MachineError):  # if QEMU has ended, the next steps detect it
                 seat.move_threads(find_vcpu_threads(monitor.execute("query-cpus-fast"), process.pid()))
         ends = time.monotonic() + deadline_s
         request = orders.next(make_watchdog(process, "QEMU"), lambda: ends - time.monotonic())
         machine = NetbootMachine(cell, settings, process, monitor, link, orders, request or Request("", {}))
         machine.seat = seat
         if request is None or request.kind != "hello":
-            reason = what_happened(
+            reason = describe_failure(
                 boot,
                 asked=bool(orders.fetched),
                 screen=machine.console(),
@@ -237,9 +239,9 @@ def start_machine(
             )
             raise NetbootError(f"iPXE did not ask what to do within {deadline_s:.0f} s: {reason}", machine)
         ready = time.monotonic()
-        with contextlib.suppress(MachineError):  # a QEMU that cannot trace
+        with contextlib.suppress(MachineError):  # this QEMU cannot trace
             monitor.execute("trace-event-set-state", {"name": EVENT, "enable": False})
-        # Packets from here on belong to a round, which has a capture of its own.
+        # From here on packets belong to a round, which has its own capture.
         monitor.execute("object-del", {"id": _BOOT_CAPTURE})
         _find_phases(machine, card_log, ready)
         yield machine
@@ -247,17 +249,19 @@ def start_machine(
 
 def _find_phases(machine: NetbootMachine, card_log: CardLog, ready: float) -> None:
     found = {figures.READY: ready}
-    if (taken := card_log.taken_at(machine.settings.nic.device)) is not None:
+    if (taken := card_log.get_request_time(machine.settings.nic.device)) is not None:
         found[figures.CARD] = taken
     if trace := figures.read_capture(machine.boot_capture):
-        found |= figures.find_first_packets(trace, bound_port(machine.link.control), machine.control.accepted)
+        found |= figures.find_first_packets(
+            trace, get_bound_port(machine.link.control), machine.control.accepted
+        )
         machine.lease = figures.keep_lease(find_lease(trace))
     since = machine.process.started_at
     machine.phases.update(sorted(((name, at - since) for name, at in found.items()), key=lambda end: end[1]))
 
 
 def _has_invariant_tsc(monitor: Monitor) -> bool | None:
-    """Tells whether the machine's first processor has an invariant TSC; None when QEMU does not say."""
+    """Returns whether the machine's first processor has an invariant TSC; None if QEMU does not report it."""
     with contextlib.suppress(MachineError, LookupError):
         path = monitor.execute("query-cpus-fast")[0]["qom-path"]
         return bool(monitor.execute("qom-get", {"path": path, "property": "invtsc"}))
@@ -265,7 +269,7 @@ def _has_invariant_tsc(monitor: Monitor) -> bool | None:
 
 
 class NetbootError(MachineError):
-    """The error for a machine that hangs; its console and screen are captured when the error is made."""
+    """The error for a machine that hangs; console and screen are captured when the error is created."""
 
     def __init__(self, message: str, machine: NetbootMachine, *, hint: str = "") -> None:
         super().__init__(message, hint=hint, console=machine.console())
@@ -275,19 +279,21 @@ class NetbootError(MachineError):
 
 
 _GLOBAL_HEADER, _RECORD_HEADER = 24, 16
-_LIMIT = 1 << 20  # bytes; a boot has a few dozen packets
+_LIMIT = 1 << 20  # bytes to read; a boot has a few dozen packets
 
-# What iPXE prints itself, and what its loader prints through the firmware, also in a build without console.
+# Texts that iPXE itself prints, and that its loader prints through the firmware, even in a build without console.
 _STARTED = ("iPXE initialising devices", "starting execution...")
 
 
-def what_happened(capture: Path, *, asked: bool, screen: str = "", invariant_tsc: bool | None = None) -> str:
-    """Returns why a boot got no further, judged by its packets, in one clause.
+def describe_failure(
+    capture: Path, *, asked: bool, screen: str = "", invariant_tsc: bool | None = None
+) -> str:
+    """Returns in one clause why a boot got no further, judged by its packets.
 
-    `asked` is true if iPXE has fetched its first script; `screen` is what stands on the screen and went to the serial
-    line, `invariant_tsc` what the processor offers.
+    `asked` is true if iPXE has fetched its first script; `screen` is the text on screen and serial line;
+    `invariant_tsc` says whether the processor has one, None if unknown.
     """
-    # From the latest step to the earliest: the first one that was reached says where the boot ended.
+    # Steps are tried from the latest to the earliest: the first one that was reached is where the boot ended.
     if asked:
         return "it fetched its script and went silent"
     requests, answers, packets = _count_dhcp_packets(capture)
@@ -304,8 +310,8 @@ def _explain_no_packets(screen: str, invariant_tsc: bool | None) -> str:
     if not any(said in screen for said in _STARTED):
         nothing = "the card sent nothing (its ROM was not started, or the firmware hangs)"
         return nothing if screen.strip() else f"{nothing}; console=vga would show its screen"
-    # iPXE measures time before it opens a card. Without a timer that it accepts, it waits for ever.
-    hung = "its ROM was started and hangs while it initialises devices, before the card is used"
+    # iPXE measures time before it opens a card. If it accepts no timer, it waits for ever.
+    hung = "its ROM was started and hangs while it initialises devices, before it uses the card"
     if invariant_tsc is not False:
         return hung
     return (
@@ -340,19 +346,19 @@ EVENT = "pci_cfg_write"
 # The command register's offset, and the bit that lets a card use memory.
 _COMMAND, _MASTER = 0x4, 0x4
 _ROM, _ENABLED = 0x30, 0x1  # the expansion ROM's
-_SIZING = 0xFFFFFFFF  # asks how large a region is
+_SIZING = 0xFFFFFFFF  # written to ask how large a region is
 _WRITE = re.compile(
     rb"pci_cfg_write (?P<device>\S+) \S+ @0x(?P<offset>[0-9a-f]+) <- 0x(?P<value>[0-9a-f]+)\n"
 )
 
 
 class CardLog:
-    """Observes when the boot ROM's driver takes the card: QEMU reports every write to a PCI device's configuration.
+    """Observes when the boot ROM's driver takes the card: QEMU reports every write to a PCI configuration space.
 
-    Firmware leaves a network card without the right to read and write memory by itself; iPXE's driver sets that bit
-    first of all (`adjust_pci_device` in iPXE's src/drivers/bus/pci.c; UEFI's PCI bus driver on a driver's behalf). The
-    lines are those of QEMU's trace event `pci_cfg_write`, which is on until the boot is over and not while files are
-    fetched. They are read as they come; the file descriptor is given to QEMU.
+    Firmware leaves bus mastering of a network card off; iPXE's driver enables it first of all (`adjust_pci_device` in
+    iPXE's src/drivers/bus/pci.c; under UEFI the PCI bus driver does so on a driver's behalf). The lines come from
+    QEMU's trace event `pci_cfg_write`, which is on during the boot and off while files are fetched. They are read as
+    they arrive; QEMU gets the file descriptor.
     """
 
     def __init__(self) -> None:
@@ -365,25 +371,25 @@ class CardLog:
         return self._fd
 
     def arguments(self) -> list[str]:
-        """Returns QEMU's options for it."""
+        """Returns QEMU's options for the trace."""
         return ["-trace", EVENT, "-D", f"/dev/fd/{self._fd}"]
 
     def close_inherited(self) -> None:
-        """Closes our copy of what QEMU has inherited. May be called twice."""
+        """Closes our copy of the descriptor that QEMU has inherited. May be called twice."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
-    def taken_at(self, device: str) -> float | None:
-        """Returns when `device` (QEMU's name of the model) was first allowed to use memory, on the monotonic clock.
+    def get_request_time(self, device: str) -> float | None:
+        """Returns the monotonic time at which `device` (QEMU's name of the model) was first allowed to use memory.
 
-        For a card that never uses memory (ne2k_pci): when the firmware read its ROM. None if neither is known, as with
-        a QEMU that writes no such lines.
+        For a card that never uses memory (ne2k_pci) it is the time at which the firmware read its ROM. None if
+        neither is known, for instance because this QEMU writes no such lines.
         """
         return self._find_bit(device, _COMMAND, _MASTER) or self._find_bit(device, _ROM, _ENABLED)
 
     def _find_bit(self, device: str, register: int, bit: int) -> float | None:
-        """Returns when a bit of a register was first set."""
+        """Returns the time at which a bit of a register was first set; None if it never was."""
         for found in _WRITE.finditer(self._lines.read_text().encode()):
             offset, value = int(found["offset"], 16), int(found["value"], 16)
             if found["device"].decode() == device and offset == register and value & bit and value != _SIZING:
@@ -395,8 +401,8 @@ _TEXT_AT = 0xB8000  # of the VGA's text page
 _COLUMNS, _ROWS = 80, 25
 
 
-def screen_text(monitor: Monitor, scratch: Path) -> str:
-    """Returns the lines of a VGA screen in text mode, read from the guest's memory, without empty ones at the end.
+def read_screen_text(monitor: Monitor, scratch: Path) -> str:
+    """Returns the text of a VGA screen, read from the guest's memory, without empty lines at the end.
 
     Raises `MachineError`.
     """
@@ -407,7 +413,7 @@ def screen_text(monitor: Monitor, scratch: Path) -> str:
         data = read_plain_file(file, size)
     except OSError as error:
         raise MachineError(f"QEMU wrote no screen: {error.strerror}") from error
-    # Every second byte is a colour.
+    # Every second byte is a character's colour.
     characters = data[0:size:2].decode("cp437")
     lines = [characters[at : at + _COLUMNS].rstrip(" \0") for at in range(0, len(characters), _COLUMNS)]
     text = "\n".join("".join(c if c.isprintable() else " " for c in line) for line in lines)

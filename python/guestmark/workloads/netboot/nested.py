@@ -1,4 +1,4 @@
-"""A network boot inside an outer guest, as in `tcg/kvm`: everything happens there, and only the findings return."""
+"""A network boot inside an outer guest, as in `tcg/kvm`: everything runs there, and only the findings come back."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from guestmark.workloads import netboot
 from guestmark.workloads.netboot import InnerBoot
 
 _READY_S = 180.0
-# For the boots inside, beyond the limit of the downloads.
+# Seconds for a boot inside, in addition to the limit of the downloads.
 _BOOT_S = 400.0
-# Room for captures in multiples of the files' size: they are in the outer guest's memory.
+# Room for captures as a multiple of the files' size: captures are kept in the outer guest's memory.
 _CAPTURES = 1.6
 _KEPT_VARIABLES = (
     "HOME",
@@ -42,7 +42,7 @@ _KEPT_VARIABLES = (
 
 
 class Measured(msgspec.Struct, tag="measured", kw_only=True):
-    """A boot inside that succeeded: values by metric, remarks for the user, and findings."""
+    """The result of a successful boot inside: values by metric, remarks for the user, and findings."""
 
     values: dict[str, float]
     warnings: list[str]
@@ -50,7 +50,7 @@ class Measured(msgspec.Struct, tag="measured", kw_only=True):
 
 
 class Failed(msgspec.Struct, tag="failed", kw_only=True):
-    """A boot inside that failed, with the error's own words."""
+    """The result of a failed boot inside: the parts of the error."""
 
     message: str
     hint: str
@@ -73,7 +73,7 @@ class Inside:
 def find_innermost_platform(platform: PlatformSpec) -> str:
     """Returns the innermost platform of a nested one.
 
-    Raises `UsageError` where no firmware boots, or for too many layers.
+    Raises `UsageError` for platforms that boot no firmware, and for too many layers.
     """
     if len(platform.layers) > 2 or not all(layer.description.boots_firmware for layer in platform.layers):
         raise UsageError(
@@ -84,8 +84,8 @@ def find_innermost_platform(platform: PlatformSpec) -> str:
 
 
 @contextlib.contextmanager
-def outer_guest(platform: Platform, cell: Cell, memory: int, moved: int) -> Iterator[Machine]:
-    """Starts the outer guest; `memory` is the inner machine's, `moved` the bytes of all files."""
+def start_outer_guest(platform: Platform, cell: Cell, memory: int, moved: int) -> Iterator[Machine]:
+    """Starts the outer guest; `memory` is the inner machine's memory, `moved` the size of all files, both in bytes."""
     if not isinstance(platform, NestedPlatform):
         raise UsageError(f"{cell.platform} is not a nested platform", hint="use e.g. tcg/kvm")
     room = -(-int(memory + _CAPTURES * moved) // (64 << 20)) * (64 << 20)
@@ -95,9 +95,9 @@ def outer_guest(platform: Platform, cell: Cell, memory: int, moved: int) -> Iter
 
 
 def run_inside(guest: Guest, cell: Cell, limit_s: float) -> Inside:
-    """Makes one boot with its downloads in the outer guest, and returns what else was found there.
+    """Runs one boot with its downloads in the outer guest, and returns its results.
 
-    Raises `MachineError` with the reason, and the console, from inside.
+    Raises `MachineError` with the reason and the console from inside.
     """
     order = TrialOrder.from_cell(cell, limit_s, platform=PlatformSpec((cell.platform.inner,)))
     source = str(Path(__file__).resolve().parents[3])
@@ -126,7 +126,7 @@ def run_inside(guest: Guest, cell: Cell, limit_s: float) -> Inside:
         )
     measurements = [
         Measurement(metric, reply.values[metric.name], (reply.values[metric.name],))
-        for metric in netboot.metrics_of_rounds(cell.workload.read_params(netboot.NetbootParams))
+        for metric in netboot.list_round_metrics(cell.workload.read_params(netboot.NetbootParams))
         if metric.name in reply.values
     ]
     return Inside(measurements, reply.warnings, reply.boot)

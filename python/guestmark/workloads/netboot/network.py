@@ -1,6 +1,6 @@
-"""Connects guest and servers, by the level of the factor `network`.
+"""Connects guest and servers according to the factor `network`.
 
-A link is the guest's cable and the sockets that wait at its other end.
+A link is the guest's cable and the sockets that listen at its other end.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BACKLOG = 64
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """`server` is the host's address as the guest sees it; `connect` is a connection of the host's own to the files."""
+    """A link. `server` is the host's address as the guest sees it; `connect` opens the host's own connection."""
 
     arguments: tuple[str, ...]
     pass_fds: tuple[int, ...]
@@ -40,37 +40,39 @@ class Link:
     control: socket.socket
     data: socket.socket
     connect: Callable[[], socket.socket]
-    # Whether its DHCP tells the guest what to fetch first.
+    # Whether its DHCP names the file that the guest fetches first.
     names_bootfile: bool = True
-    scheme: str = "http"  # of the files
-    # The host as the guest sees it when it fetches files, where that is another address.
+    scheme: str = "http"  # where files are served
+    # The host's address for fetching files, if the guest sees another one.
     data_server: str = ""
-    # Process ids of what the guest talks to, by name.
+    # Process ids of the programs that the guest talks to, by name.
     helpers: dict[str, int] = field(default_factory=dict)
 
     @property
     def control_url(self) -> str:
-        """URL by which the guest calls the server that tells it what to do."""
-        return f"http://{_url_host(self.server)}:{bound_port(self.control)}"
+        """URL at which the guest asks what to do."""
+        return f"http://{_format_url_host(self.server)}:{get_bound_port(self.control)}"
 
     @property
     def data_url(self) -> str:
-        """URL by which the guest calls the server of the files."""
-        return f"{self.scheme}://{_url_host(self.data_server or self.server)}:{bound_port(self.data)}"
+        """URL at which the guest fetches files."""
+        return (
+            f"{self.scheme}://{_format_url_host(self.data_server or self.server)}:{get_bound_port(self.data)}"
+        )
 
 
-def _url_host(address: str) -> str:
-    """Returns an address in the form that URLs have."""
+def _format_url_host(address: str) -> str:
+    """Returns an address in the form that URLs need."""
     return f"[{address}]" if ":" in address else address
 
 
-def bound_port(listening: socket.socket) -> int:
+def get_bound_port(listening: socket.socket) -> int:
     """Returns the TCP port that a socket listens on."""
     return int(listening.getsockname()[1])
 
 
 def open_listener(address: str, port: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:
-    """Opens a listening socket; port 0 means any free one. Raises `PlatformUnusableError` when the port is taken."""
+    """Opens a listening socket; port 0 means any free one. Raises `PlatformUnusableError` if it is in use."""
     sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, kind)
     try:
         if kind is socket.SOCK_STREAM:
@@ -93,7 +95,7 @@ _LOOPBACK = {"4": "127.0.0.1", "6": "::1"}
 
 @contextlib.contextmanager
 def open_link(kind: str, port: int, serving: Serving = PLAIN, ip: str = "4") -> Iterator[Link]:
-    """Opens the link for levels of `network` and `ip`; `port` is that of the files (0: any free one)."""
+    """Opens the link for levels of `network` and `ip`; `port` is the file server's (0 for any free one)."""
     if kind == "user":
         with _open_user_network(port, serving, ip) as link:
             yield link
@@ -113,15 +115,15 @@ def open_link(kind: str, port: int, serving: Serving = PLAIN, ip: str = "4") -> 
 def _open_user_network(port: int, serving: Serving, ip: str) -> Iterator[Link]:
     """Opens QEMU's user network: the guest finds the host's loopback at 10.0.2.2 and, with IPv6, at fec0::2.
 
-    It always boots over IPv4: without it iPXE would wait for DHCP to give up, which takes longer than a boot may.
+    Booting always uses IPv4: without it iPXE would wait for DHCP to give up, which takes longer than a boot's limit.
     """
     with (
         open_listener(_LOOPBACK[ip], port, serving.socket_kind) as data,
         open_listener("127.0.0.1", 0) as control,
     ):
         server = "10.0.2.2"
-        bootfile = f"http://{server}:{bound_port(control)}/{BOOT}"
-        # IPv6 stays on: iPXE asks for its router, too, and would wait 13 seconds for one that never answers.
+        bootfile = f"http://{server}:{get_bound_port(control)}/{BOOT}"
+        # IPv6 stays on, as iPXE also asks for a router and would wait 13 seconds for one that never answers.
         yield Link(
             ("-netdev", f"user,id={NETDEV},bootfile={bootfile}"),
             (),
@@ -134,19 +136,19 @@ def _open_user_network(port: int, serving: Serving, ip: str) -> Iterator[Link]:
         )
 
 
-# As in the publication that is reproduced; the namespace is private, so nothing else can have them.
+# Addresses as in the publication that is reproduced; the namespace is private, so nothing else can use them.
 SERVER, GUEST, PREFIX = "10.0.6.1", "10.0.6.2", 24
 _SETUP_S = 20.0
 _SOCKETS = 6
-_TAP_HINT = "it needs root, or unprivileged user namespaces and /dev/net/tun; network=user needs nothing"
+_TAP_HINT = "it needs root, or unprivileged user namespaces and /dev/net/tun; network=user needs neither"
 
 
 @contextlib.contextmanager
 def _open_tap(port: int, serving: Serving) -> Iterator[Link]:
     """Opens a tap device in a private network namespace.
 
-    The host's own TCP serves the guest, which reaches nothing else. Raises `PlatformUnusableError` where privileges do
-    not allow a tap.
+    The host's own TCP serves the guest, which reaches nothing else. Raises `PlatformUnusableError` if privileges do not
+    allow a tap.
     """
     tap, dhcp_fd, router_fd, control_fd, data_fd, client_fd = make_tap(port, serving.socket_kind)
     with contextlib.ExitStack() as stack:
@@ -155,7 +157,7 @@ def _open_tap(port: int, serving: Serving) -> Iterator[Link]:
             stack.enter_context(socket.socket(fileno=fd))
             for fd in (dhcp_fd, router_fd, control_fd, data_fd, client_fd)
         )
-        bootfile = f"http://{SERVER}:{bound_port(control)}/{BOOT}"
+        bootfile = f"http://{SERVER}:{get_bound_port(control)}/{BOOT}"
         stack.enter_context(DhcpServer(dhcp, Lease(SERVER, GUEST, PREFIX, bootfile)))
         stack.enter_context(Router(router))
         yield Link(
@@ -170,11 +172,11 @@ def _open_tap(port: int, serving: Serving) -> Iterator[Link]:
 
 
 def make_tap(port: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> list[int]:
-    """Returns the descriptors of a new tap and of its sockets. Raises `PlatformUnusableError`."""
+    """Returns the descriptors of a new tap and of the sockets on it. Raises `PlatformUnusableError`."""
     unshare = shutil.which("unshare")
     if unshare is None:
         raise PlatformUnusableError("network=tap needs unshare, which is missing", hint="install util-linux")
-    # A user other than root may make a network namespace only inside a user namespace in which it is root.
+    # Users other than root can create a network namespace only inside a user namespace in which they are root.
     private = ["--net"] if os.geteuid() == 0 else ["--map-root-user", "--net"]
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -196,11 +198,10 @@ def make_tap(port: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> list[in
             why = os.geteuid() and explain_how_to_allow()
             raise PlatformUnusableError(
                 f"network=tap cannot be used here: {said[0]}",
-                hint=f"{why}; network=user needs nothing" if why else _TAP_HINT,
+                hint=f"{why}; network=user needs neither" if why else _TAP_HINT,
             )
         fds = array.array("i")
-        # Descriptors are passed as ancillary data (unix(7), SCM_RIGHTS), and the namespace lives as long as they are
-        # open.
+        # Descriptors are passed as ancillary data (unix(7), SCM_RIGHTS); the namespace lives as long as they are open.
         _, ancillary, _, _ = ours.recvmsg(16, socket.CMSG_LEN(_SOCKETS * fds.itemsize))
         for _, _, payload in ancillary:
             fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
@@ -211,18 +212,18 @@ def make_tap(port: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> list[in
     return list(fds)
 
 
-# Seconds within which passt ends when it refuses its arguments or the host.
+# Seconds within which passt ends if it refuses its arguments or the host.
 _EARLY_S = 0.3
 
 
 @contextlib.contextmanager
 def _open_passt(port: int, serving: Serving) -> Iterator[Link]:
-    """Opens user-mode sockets like those of QEMU's own network, in a program of its own: passt.
+    """Opens a user-mode network like QEMU's own, but in a separate program: passt.
 
-    Its DHCP names no boot file, so iPXE has to be booted as a kernel that is given its first script. It is not confined
-    as other helpers are, because it confines itself further, which Landlock would forbid: an empty and read-only root,
-    another user, no capabilities, and a filter of system calls. That is attested all the same. Raises
-    `PlatformUnusableError` when passt is missing or does not start.
+    passt's DHCP names no boot file, so iPXE has to be booted as a kernel that is given its first script. passt is not
+    confined like other helpers, because it confines itself further in ways that Landlock would forbid: an empty
+    read-only root, another user, no capabilities, and a system call filter. That is attested all the same. Raises
+    `PlatformUnusableError` if passt is missing or does not start.
     """
     program = shutil.which("passt")
     if program is None:
@@ -235,7 +236,7 @@ def _open_passt(port: int, serving: Serving) -> Iterator[Link]:
         log = stack.enter_context(open_unnamed_file())
         data = stack.enter_context(open_listener("127.0.0.1", port, serving.socket_kind))
         control = stack.enter_context(open_listener("127.0.0.1", 0))
-        # It maps its gateway's address to the host's loopback, and ends with its only connection.
+        # passt maps its gateway's address to the host's loopback, and ends with its only connection.
         command = [
             program, "--foreground", "--stderr", "--one-off", "--fd", str(theirs.fileno()), "--ipv4-only",
             "--address", GUEST, "--netmask", str(PREFIX), "--gateway", SERVER, "--mtu", "1500",
@@ -251,7 +252,7 @@ def _open_passt(port: int, serving: Serving) -> Iterator[Link]:
         if process.poll() is not None:
             log.seek(0)
             lines = log.read().decode(errors="replace").strip().splitlines()
-            # passt's last line may only be about a system log that is missing.
+            # passt's last line may merely complain that there is no system log.
             said = next((line for line in reversed(lines) if "syslog" not in line), "it said nothing")
             raise PlatformUnusableError(f"passt does not start: {said}", hint="use network=user")
         yield Link(

@@ -23,18 +23,18 @@ _BIOS_CODE, _EFI_CODE = 0, 3
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """One of the images in an option ROM."""
+    """One image in an option ROM."""
 
     vendor: int
     product: int
     code: int  # 0: BIOS, 3: EFI
-    # Device IDs of its device list, which EFI reads and SeaBIOS does not.
+    # Device IDs in its device list, which EFI reads and SeaBIOS ignores.
     more: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Rom:
-    """A boot ROM that has been examined; `images` is empty for an iPXE that boots as a kernel."""
+    """A boot ROM that was examined; `images` is empty for an iPXE that boots as a kernel."""
 
     path: Path
     sha256: str
@@ -44,11 +44,11 @@ class Rom:
 
     @property
     def is_kernel(self) -> bool:
-        """Whether it is booted with `-kernel` instead of from the card."""
+        """True if it is booted with `-kernel` instead of from the card."""
         return not self.images
 
     def check_card(self, nic: Nic, firmware: str) -> None:
-        """Raises `UsageError` when this card could not be booted with it under that firmware."""
+        """Raises `UsageError` if the ROM cannot boot this card under that firmware."""
         if self.is_kernel:
             if firmware != "bios":
                 raise UsageError(
@@ -78,12 +78,12 @@ class Rom:
 
 
 def find_rom(level: str, nic: Nic, *, as_kernel: bool = False) -> Rom:
-    """Returns the ROM for a level of the factor `rom`. Raises `UsageError` when there is none or it is no ROM.
+    """Returns the ROM for a level of the factor `rom`. Raises `UsageError` if there is none or it is not a ROM.
 
-    `as_kernel`: the network names no boot file, so it has to be an iPXE that is started with a script.
+    With `as_kernel` the network names no boot file, so the ROM has to be an iPXE that is started with a script.
     """
     if level != DISTRIBUTION:
-        found = read_rom(Path(level) if "/" in level else _rom_path(level))
+        found = read_rom(Path(level) if "/" in level else _choose_rom_path(level))
         if as_kernel and not found.is_kernel:
             raise UsageError(
                 f"{found.path} cannot boot over passt, whose DHCP names no boot file",
@@ -104,7 +104,7 @@ def find_rom(level: str, nic: Nic, *, as_kernel: bool = False) -> Rom:
     )
 
 
-def _rom_path(name: str) -> Path:
+def _choose_rom_path(name: str) -> Path:
     directory = os.environ.get(BUILDS, "")
     for ending in (".rom", ".efirom", ".lkrn"):
         path = Path(directory) / f"{name}{ending}"
@@ -118,7 +118,7 @@ def _rom_path(name: str) -> Path:
 
 
 def read_rom(path: Path) -> Rom:
-    """Looks at a file. Raises `UsageError` when it cannot be read or is not a boot ROM."""
+    """Reads a ROM from a file. Raises `UsageError` if it cannot be read or is not a boot ROM."""
     try:
         with path.open("rb") as stream:
             data = stream.read(_LARGEST + 1)
@@ -145,9 +145,9 @@ def _read_images(path: Path, data: bytes) -> tuple[Image, ...]:
         code, indicator = data[at + 0x14], data[at + 0x15]
         if not blocks or start + 512 * blocks > len(data):
             raise UsageError(
-                f"{path} is cut short: an image of it should have {512 * blocks} bytes", hint="build it again"
+                f"{path} is truncated: an image in it should have {512 * blocks} bytes", hint="build it again"
             )
-        more = _device_list(data, at + devices) if revision >= 3 and devices else ()
+        more = _parse_device_list(data, at + devices) if revision >= 3 and devices else ()
         images.append(Image(vendor, product, code, more))
         if indicator & 0x80:
             break
@@ -160,8 +160,8 @@ def _read_images(path: Path, data: bytes) -> tuple[Image, ...]:
     return tuple(images)
 
 
-def _device_list(data: bytes, at: int) -> tuple[int, ...]:
-    """Returns the products in the list at `at`, which ends with a 0."""
+def _parse_device_list(data: bytes, at: int) -> tuple[int, ...]:
+    """Returns the product ids in the list at `at`, which ends with a 0."""
     found: list[int] = []
     while at + 2 <= len(data) and (product := struct.unpack_from("<H", data, at)[0]):
         found.append(product)

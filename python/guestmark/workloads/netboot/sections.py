@@ -1,4 +1,4 @@
-"""A report's sections about network boots: phases, where connections spend their time, latencies, rounds."""
+"""The report's part on network boots: phases, where connections spend their time, latencies, and rounds."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
@@ -55,7 +55,7 @@ def render_phases(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 
 
 def describe_lease(lease: Lease) -> str:
-    """Describes a lease, as in `discover 0 ms, offer 1 ms, request 1 s, ack 1 s: client 1 s, server 2 ms`."""
+    """Describes a lease, for instance `discover 0 ms, offer 1 ms, request 1 s, ack 1 s: client 1 s, server 2 ms`."""
     steps = ", ".join(f"{step.kind} {format_seconds(step.at_s)}" for step in lease.steps)
     waited = f", waiting to repeat {format_seconds(lease.recovery_s)}" if lease.recovery_s else ""
     return (
@@ -64,7 +64,7 @@ def describe_lease(lease: Lease) -> str:
 
 
 def _average_phases(result: CellResult) -> list[float]:
-    files = next((found.files for found in latest_first(result) if found.files), 0)
+    files = next((found.files for found in iterate_latest_first(result) if found.files), 0)
     download = result.summary[DOWNLOAD.name].mean if DOWNLOAD.name in result.summary else 0.0
     return [
         *average_phase_seconds(result, START),
@@ -74,7 +74,7 @@ def _average_phases(result: CellResult) -> list[float]:
 
 
 def _read_lease(result: CellResult) -> Lease | None:
-    return next((found.lease for found in latest_first(result) if found.lease is not None), None)
+    return next((found.lease for found in iterate_latest_first(result) if found.lease is not None), None)
 
 
 CLIENT, SERVER, REPEATED = "client_share", "server_share", "retransmitted_bytes"
@@ -82,11 +82,11 @@ _HALF = 0.5
 
 
 def render_shares(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
-    """Renders an item for each cell with its time by cause and by response latency, and who is slow.
+    """Renders an item for each cell with its time by cause and by response latency, and the slow side.
 
-    The verdict is by cause, of the last trial's capture. Response latency is the measure of the published experiment,
-    which takes whoever sends next for the slow one, and stays beside it under its name. Where a run has no causes, it
-    is all there is. Returns nothing for workloads without captures.
+    The verdict is by cause, from the last trial's capture. Response latency is the measure of the published experiment,
+    which blames the side that sends next; it is shown as well, under its name. A run without causes has only this.
+    Returns nothing for workloads without captures.
     """
     rows = [
         result for result in workload.shown_cells if CLIENT in result.summary and SERVER in result.summary
@@ -94,7 +94,7 @@ def render_shares(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     if not rows:
         return []
     items = tuple(spans(Span(result.cell.id, Tone.NAME), f"  {_describe_shares(result)}") for result in rows)
-    return [Bullets(line("Where the time goes:", Tone.STRONG), items), Paragraph(_name_slow_side(rows))]
+    return [Bullets(line("Where the time goes:", Tone.STRONG), items), Paragraph(_describe_slow_side(rows))]
 
 
 def _describe_shares(result: CellResult) -> str:
@@ -104,7 +104,7 @@ def _describe_shares(result: CellResult) -> str:
     causes = _describe_causes(result)
     text = f"{causes}; {latency}" if causes else latency
     repeated = result.summary[REPEATED].mean if REPEATED in result.summary else 0.0
-    # Below this it would be shown as 0.0 MB.
+    # Less than this would be shown as 0.0 MB.
     if repeated < 5e4:
         return text
     waited = ", after waiting for it" if server > client else ""
@@ -116,23 +116,23 @@ def _describe_causes(result: CellResult) -> str | None:
     return verdict.describe_causes(trace.causes) if trace else None
 
 
-def _name_slow_side(rows: Sequence[CellResult]) -> Inline:
+def _describe_slow_side(rows: Sequence[CellResult]) -> Inline:
     by_cause = {}
     for result in rows:
-        who = _main_cause(result)
+        who = _find_main_cause(result)
         if who is not None:
             by_cause[result.cell.id] = who
-    # The published experiment knows latencies only, and so do runs whose captures were not analysed by cause.
+    # The published experiment has latencies only, as have runs whose captures were not analysed by cause.
     if by_cause:
         return line(f"Slow (more than half of the time, by cause) is {_group_by_side(by_cause)}.")
-    by_latency = {result.cell.id: _slow_side(result) for result in rows}
+    by_latency = {result.cell.id: _name_slow_part(result) for result in rows}
     return line(
         f"Slow (more than half of the time, by response latency alone) is {_group_by_side(by_latency)}."
     )
 
 
-def _main_cause(result: CellResult) -> str | None:
-    """Returns what took more than half of the time; None where causes are not known."""
+def _find_main_cause(result: CellResult) -> str | None:
+    """Returns the cause of more than half of the time, or `nothing alone`; None if causes are unknown."""
     trace = _read_trace(result)
     main = verdict.find_main_cause(trace.causes) if trace else None
     if main is None:
@@ -140,14 +140,14 @@ def _main_cause(result: CellResult) -> str | None:
     return f"the {main.name.removeprefix('the ')}" if main.share > _HALF else "nothing alone"
 
 
-def _slow_side(result: CellResult) -> str:
+def _name_slow_part(result: CellResult) -> str:
     sides = {"the client": result.summary[CLIENT].mean, "the server": result.summary[SERVER].mean}
     who = max(sides, key=lambda name: sides[name])
     return who if sides[who] > _HALF else "neither"
 
 
 def _group_by_side(slow: Mapping[str, str]) -> str:
-    """Says `the client in tcg; the server in kvm`, of cells and who is slow there."""
+    """Returns `the client in tcg; the server in kvm`, from cells and the slow side in each."""
     cells: dict[str, list[str]] = {}
     for cell, who in slow.items():
         cells.setdefault(who, []).append(cell)
@@ -156,7 +156,7 @@ def _group_by_side(slow: Mapping[str, str]) -> str:
 
 
 def render_latencies(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
-    """Renders latencies as a table and a picture, of the last good trial of each cell; nothing without captures."""
+    """Renders the latencies of each cell's last good trial as a table and a chart; nothing without captures."""
     traces = []
     endpoints = []
     for result in workload.shown_cells:
@@ -165,12 +165,12 @@ def render_latencies(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]
             continue
         traces.append((result, trace))
         for endpoint in trace.endpoints:
-            # An endpoint that never had to answer has no latency.
+            # An endpoint that never had to respond has no latency.
             if endpoint.histogram and endpoint.response.p50_s is not None:
                 endpoints.append((result, endpoint))
     if not endpoints:
         return []
-    caption = "From the last packet of the peer to the endpoint’s next one; of each cell’s last trial."
+    caption = "From the peer’s last packet to the endpoint’s next one, in each cell’s last trial."
     table = Table(
         caption,
         ("cell", "endpoint"),
@@ -184,7 +184,7 @@ def render_latencies(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]
         heading="Response latency of each endpoint",
     )
     renamed = [
-        msgspec.structs.replace(endpoint, address=_short_cell_name(result), port=None)
+        msgspec.structs.replace(endpoint, address=_shorten_cell_name(result), port=None)
         for result, endpoint in endpoints
     ]
     said = "; ".join(f"{' '.join(row.name.parts)} {row.cells[1].text}" for row in table.rows)
@@ -223,7 +223,7 @@ def _build_sequence_charts(trace: Trace) -> list[Chart]:
     return [
         Chart(
             "Time and sequence",
-            "One connection of the baseline’s last trial: what each side sent, and when it was acknowledged.",
+            "One connection of the baseline’s last trial: bytes sent by each side, and their acknowledgement.",
             "Bytes sent by each side over time.",
             Picture("sequence", lambda: _draw_sequences(trace)),
         )
@@ -239,23 +239,23 @@ def _draw_sequences(trace: Trace) -> str:
 
 
 def _read_trace(result: CellResult) -> Trace | None:
-    return next((found.picture for found in latest_first(result) if found.picture is not None), None)
+    return next((found.picture for found in iterate_latest_first(result) if found.picture is not None), None)
 
 
-def _short_cell_name(result: CellResult) -> str:
-    """Returns the cell's levels, which fit beside the drawing better than its whole id."""
+def _shorten_cell_name(result: CellResult) -> str:
+    """Returns the cell's levels, which fit beside the drawing better than its full id."""
     words = [word.partition("=")[2] or word for word in result.cell.id.split()]
     return " ".join(words)
 
 
-# With fewer boots their scatter is practically unknown.
+# With fewer boots the scatter is practically unknown.
 _STARTS = 4
-# Within this factor of the optimum the cost hardly differs, as the optimum is flat.
+# Within this factor of the optimum the cost hardly differs, because the optimum is flat.
 _TIMES = 2
 
 
 def render_rounds(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
-    """Renders the scatter of rounds and of boots, and how many rounds of a boot are best; nothing if unknown."""
+    """Renders the scatter of rounds and of boots, and the best number of rounds per boot; nothing if unknown."""
     cells = [result for result in workload.shown_cells if result.trials]
     trials = [trial for result in cells for trial in result.trials]
     row = {block: number for number, block in enumerate(sorted({trial.block for trial in trials}))}
@@ -265,7 +265,7 @@ def render_rounds(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
         if matrix is not None:
             matrices.append(matrix)
     good = [trial for trial in trials if trial.status is TrialStatus.OK and trial.run_s]
-    # Scatters of cells are pooled, which a cell without iterations cannot take part in.
+    # The scatters of cells are pooled, except for cells without iterations.
     scatter = estimate_scatter(matrices) if len(matrices) == len(cells) else None
     if scatter is None or scatter.starts < _STARTS:
         return []
@@ -282,8 +282,8 @@ def render_rounds(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     return [Note(line(said))]
 
 
-def latest_first(result: CellResult) -> Iterator[Netboot]:
-    """Yields what each trial found that got as far as the files, the last one first; nested, inside the outer guest."""
+def iterate_latest_first(result: CellResult) -> Iterator[Netboot]:
+    """Yields the findings of trials that fetched files, the last one first; if nested, those from the outer guest."""
     for trial in reversed(result.trials):
         found = trial.facts.find_fact(Netboot)
         if found is not None:

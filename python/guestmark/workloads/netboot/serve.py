@@ -1,10 +1,10 @@
-"""The HTTP server whose files guests fetch: Python's own, one process, everything from memory.
+"""The HTTP server from which guests fetch files: Python's own, one process, everything from memory.
 
-Run as a program: `serve.py LISTENING_FD CONTENT_FD DELAY_S NAME=PATH...`. It ends when its standard input does, that is
-with its controller. DELAY_S is waited before each answer. The files at PATH are served by their names, but for
-`certificate`, with which (and the key in the same file) it speaks TLS. File N of N is the content turned by N steps, so
-that no file leaves in a guest's memory what another one should have put there. Only the standard library is imported:
-it has to start quickly.
+Run as a program: `serve.py LISTENING_FD CONTENT_FD DELAY_S NAME=PATH...`. It ends when its standard input ends, that
+is with its controller. It waits DELAY_S before each answer. Files at PATH are served by name, except `certificate`:
+with that, and the key in the same file, it uses TLS. File N is the content rotated by N steps, so that no file leaves
+in a guest's memory the bytes that another one should put there. Only the standard library is imported, as it has to
+start quickly.
 """
 
 import contextlib
@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 CERTIFICATE = "certificate"
-# Bytes between the beginnings of two files; a prime, so that no two files of a run are alike.
+# Bytes between the starts of two files; a prime, so that no two files of a run are alike.
 STEP = 65_537
 
 
-def content_offset(size: int, number: int) -> int:
+def find_content_offset(size: int, number: int) -> int:
     """Returns the offset in the content at which file `number` begins."""
     return number * STEP % size
 
@@ -44,14 +44,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return
         content = self.content if numbered else memoryview(self.others[name])
         size = len(content)
-        begin = content_offset(size, int(name)) if numbered else 0
+        begin = find_content_offset(size, int(name)) if numbered else 0
         if self.delay_s:
             time.sleep(self.delay_s)
         self.send_response(200)
         self.send_header("Content-Length", str(size))
         self.send_header("Content-Type", "application/octet-stream")
         self.end_headers()
-        with contextlib.suppress(OSError):  # a guest that hangs up is noticed elsewhere
+        with contextlib.suppress(OSError):  # a guest that hangs up is detected elsewhere
             self.connection.sendall(content[begin:])
             if begin:
                 self.connection.sendall(content[:begin])
@@ -64,7 +64,7 @@ class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
-        # Not of a server of sockets: it may make none.
+        # Not the constructor of TCPServer, which would create a socket: this process may not.
         socketserver.BaseServer.__init__(self, listening.getsockname(), _Handler)
         self.socket = listening
         self.tls = tls
@@ -76,7 +76,7 @@ class _Server(http.server.ThreadingHTTPServer):
         super().finish_request(request, client_address)
 
     def handle_error(self, *_: object) -> None:
-        """Ignores a guest that hangs up, which is not a fault of the server."""
+        """Ignores a guest that hangs up, which is not the server's fault."""
 
 
 def main(listening_fd: int, content_fd: int, delay_s: float, named: Mapping[str, str]) -> None:

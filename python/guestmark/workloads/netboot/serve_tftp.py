@@ -1,9 +1,9 @@
-"""The TFTP server whose files guests fetch: one process, one port, everything from memory.
+"""The TFTP server from which guests fetch files: one process, one port, everything from memory.
 
-Run as a program: `serve_tftp.py SOCKET_FD CONTENT_FD DELAY_S NAME=PATH...`, like `serve.py`. It knows RFC
-1350 with the options of RFC 2347 to 2349 (block size, size, timeout); it answers from the port it was asked at, which
-clients have to put up with, because in another network namespace it could open no other. DELAY_S is waited before
-every block. Only the standard library is imported: it has to start quickly.
+Run as a program: `serve_tftp.py SOCKET_FD CONTENT_FD DELAY_S NAME=PATH...`, like `serve.py`. It implements RFC 1350
+with the options of RFC 2347 to 2349 (block size, size, timeout). It answers from the port that received the request,
+which clients have to accept, because it cannot open another one in the guest's network namespace. It waits DELAY_S
+before every block. Only the standard library is imported, as it has to start quickly.
 """
 
 import mmap
@@ -42,7 +42,7 @@ class _Transfer:
 
 
 class Server:
-    """Answers on one socket; `content` are the bytes of file 0."""
+    """Serves files on one socket; `content` holds the bytes of file 0."""
 
     def __init__(
         self, sock: socket.socket, content: memoryview, delay_s: float, others: Mapping[str, bytes]
@@ -105,7 +105,7 @@ class Server:
 
     def _send_next_block(self, transfer: _Transfer, client: Address) -> None:
         at = transfer.number * transfer.block_size
-        if at > transfer.size:  # a block that is not full, if only empty, was the last
+        if at > transfer.size:  # a block that is not full, possibly empty, was the last one
             del self._transfers[client]
             return
         transfer.number += 1
@@ -115,7 +115,7 @@ class Server:
         self._send_packet(transfer, header + self._read_block(transfer, at), client)
 
     def _read_block(self, transfer: _Transfer, at: int) -> bytes:
-        """Returns a block of the file, which is the content rotated to its beginning."""
+        """Returns a block of the file, which is the content rotated to the file's start."""
         end = min(at + transfer.block_size, transfer.size)
         begin = transfer.begin + at
         first = bytes(transfer.content[begin : min(transfer.begin + end, transfer.size)])

@@ -40,7 +40,7 @@ _NETWORKS = (Network.USER, Network.TAP, Network.PASST)
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A machine that boots from the network, ready to be started."""
+    """The settings of a machine that boots from the network, ready to be started."""
 
     accelerator: str
     machine: str
@@ -58,7 +58,7 @@ class Settings:
 
     @classmethod
     def read_settings(cls, cell: Cell, file_size: int) -> Settings:
-        """Reads the cell's factors. Raises `UsageError` if it cannot boot, else `PlatformUnusableError`."""
+        """Reads the cell's factors. Raises `UsageError`, or `PlatformUnusableError` if this host lacks something."""
         accelerator = (
             find_innermost_platform(cell.platform) if cell.platform.is_nested else cell.platform.inner.kind
         )
@@ -79,7 +79,7 @@ class Settings:
             raise UsageError(f"no network boots over network={network}", hint="use user, tap or passt")
         if cell.platform.is_nested and cell.workload.read_params(NetbootParams).kernel:
             raise UsageError(
-                "a boot inside an outer guest ends with its files",
+                "a boot inside an outer guest cannot continue with a kernel",
                 hint="leave out params.kernel, or use --on tcg or kvm",
             )
         ip, serving = levels[IP], _read_serving(cell)
@@ -112,24 +112,24 @@ class Settings:
 
     @property
     def romfile(self) -> str:
-        """The card's ROM as QEMU knows it; none when iPXE is booted as a kernel."""
+        """The card's ROM as QEMU reports it; empty if iPXE is booted as a kernel."""
         if self.rom.is_kernel:
             return ""
         return str(self.rom.path) if self.rom.own else self.rom.path.name
 
     @property
     def ipxe_platform(self) -> str:
-        """iPXE's name of the firmware it runs under."""
+        """iPXE's name for the firmware under which it runs."""
         return "pcbios" if self.firmware == "bios" else "efi"
 
     @property
     def firmware_file(self) -> str:
-        """OVMF's code, empty for QEMU's own SeaBIOS."""
+        """Path of OVMF's code; empty for QEMU's own SeaBIOS."""
         return self.ovmf[0] if self.ovmf else ""
 
     def qemu_arguments(self, scratch: Path) -> list[str]:
-        """Returns QEMU's command line without network and monitor; files that it changes are made in `scratch`."""
-        # Without graphics SeaBIOS prints what it would show on the screen to the serial line.
+        """Returns QEMU's command line without network and monitor; creates files that QEMU changes in `scratch`."""
+        # Without graphics SeaBIOS prints its screen output to the serial line.
         graphics = ",graphics=off" if self.console == "serial" else ""
         command = [
             X86_64.emulator.name, "-nodefaults", "-no-user-config", "-display", "none",
@@ -152,9 +152,9 @@ class Settings:
             command += ["-kernel", str(self.rom.path)]
         return command
 
-    def card_argument(self, netdev: str) -> str:
+    def build_card_argument(self, netdev: str) -> str:
         """Returns the network card in the form of QEMU's `-device`."""
-        # Without `romfile` QEMU loads the distribution's and changes the identity in it to the card's.
+        # Without `romfile` QEMU loads the distribution's ROM and patches the card's identity into it.
         own = f",romfile={self.romfile}" if self.rom.own else ""
         order = "" if self.rom.is_kernel else ",bootindex=0"
         return f"{self.nic.device},id=nic0,netdev={netdev}{order}{own}"

@@ -1,8 +1,8 @@
-"""Runs inside a fresh network namespace: makes a tap device and the sockets on it, hands them over, and ends.
+"""Runs inside a new network namespace: creates a tap device and the sockets on it, passes them on, and ends.
 
-`tap_setup.py CHANNEL_FD ADDRESS PREFIX_LENGTH PORT KIND`, KIND being that of the files' socket. The sockets and the
-tap's file keep the namespace alive; when the last of them is closed, kernel and namespace forget everything. Only the
-standard library is imported.
+`tap_setup.py CHANNEL_FD ADDRESS PREFIX_LENGTH PORT KIND`, KIND being the type of the file server's socket. The
+sockets and the tap's descriptor keep the namespace alive; when the last of them is closed, the kernel removes it.
+Only the standard library is imported.
 """
 
 import array
@@ -20,9 +20,9 @@ _BACKLOG = 64
 
 
 def main(channel_fd: int, address: str, prefix: int, port: int, kind: int) -> None:
-    """Sends tap, sockets for DHCP and ICMPv6, those for control and files, and a client of the files, in this order."""
+    """Sends the tap, sockets for DHCP, ICMPv6, control and files, and a client of the file server, in this order."""
     tap = os.open("/dev/net/tun", os.O_RDWR)
-    # Without a virtio header, which would precede every packet in the capture.
+    # No virtio header, which would precede every packet in the capture.
     flags = _IFF_TAP | _IFF_NO_PI
     fcntl.ioctl(tap, _TUNSETIFF, struct.pack("16sH22x", NAME.encode(), flags))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -46,7 +46,7 @@ def main(channel_fd: int, address: str, prefix: int, port: int, kind: int) -> No
     router.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, routers)
     control, data = _open_listener(address, 0), _open_listener(address, port, socket.SocketKind(kind))
     client = socket.socket(socket.AF_INET, data.type)
-    # The connection waits in the queue until the server accepts it.
+    # The connection stays in the queue until the server accepts it.
     client.connect(data.getsockname())
     fds = array.array(
         "i", [tap, dhcp.fileno(), router.fileno(), control.fileno(), data.fileno(), client.fileno()]

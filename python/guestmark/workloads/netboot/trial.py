@@ -1,4 +1,4 @@
-"""The workload `netboot`: iPXE fetches files over HTTP, and the packets say who was slow."""
+"""The trial of `netboot`: iPXE fetches files over HTTP, and the packets show which side was slow."""
 
 from __future__ import annotations
 
@@ -26,41 +26,41 @@ from guestmark.workloads import netboot
 from guestmark.workloads.netboot import Netboot, NetbootWorkload, control, figures, nested, network
 from guestmark.workloads.netboot.content import Content, make_content, measure_rate, run_server
 from guestmark.workloads.netboot.control import NOTHING, Request
-from guestmark.workloads.netboot.kernel import BootedKernel, await_answer
+from guestmark.workloads.netboot.kernel import BootedKernel, wait_for_answer
 from guestmark.workloads.netboot.machine import NetbootError, NetbootMachine, start_machine
-from guestmark.workloads.netboot.network import bound_port, open_listener
+from guestmark.workloads.netboot.network import get_bound_port, open_listener
 from guestmark.workloads.netboot.settings import Settings
 
-# Environment variable with a directory that gets every trial's capture.
+# Environment variable with a directory in which every trial's capture is kept.
 KEEP = "GUESTMARK_KEEP_CAPTURES"
 _BOOT_LIMIT_S = {"bios": 90.0, "uefi": 240.0}
 # Bytes that a capture needs in addition to its files.
 _SLACK_BYTES = 4 << 20
 # Factor for headers, acknowledgements and retransmissions.
 _OVERHEAD = 1.5
-_EXPECTED = {"offload", "near_client", "near_server"}  # of a capture at the guest's card
-_NOT_SUPPORTED = "3c"  # ENOTSUP, as iPXE's error numbers begin
+_EXPECTED = {"offload", "near_client", "near_server"}  # of packets in a capture at the guest's card
+_NOT_SUPPORTED = "3c"  # ENOTSUP in the leading digits of iPXE's error numbers
 # Time for a connection to close before memory is read, as reading stops the guest.
 _CLOSING_S = 0.05
-# Factor by which the server must be faster than the measured throughput.
+# The server alone must be faster than the measured throughput by this factor.
 _FAST_ENOUGH = 2.0
 
 
 class NetbootTrial(NetbootWorkload):
-    """One trial: a fresh machine of its own, then rounds of downloads."""
+    """Boots a fresh machine, then runs rounds of downloads."""
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
-        # Facts are added at once and filled in as they become known, so that a failed trial keeps what it found.
+        # Facts are added at once and completed later, so that a failed trial keeps what it found.
         self.found = self.facts.add(Netboot())
         self._nested = cell.platform.is_nested
         self._size = parse_size(self.params.size)
         self._files = self.params.files
         self._port = self.params.port
-        # A guest that repeats its packets without end would otherwise fill the host's disk.
+        # A guest that repeats its packets endlessly would otherwise fill the host's disk.
         self._capture_limit = int(self._size * self._files * _OVERHEAD) + _SLACK_BYTES
         self._kernel: BootedKernel | None = None
-        # A kernel that runs fetches no more files.
+        # A running kernel fetches no more files.
         self.ONCE = self.params.kernel
         self._next = 1
         self._content: Content | None = None
@@ -69,23 +69,25 @@ class NetbootTrial(NetbootWorkload):
 
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
-        """Checks ROMs, firmware, the port, and room for captures: whatever would fail every trial."""
-        # A checkout builds it on first use, which must not happen between two trials.
+        """Checks ROMs, firmware, the port, and room for captures: everything that would fail every trial."""
+        # A checkout builds the analyser on first use, which must not happen between two trials.
         find_capture_binary()
         for cell in cells:
             workload = cls(plan, cell)
             settings = Settings.read_settings(cell, workload._size)
-            # Listening is the only way to find out whether the user's port is free.
+            # Only listening shows whether the user's port is free.
             if workload._port:
                 open_listener("127.0.0.1", workload._port, settings.serving.socket_kind).close()
         return ()
 
     @contextlib.contextmanager
     def machine(self, platform: Platform) -> Iterator[BareMachine]:
-        """Starts the machine that this workload brings in place of the platform's."""
+        """Starts this workload's own machine in place of the platform's."""
         settings = Settings.read_settings(self.cell, self._size)
         if self._nested:
-            with nested.outer_guest(platform, self.cell, settings.memory, self._size * self._files) as guest:
+            with nested.start_outer_guest(
+                platform, self.cell, settings.memory, self._size * self._files
+            ) as guest:
                 yield guest
             return
         with contextlib.ExitStack() as stack:
@@ -95,7 +97,8 @@ class NetbootTrial(NetbootWorkload):
             if self.ONCE:
                 self._kernel = BootedKernel.find_kernel(settings.machine)
                 self._capture_limit += int(_OVERHEAD * self._kernel.size)
-            # The content is new for each machine: no file of an earlier one can be taken for it in a guest's memory.
+            # Each machine gets new content, so that no file of an earlier one can be mistaken for it in a guest's
+            # memory.
             self._content = make_content(self._size)
             stack.callback(self._content.close)
             self._server = stack.enter_context(
@@ -109,13 +112,13 @@ class NetbootTrial(NetbootWorkload):
             )
 
     def prepare(self, machine: BareMachine) -> None:
-        """Measures what the server alone can do, so that it is known not to be the limit."""
+        """Measures the server's rate alone, to make sure that it is not the limit."""
         if self._nested:
             return
-        mine = _as_netboot_machine(machine)
+        mine = _require_netboot_machine(machine)
         assert self._content is not None
         found, serving = self.found, mine.settings.serving
-        # Over TFTP every block waits for the client, so the server has no rate of its own.
+        # Over TFTP every block waits for the client, so the server alone has no rate.
         if serving.socket_kind is socket.SOCK_STREAM:
             self._rate = found.server_bytes_per_s = measure_rate(mine.link.connect(), self._content, serving)
         found.file_sha256 = self._content.sha256
@@ -125,14 +128,14 @@ class NetbootTrial(NetbootWorkload):
         self._check_room(mine.scratch)
 
     def run(self, machine: BareMachine) -> list[Measurement]:
-        """Fetches all files once, one after the other; nested, with a boot of their own."""
+        """Fetches all files once, one after the other; if nested, after a boot for each round."""
         if self._nested:
             inside = nested.run_inside(cast("Guest", machine), self.cell, self.limit_s)
             self.warnings += inside.warnings
             self.found.inner = inside.boot
             return inside.measurements
-        mine = _as_netboot_machine(machine)
-        # Files are numbered on over the rounds: what an earlier round left in memory differs from this one's.
+        mine = _require_netboot_machine(machine)
+        # File numbers continue over the rounds, so that remains of an earlier round in memory differ.
         numbers = range(self._next, self._next + self._files)
         self._next += self._files
         capture = mine.scratch / f"round{numbers.start}.pcap"
@@ -146,19 +149,21 @@ class NetbootTrial(NetbootWorkload):
             capture.unlink(missing_ok=True)
 
     def _boot_kernel(self, machine: NetbootMachine) -> list[Measurement]:
-        """Has the kernel fetched and booted; measures how long its files took, and its agent's answer."""
+        """Has the kernel fetched and booted; measures both, the boot until the agent's answer."""
         kernel = self._kernel
         assert kernel is not None
         link, capture = machine.link, machine.scratch / "kernel.pcap"
         ends = time.monotonic() + self.limit_s
         begin = time.monotonic()
         with machine.capture(capture):
-            machine.waiting.answer(control.hand_over(link.control_url, link.data_url, kernel.arguments))
-            request = self._await_request(machine, "booting", ends, capture)
+            machine.waiting.answer(
+                control.build_handover_script(link.control_url, link.data_url, kernel.arguments)
+            )
+            request = self._wait_for_request(machine, "booting", ends, capture)
             fetched_s = time.monotonic() - begin
         self._keep_capture(capture)
         request.answer(NOTHING)
-        answered_s = await_answer(machine.process, kernel, ends - time.monotonic())
+        answered_s = wait_for_answer(machine.process, kernel, ends - time.monotonic())
         self.found.kernel = kernel.release
         return [
             Measurement(netboot.KERNEL, fetched_s, (fetched_s,)),
@@ -166,7 +171,7 @@ class NetbootTrial(NetbootWorkload):
         ]
 
     def _download_files(self, machine: NetbootMachine, numbers: range, capture: Path) -> float:
-        """Returns the seconds from iPXE's continuing to its next message, summed over the files."""
+        """Returns the seconds from each of our answers to iPXE's next request, summed over the files."""
         assert self._content is not None
         link, wall_s = machine.link, 0.0
         ends = time.monotonic() + self.limit_s
@@ -174,20 +179,20 @@ class NetbootTrial(NetbootWorkload):
         begin = time.monotonic()
         machine.waiting.answer(script)
         for number in numbers:
-            request = self._await_request(machine, "fetched", ends, capture)
-            # Only the download is timed, not the search in memory, during which the guest stands still.
+            request = self._wait_for_request(machine, "fetched", ends, capture)
+            # Only the download is timed, not the search in memory, during which the guest is stopped.
             wall_s += time.monotonic() - begin
             if request.values.get("number") != str(number):
-                raise WorkloadError(f"iPXE says it has fetched {request.values}, not file {number}")
+                raise WorkloadError(f"iPXE reports that it has fetched {request.values}, not file {number}")
             time.sleep(_CLOSING_S)
             at = check_fetched(machine, self._content, number)
             self.found.fetched_to = f"{at:#x}"
             begin = time.monotonic()
             request.answer(NOTHING)
-        machine.waiting = self._await_request(machine, "done", ends, capture)
+        machine.waiting = self._wait_for_request(machine, "done", ends, capture)
         return wall_s
 
-    def _await_request(self, machine: NetbootMachine, kind: str, ends: float, capture: Path) -> Request:
+    def _wait_for_request(self, machine: NetbootMachine, kind: str, ends: float, capture: Path) -> Request:
         request = machine.control.next(
             lambda: self._check_progress(machine, capture), lambda: ends - time.monotonic()
         )
@@ -196,7 +201,7 @@ class NetbootTrial(NetbootWorkload):
         if request.kind == kind:
             return request
         self._check_progress(machine, capture)
-        # iPXE's error numbers begin with the errno and lead to a page of its web site.
+        # iPXE's error numbers begin with the errno, and each has a page on its web site.
         if request.kind == "failed":
             code = request.values.get("errno", "?")
             if code[2:4] == _NOT_SUPPORTED:
@@ -223,7 +228,7 @@ class NetbootTrial(NetbootWorkload):
                     f"the capture has grown past its limit of {self._capture_limit / 1e6:.0f} MB for "
                     f"{self._files * self._size / 1e6:.0f} MB of files",
                     machine,
-                    hint="most packets are repeated again and again; look at the console",
+                    hint="most packets are repeated over and over; look at the console",
                 )
 
     def _analyse_capture(self, machine: NetbootMachine, capture: Path, wall_s: float) -> list[Measurement]:
@@ -231,7 +236,7 @@ class NetbootTrial(NetbootWorkload):
             open_plain_file(capture).close()
         except OSError as error:
             raise WorkloadError(f"QEMU wrote no capture: {error.strerror}") from error
-        trace = analyse_file(capture, filter_by=str(bound_port(machine.link.data)), sequence=True)
+        trace = analyse_file(capture, filter_by=str(get_bound_port(machine.link.data)), sequence=True)
         self.found.picture = reduce_for_drawing(trace)
         protocol = machine.settings.serving.protocol
         fetches = figures.find_fetches(trace, self._files, self._size, protocol)
@@ -264,13 +269,13 @@ class NetbootTrial(NetbootWorkload):
                     shutil.copyfileobj(packets, file)
 
 
-def _as_netboot_machine(machine: BareMachine) -> NetbootMachine:
+def _require_netboot_machine(machine: BareMachine) -> NetbootMachine:
     if not isinstance(machine, NetbootMachine):
         raise WorkloadError("netboot was given a machine of another workload")
     return machine
 
 
-# Number of its (random) bytes by which a file is found in memory.
+# Number of a file's random bytes by which it is found in memory.
 _MARK = 64
 _DUMP_DEADLINE_S = 120.0
 _PIECE = 1 << 20
@@ -279,15 +284,15 @@ _PIECE = 1 << 20
 def check_fetched(machine: NetbootMachine, content: Content, number: int) -> int:
     """Returns the guest-physical address of file `number`.
 
-    Raises `WorkloadError` if it is nowhere in one piece; iPXE keeps what it has fetched in one piece, under BIOS and
-    UEFI alike.
+    Raises `WorkloadError` if it is not contiguous anywhere; iPXE keeps fetched files contiguous under both BIOS and
+    UEFI.
     """
     file = machine.scratch / "memory.bin"
     if machine.fetched_to is not None and _is_at(machine, content, number, machine.fetched_to, file):
-        # Address of the last file, which mostly spares a search.
+        # The address of the last file usually saves a search.
         return machine.fetched_to
     try:
-        # No file may be larger than fits below 4 GB's hole (iPXE has 32-bit addresses under BIOS).
+        # Files fit below the hole under 4 GB, as iPXE has 32-bit addresses under BIOS.
         _dump_memory(machine, file, 0, min(machine.settings.memory, 2 << 30))
         with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ) as memory:
             address = _find_file_in_memory(memory, content, number)
@@ -309,8 +314,8 @@ def _dump_memory(machine: NetbootMachine, file: Path, begin: int, size: int) -> 
 
 
 def _is_at(machine: NetbootMachine, content: Content, number: int, address: int, file: Path) -> bool:
-    """Tells whether the file, every byte of it, is at that guest-physical address."""
-    first, second = content.file_parts(number)
+    """Returns whether all bytes of the file are at that guest-physical address."""
+    first, second = content.split_file(number)
     try:
         _dump_memory(machine, file, address, len(content))
         with (
@@ -320,13 +325,15 @@ def _is_at(machine: NetbootMachine, content: Content, number: int, address: int,
             memoryview(content.view) as whole,
         ):
             middle = first.stop - first.start
-            return _equal_bytes(there[:middle], whole[first]) and _equal_bytes(there[middle:], whole[second])
+            return _has_equal_bytes(there[:middle], whole[first]) and _has_equal_bytes(
+                there[middle:], whole[second]
+            )
     finally:
         file.unlink(missing_ok=True)
 
 
-def _equal_bytes(one: memoryview, other: memoryview) -> bool:
-    """Compares piece by piece, as Python compares memory views element by element."""
+def _has_equal_bytes(one: memoryview, other: memoryview) -> bool:
+    """Returns whether two views are equal. Compares copied pieces, as Python compares views element by element."""
     with one, other:
         return len(one) == len(other) and all(
             bytes(one[at : at + _PIECE]) == bytes(other[at : at + _PIECE])
@@ -335,7 +342,7 @@ def _equal_bytes(one: memoryview, other: memoryview) -> bool:
 
 
 def _find_file_in_memory(memory: mmap.mmap, content: Content, number: int) -> int | None:
-    first, second = content.file_parts(number)
+    first, second = content.split_file(number)
     with memoryview(content.view) as whole, memoryview(memory) as there:
         begin, rest = whole[first], whole[second]
         mark = (
@@ -345,8 +352,8 @@ def _find_file_in_memory(memory: mmap.mmap, content: Content, number: int) -> in
         try:
             at = memory.find(mark)
             while at >= 0:
-                # Another file's remains hold this one's mark, too, but never what follows it to the end.
-                if _equal_bytes(there[at : at + middle], begin[:]) and _equal_bytes(
+                # Remains of another file contain this one's mark, too, but never all bytes that follow it.
+                if _has_equal_bytes(there[at : at + middle], begin[:]) and _has_equal_bytes(
                     there[at + middle : at + end], rest[:]
                 ):
                     return at

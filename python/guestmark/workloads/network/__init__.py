@@ -1,6 +1,6 @@
-"""The workload `network`: what the way between a machine and its peer on this host carries, and how fast it answers.
+"""The workload `network`: throughput and latency between a machine and its peer on this host.
 
-Rates are of content, without headers. Times of requests are medians unless a name says otherwise.
+Rates count content, without headers. Times of requests are medians unless their name says otherwise.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from guestmark.core.units import parse_duration
 from guestmark.workloads.base import Sections, Workload
 
 _SHORTEST_S, _LONGEST_S = 0.01, 60.0
-# A datagram begins with 16 bytes of ours; the largest of IPv4 has 65,507.
+# A datagram begins with a header of 16 bytes; the largest of IPv4 has 65,507.
 _SMALLEST_SIZE, _LARGEST_SIZE = 16, 65_507
 
 UPLOAD = Metric("upload", "bit/s", Better.HIGHER)
 DOWNLOAD = Metric("download", "bit/s", Better.HIGHER)
-# Processor time on this host, of the hypervisor or the machine's program and of the peer, for 10^9 bytes.
+# Processor time on this host for 10^9 bytes: of the hypervisor, or the machine's program, and of the peer.
 UPLOAD_CPU = Metric("upload_cpu_s/GB", "s")
 DOWNLOAD_CPU = Metric("download_cpu_s/GB", "s")
 REQUEST = Metric("request_s", "s")
 REQUEST_P99 = Metric("request_p99_s", "s")
 REQUEST_P999 = Metric("request_p999_s", "s")
 REQUESTS = Metric("requests/s", "1/s", Better.HIGHER)
-REQUEST_CPU = Metric("request_cpu_s", "s")  # processor time on this host for one
+REQUEST_CPU = Metric("request_cpu_s", "s")  # processor time on this host for one request
 # A connection for each request: connect, request, response, close.
 TRANSACTION = Metric("transaction_s", "s")
 TRANSACTIONS = Metric("transactions/s", "1/s", Better.HIGHER)
-# A connection that carries nothing.
+# A connection without any request.
 CONNECT = Metric("connect_s", "s")
 CONNECTS = Metric("connects/s", "1/s", Better.HIGHER)
-# A request while streams fill one direction or both.
+# A request while streams fill one or both directions.
 IN_UPLOAD = Metric("request_in_upload_s", "s")
 IN_UPLOAD_P99 = Metric("request_in_upload_p99_s", "s")
 IN_DOWNLOAD = Metric("request_in_download_s", "s")
@@ -47,7 +47,7 @@ IN_BOTH_P99 = Metric("request_in_both_p99_s", "s")
 
 
 class TimesMetrics(msgspec.Struct, frozen=True):
-    """The metrics of something that is done again and again; those that are None are not measured."""
+    """The metrics of a repeated operation; None for those that are not measured."""
 
     median: Metric
     p99: Metric | None = None
@@ -57,7 +57,7 @@ class TimesMetrics(msgspec.Struct, frozen=True):
 
     @property
     def all(self) -> tuple[Metric, ...]:
-        """Those that are measured."""
+        """The metrics that are measured."""
         return tuple(
             metric for metric in (self.median, self.p99, self.p999, self.rate, self.cpu) if metric is not None
         )
@@ -75,9 +75,9 @@ TIMES = {
     TrafficTest.REQUEST_IN_DOWNLOAD: TimesMetrics(IN_DOWNLOAD, IN_DOWNLOAD_P99),
     TrafficTest.REQUEST_IN_BOTH: TimesMetrics(IN_BOTH, IN_BOTH_P99),
 }
-# By the direction's word in the names of metrics.
+# By the word for the direction in names of metrics.
 DATAGRAMS = {TrafficTest.DATAGRAMS_UP: "up", TrafficTest.DATAGRAMS_DOWN: "down"}
-# Those that are captured on request.
+# Tests that can be captured.
 CAPTURED = (TrafficTest.UPLOAD, TrafficTest.DOWNLOAD, TrafficTest.REQUEST)
 UNDER_LOAD = (
     TrafficTest.REQUEST_IN_UPLOAD,
@@ -86,8 +86,8 @@ UNDER_LOAD = (
 )
 
 
-def datagram_metrics(test: TrafficTest, size: int) -> tuple[Metric, Metric]:
-    """Returns the metrics of datagrams of one size: those that arrived in a second, and the share that did not."""
+def make_datagram_metrics(test: TrafficTest, size: int) -> tuple[Metric, Metric]:
+    """Returns the metrics of datagrams of one size: the rate of arrivals, and the share that was lost."""
     stem = f"datagrams_{DATAGRAMS[test]}_{size}"
     return Metric(f"{stem}/s", "1/s", Better.HIGHER), Metric(f"{stem}_lost", "ratio")
 
@@ -119,14 +119,14 @@ def _check_sizes(sizes: list[int]) -> list[int]:
 
 
 class NetworkParams(Params, frozen=True, kw_only=True):
-    """Does each of `tests` for `time`, of which the quarter before is not counted. The machine makes every connection;
-    up is from the machine to its peer.
+    """Each of `tests` runs for `time`, after a quarter of it that is not counted. The machine opens every connection;
+    up means from the machine to its peer.
     """
 
     tests: Annotated[list[str], param("tests to do", "names", parse=_order_tests)] = msgspec.field(
         default_factory=lambda: [*TrafficTest]
     )
-    time: Annotated[str, param("how long each test counts", "duration", parse=_check_time)] = "500ms"
+    time: Annotated[str, param("how long each test is counted", "duration", parse=_check_time)] = "500ms"
     flows: Annotated[int, param("streams at once of `upload` and `download`", ge=1, le=256)] = 1
     load: Annotated[int, param("streams in each direction beside requests", ge=1, le=256)] = 4
     request: Annotated[int, param("bytes of a request", ge=1, le=1 << 20)] = 1
@@ -137,13 +137,13 @@ class NetworkParams(Params, frozen=True, kw_only=True):
     capture: Annotated[
         bool,
         param(
-            "do `upload`, `download` and `request` once more, captured at both ends, to tell what they waited for"
+            "repeat `upload`, `download` and `request` with captures at both ends, to find what they waited for"
         ),
     ] = False
 
 
 class StreamRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One stream: what arrived of it, and what its sender's TCP reports."""
+    """One stream: the bytes that arrived, and statistics of its sender's TCP."""
 
     upload: bool
     bits_per_s: float
@@ -151,46 +151,46 @@ class StreamRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     retransmits: int | None = None
     rtt_s: float | None = None
     window: int | None = None
-    # Of the time in which the sender had data to send.
+    # Shares of the time in which the sender had data to send.
     receiver_share: float | None = None
     buffer_share: float | None = None
 
 
 class MeasuredTest(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One test of a trial. Processor times are of the whole test; those that are unknown are None."""
+    """One test of a trial. Processor times cover the whole test and are None if unknown."""
 
     test: str
     size: int | None = None
     elapsed_s: float
-    client_cpu_s: float  # the program on the machine, as the machine's kernel accounts it
+    client_cpu_s: float  # the program on the machine, as its kernel accounts it
     peer_cpu_s: float
     hypervisor_cpu_s: float | None = None
-    # What moves bytes between both and is neither, such as passt.
+    # Programs between the two that move bytes, such as passt.
     mover_cpu_s: float | None = None
-    # All of the guest's processors, interrupts included.
+    # All of the guest's processors, including interrupts.
     guest_cpu_s: float | None = None
-    # Bytes, requests or datagrams of the timed part.
+    # Bytes, requests or datagrams in the timed part.
     count: int
     # The shortest time, p50, p90, p99, p99.9, the longest.
     times_s: list[float] | None = None
     streams: list[StreamRecord] = msgspec.field(default_factory=list)
     sent: int | None = None
-    # Datagrams that the receiver's socket dropped, because its program was too slow.
+    # Datagrams that the receiver's socket dropped because its program was too slow.
     overflowed: int | None = None
-    # What its connections waited for, by captures at both ends of the same test done once more.
+    # What its connections waited for, found by repeating the test with captures at both ends.
     cause: str | None = None
-    # What the hypervisor counted meanwhile (`platforms.counters`).
+    # Counts of the hypervisor during the test (`platforms.counters`).
     counted: dict[str, float] = msgspec.field(default_factory=dict)
 
 
 class NetworkTests(Fact, kw_only=True):
-    """All tests of one iteration, in their order."""
+    """All tests of one iteration, in order."""
 
     tests: list[MeasuredTest] = msgspec.field(name="network_tests")
 
 
 class NetworkWorkload(Workload[NetworkParams]):
-    """Streams, requests, connections and datagrams between a machine and its peer."""
+    """Exchanges streams, requests, connections and datagrams between a machine and its peer."""
 
     name = "network"
     help = (
@@ -209,26 +209,26 @@ class NetworkWorkload(Workload[NetworkParams]):
                 found += TIMES[test].all
             else:
                 for size in params.sizes:
-                    found += datagram_metrics(test, size)
+                    found += make_datagram_metrics(test, size)
         return tuple(found)
 
     @classmethod
     def describe_params(cls, params: NetworkParams) -> str:
-        """Names the tests, unless it is all of them."""
+        """Names the tests, unless all are run."""
         if len(params.tests) == len(TrafficTest):
             return "network"
         return f"network: {', '.join(params.tests)}"
 
     @classmethod
     def trial_class(cls) -> type[Workload[NetworkParams]]:
-        """Imports the agent's client with it."""
+        """Imports and returns the class of its trials; done late because it imports the agent's client."""
         from guestmark.workloads.network.trial import NetworkTrial
 
         return NetworkTrial
 
     @classmethod
     def report_sections(cls) -> tuple[Sections, ...]:
-        """Adds who worked for the bytes, and what a queue adds to a request."""
+        """Adds the processor time spent on the bytes, and the delay that a queue adds to a request."""
         from guestmark.workloads.network.sections import render_network
 
         return (render_network,)

@@ -1,4 +1,4 @@
-"""The report's part on networks: who worked for the bytes, and how long a request waits behind streams."""
+"""The report's part on networks: who spent processor time, and how long a request waits behind streams."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.workloads.network import CAPTURED, STREAMS, UNDER_LOAD, MeasuredTest, NetworkTests
 
-# What a test's record holds at these places of `times_s`.
+# Indices of p50 and p99 in `times_s`.
 _MEDIAN, _P99 = 1, 3
 _GB = 1e9
 _ABSENT = make_figure_cell("–")
@@ -37,7 +37,7 @@ _Found = Mapping[str, list[MeasuredTest]]
 
 
 def render_network(workload: WorkloadResult, _run: StoredRun) -> Sequence[Node]:
-    """Renders requests beside streams as a table, and a sentence for each row and direction; nothing without tests."""
+    """Renders requests beside streams as a table, and a sentence for each cell and direction; nothing without tests."""
     found = [(result, tests) for result in workload.shown_cells if (tests := collect_tests(result))]
     if not found:
         return []
@@ -69,12 +69,12 @@ def _build_load_table(found: Sequence[tuple[CellResult, _Found]]) -> Table:
         columns += [Column(_LOADS[test], (Align.RIGHT,)), Column("adds", (Align.RIGHT,))]
     rows = []
     for result, tests in found:
-        alone = _median_time(tests.get(TrafficTest.REQUEST, ()), _MEDIAN)
-        cells = [_times_cell(tests.get(TrafficTest.REQUEST, ()))]
+        alone = _compute_median_time(tests.get(TrafficTest.REQUEST, ()), _MEDIAN)
+        cells = [_render_times(tests.get(TrafficTest.REQUEST, ()))]
         for test in loads:
             records = tests.get(test, ())
-            loaded = _median_time(records, _MEDIAN)
-            cells.append(_times_cell(records))
+            loaded = _compute_median_time(records, _MEDIAN)
+            cells.append(_render_times(records))
             if loaded is None or alone is None:
                 cells.append(_ABSENT)
             else:
@@ -91,14 +91,14 @@ def _build_load_table(found: Sequence[tuple[CellResult, _Found]]) -> Table:
     )
 
 
-def _times_cell(records: Sequence[MeasuredTest]) -> Cell:
-    median, p99 = _median_time(records, _MEDIAN), _median_time(records, _P99)
+def _render_times(records: Sequence[MeasuredTest]) -> Cell:
+    median, p99 = _compute_median_time(records, _MEDIAN), _compute_median_time(records, _P99)
     if median is None or p99 is None:
         return _ABSENT
     return make_figure_cell(f"{_format_time(median)}, {_format_time(p99)}")
 
 
-def _median_time(records: Iterable[MeasuredTest], place: int) -> float | None:
+def _compute_median_time(records: Iterable[MeasuredTest], place: int) -> float | None:
     times = [record.times_s[place] for record in records if record.times_s is not None]
     return statistics.median(times) if times else None
 
@@ -126,7 +126,7 @@ def _describe_streams(result: CellResult, tests: _Found) -> list[Inline]:
 
 
 def _describe_processors(records: Sequence[MeasuredTest]) -> str:
-    """Says who spent how much processor time for 10^9 bytes, each as its own kernel accounts it."""
+    """Returns who spent how much processor time on 10^9 bytes, by each kernel's own accounting."""
     inside = [record.guest_cpu_s for record in records]
     owners = (
         ("hypervisor", [record.hypervisor_cpu_s for record in records]),
@@ -135,7 +135,7 @@ def _describe_processors(records: Sequence[MeasuredTest]) -> str:
         ("between them", [record.mover_cpu_s for record in records]),
         ("peer", [record.peer_cpu_s for record in records]),
     )
-    moved = statistics.fmean(_moved_bytes(record) for record in records)
+    moved = statistics.fmean(_count_traffic_bytes(record) for record in records)
     parts = []
     for owner, spent in owners:
         known = [seconds for seconds in spent if seconds is not None]
@@ -144,14 +144,14 @@ def _describe_processors(records: Sequence[MeasuredTest]) -> str:
     return ", ".join(parts)
 
 
-def _moved_bytes(record: MeasuredTest) -> float:
-    """Returns the bytes of the whole test, at the rate of its timed part."""
+def _count_traffic_bytes(record: MeasuredTest) -> float:
+    """Returns the bytes of the whole test, extrapolated from the rate of its timed part."""
     rate = sum(stream.bits_per_s for stream in record.streams) / 8
     return max(rate * record.elapsed_s, 1.0)
 
 
 def _describe_tcp(records: Sequence[MeasuredTest]) -> str:
-    """Says what the sender's TCP waited for by its own account, and how many segments it sent again."""
+    """Returns what the sender's TCP reports to have waited for, and how many segments it sent again."""
     streams = [stream for record in records for stream in record.streams]
     controls = sorted({stream.congestion_control for stream in streams if stream.congestion_control})
     if not controls:

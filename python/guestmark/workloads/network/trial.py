@@ -29,16 +29,16 @@ from guestmark.workloads.network import (
     NetworkTests,
     NetworkWorkload,
     StreamRecord,
-    datagram_metrics,
+    make_datagram_metrics,
 )
 
-# Counters of ours beside the hypervisor's.
+# guestmark's own counters besides the hypervisor's.
 _HYPERVISOR, _GUEST, _MOVER = "hypervisor_cpu_s", "guest_cpu_s", "mover_cpu_s"
 _GB = 1e9
 
 
 class NetworkTrial(NetworkWorkload):
-    """Runs the server on the peer, and every test from the machine."""
+    """Runs the server on the peer, and all tests from the machine."""
 
     @classmethod
     def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
@@ -73,7 +73,7 @@ class NetworkTrial(NetworkWorkload):
     def _explain_tests(
         self, machine: Machine, network: MachineNetwork, ports: TrafficPorts, tests: list[MeasuredTest]
     ) -> None:
-        """Does some tests once more, captured at both ends; capturing takes time, so their figures are not used."""
+        """Repeats some tests with captures at both ends; their figures are not used, as capturing slows them."""
         for task, record in zip(self._list_tasks(), tests, strict=True):
             if task.test not in CAPTURED:
                 continue
@@ -118,18 +118,20 @@ class NetworkTrial(NetworkWorkload):
     def _measure(self, section: TrafficSection, *, peer_is_here: bool) -> Iterator[tuple[Metric, float]]:
         """Yields the metrics of one test."""
         test, result = section.task.test, section.result
-        cpu_s = _host_cpu_s(section, peer_is_here=peer_is_here)
+        cpu_s = _read_host_cpu_s(section, peer_is_here=peer_is_here)
         if test in STREAMS:
             rate, cpu = STREAMS[test]
-            bits_per_s = math.fsum(map(_flow_rate, result.flows))
+            bits_per_s = math.fsum(map(_compute_flow_rate, result.flows))
             yield rate, bits_per_s
-            # Processor time is of the whole test, in which more was sent than the timed part counts.
+            # Processor time covers the whole test, in which more was sent than in the timed part.
             moved = bits_per_s / 8 * result.elapsed_ns / 1e9
             yield cpu, cpu_s / moved * _GB
         elif (metrics := TIMES.get(test)) is not None and result.times is not None:
             times = result.times
             if not times.count:
-                raise WorkloadError(f"network: not one request of {test} was answered in {self.params.time}")
+                raise WorkloadError(
+                    f"network: not a single request of {test} was answered in {self.params.time}"
+                )
             yield metrics.median, times.p50_ns / 1e9
             if metrics.p99 is not None:
                 yield metrics.p99, times.p99_ns / 1e9
@@ -141,13 +143,13 @@ class NetworkTrial(NetworkWorkload):
             if metrics.cpu is not None:
                 yield metrics.cpu, cpu_s / (rate_per_s * result.elapsed_ns / 1e9)
         elif result.datagrams is not None:
-            arrived, lost = datagram_metrics(test, section.task.size)
+            arrived, lost = make_datagram_metrics(test, section.task.size)
             counted = result.datagrams
             yield arrived, counted.received / counted.elapsed_ns * 1e9
             yield lost, 1 - counted.received / max(counted.sent, 1)
 
     def _check_clocks(self, before: Ping, after: Ping) -> None:
-        """Warns unless the machine's clock, which its figures are read from, runs as fast as the host's."""
+        """Warns unless the machine's clock, on which all figures are based, runs as fast as the host's."""
         uncertain_s = (before.round_trip_ns + after.round_trip_ns) / 1e9
         ours, theirs = ((after.host_ns - before.host_ns) / 1e9, (after.guest_ns - before.guest_ns) / 1e9)
         if warning := warn_of_clocks(ours, theirs, uncertain_s):
@@ -155,7 +157,7 @@ class NetworkTrial(NetworkWorkload):
 
 
 def describe_measured(section: TrafficSection) -> MeasuredTest:
-    """Returns what is kept of one test."""
+    """Returns one test in the form that the trial stores."""
     task, result = section.task, section.result
     counted = counters.drop_restarted(section.counted)
     count = sum(flow.bytes for flow in result.flows)
@@ -190,13 +192,13 @@ def list_times_s(times: TrafficTimes) -> list[float]:
 
 
 def describe_stream(flow: TrafficFlow) -> StreamRecord:
-    """Returns what is kept of one stream."""
+    """Returns one stream in the form that the trial stores."""
     sender = flow.sender
     if sender is None:
-        return StreamRecord(upload=flow.upload, bits_per_s=_flow_rate(flow))
+        return StreamRecord(upload=flow.upload, bits_per_s=_compute_flow_rate(flow))
     record = StreamRecord(
         upload=flow.upload,
-        bits_per_s=_flow_rate(flow),
+        bits_per_s=_compute_flow_rate(flow),
         congestion_control=sender.congestion_control,
         retransmits=sender.retransmits,
         rtt_s=sender.rtt_us / 1e6,
@@ -208,13 +210,14 @@ def describe_stream(flow: TrafficFlow) -> StreamRecord:
     return record
 
 
-def _flow_rate(flow: TrafficFlow) -> float:
+def _compute_flow_rate(flow: TrafficFlow) -> float:
     return flow.bytes * 8 / flow.elapsed_ns * 1e9
 
 
-def _host_cpu_s(section: TrafficSection, *, peer_is_here: bool) -> float:
-    """Returns processor time on this host: of the peer, of the hypervisor, or of the program without one, and of what
-    moves bytes between them. All that is inside another machine is part of the outer hypervisor's time.
+def _read_host_cpu_s(section: TrafficSection, *, peer_is_here: bool) -> float:
+    """Returns the processor seconds of peer, hypervisor (or else program) and programs between them on this host.
+
+    Everything inside another machine is part of the outer hypervisor's time.
     """
     counted, result = section.counted, section.result
     peer_s = result.peer_cpu_ns / 1e9 if peer_is_here else 0.0

@@ -1,6 +1,6 @@
-"""Transactions on a real database server, with its data on the disk under test.
+"""The workload `oltp`: transactions on a real database server, with its data on the disk under test.
 
-Durations in seconds, rates a second, as sysbench reports them; the rest is per transaction.
+Durations are in seconds and rates per second, as sysbench reports them; the rest is per transaction.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from guestmark.core.units import format_size, parse_size
 from guestmark.workloads import sysbench
 from guestmark.workloads.base import Workload
 from guestmark.workloads.common import metrics as disk
-from guestmark.workloads.common.factors import THREADS, decides_on_host, parse_count
-from guestmark.workloads.common.parsers import number_as_text
-from guestmark.workloads.sysbench.options import whole_seconds
+from guestmark.workloads.common.factors import THREADS, decides_disk_factor_on_host, parse_count
+from guestmark.workloads.common.parsers import convert_number_to_text
+from guestmark.workloads.sysbench.options import round_to_whole_seconds
 
 TRANSACTIONS = Metric("transactions_per_s", "1/s", Better.HIGHER)
 QUERIES = Metric("queries_per_s", "1/s", Better.HIGHER)
-# Transactions that were rolled back and tried again.
+# Transactions that were rolled back and retried.
 IGNORED_ERRORS = Metric("ignored_errors", "1")
 RECONNECTS = Metric("reconnects", "1")
-# For one transaction: what the server asked its kernel to flush, what the guest's kernel sent to its disk, and what the
-# hypervisor passed on to the host.
+# Flushes for one transaction: those that the server requested from its kernel, that the guest's kernel sent to its
+# disk, and that the hypervisor passed on to the host.
 SERVER_FLUSHES = Metric("server_flushes_per_transaction", "1")
 GUEST_FLUSHES = Metric("guest_flushes_per_transaction", "1")
 HOST_FLUSHES = Metric("host_flushes_per_transaction", "1")
@@ -69,7 +69,7 @@ ALL = (
 class ClientSide(StrEnum):
     """Where sysbench runs, while the server is on the machine."""
 
-    # Beside it, at its local socket.
+    # Beside the server, over its local socket.
     MACHINE = "machine"
     # On the machine's peer, over the network.
     PEER = "peer"
@@ -77,7 +77,7 @@ class ClientSide(StrEnum):
 
 CLIENT = Setting(
     "client",
-    "where the database's client runs: on the machine, or on its peer, over the network",
+    "where the database's client runs: on the machine, or on its peer over the network",
     one_of(*ClientSide),
     tuple(ClientSide),
     read=ClientSide,
@@ -91,14 +91,14 @@ _SMALLEST = 5 << 20
 
 
 class ServerSizes(msgspec.Struct, kw_only=True):
-    """The basis of a server's settings: its own cache, the size of its log, and the user's settings."""
+    """The basis of a server's settings: the sizes of its own cache and its log, and the user's settings."""
 
     buffer: str
     log: str
     settings: dict[str, str] = {}
 
 
-def _whole_mib(size: str) -> str:
+def _parse_whole_mib(size: str) -> str:
     number = parse_size(size)
     if number < _SMALLEST or number % (1 << 20):
         raise ValueError(f"{size!r} is not whole MiB, at least {format_size(_SMALLEST)}")
@@ -112,13 +112,14 @@ def _check_names(settings: dict[str, str | int | bool]) -> dict[str, str | int |
     return settings
 
 
-def _target_on_host(kind: str) -> list[dict[str, Any]]:
+def _build_host_data_disk(kind: str) -> list[dict[str, Any]]:
     return [{"role": "target", "location": _DIRECTORY, "host": kind}]
 
 
 class OltpParams(Params, frozen=True, kw_only=True):
-    """`time` ends a measurement, or `transactions` when that is not 0; `buffer` is the server's own cache, `log` the
-    size of its log, `settings` any others of its settings. `host_disk` is as in the workload `sysbench`.
+    """`time` ends a measurement, or `transactions` if not 0; `buffer` is the size of the server's own cache.
+
+    `log` is the size of its log, `settings` are further settings. `host_disk` is as in the workload `sysbench`.
     """
 
     server: Annotated[
@@ -136,15 +137,17 @@ class OltpParams(Params, frozen=True, kw_only=True):
     rows: Annotated[int, param("rows in each table", default=10_000, ge=1, le=1_000_000_000)]
     threads: Annotated[
         str,
-        param("connections at once", "number", coerce=number_as_text, parse=THREADS.parse, default="1"),
+        param(
+            "connections at once", "number", coerce=convert_number_to_text, parse=THREADS.parse, default="1"
+        ),
     ]
     time: Annotated[
         str,
         param(
             "how long a measurement lasts",
             "duration, whole s",
-            coerce=number_as_text,
-            parse=whole_seconds,
+            coerce=convert_number_to_text,
+            parse=round_to_whole_seconds,
             default="10",
         ),
     ]
@@ -153,13 +156,13 @@ class OltpParams(Params, frozen=True, kw_only=True):
         param(
             "transactions to run; 0 = run for `time` instead",
             "number",
-            coerce=number_as_text,
+            coerce=convert_number_to_text,
             parse=parse_count,
             default="0",
         ),
     ]
-    buffer: Annotated[str, param("size of the server's cache", "size", parse=_whole_mib, default="64M")]
-    log: Annotated[str, param("size of the server's log", "size", parse=_whole_mib, default="48M")]
+    buffer: Annotated[str, param("size of the server's cache", "size", parse=_parse_whole_mib, default="64M")]
+    log: Annotated[str, param("size of the server's log", "size", parse=_parse_whole_mib, default="48M")]
     settings: Annotated[
         dict[str, str],
         param(
@@ -175,14 +178,14 @@ class OltpParams(Params, frozen=True, kw_only=True):
             "the disk on the host",
             key="host_disk",
             accepts=Literal["directory", "loop"],
-            parse=_target_on_host,
+            parse=_build_host_data_disk,
             default="directory",
         ),
     ]
 
     @classmethod
     def make(cls, *, settings: dict[str, str | int | bool], **given: Any) -> OltpParams:
-        """Checks what belongs together. Raises `ValueError` for a test without end and for a setting that is ours."""
+        """Makes the parameters. Raises `ValueError` for a test without end and for a setting that guestmark makes."""
         from guestmark.workloads.oltp.databases import KINDS
 
         if given["time"] == "0" and given["transactions"] == "0":
@@ -200,26 +203,26 @@ class OltpParams(Params, frozen=True, kw_only=True):
         return ServerSizes(buffer=self.buffer, log=self.log, settings=self.settings)
 
 
-# The name of the server's program; sysbench has none.
+# The name of the server's program; sysbench's is empty.
 SERVER = "server"
 
 
 class Oltp(Fact, kw_only=True):
-    """The command of the server, and how long untimed parts took; the client is a `Sysbench`."""
+    """The server's command, and the seconds of untimed parts; the client is a `Sysbench`."""
 
     prepared_s: float | None = msgspec.field(name="database_prepared_s", default=None)
     from_cache: bool | None = msgspec.field(name="database_from_cache", default=None)
-    server: str | None = None  # as it names itself
+    server: str | None = None  # as the server reports it
     server_command: str | None = None
     client_side: str | None = None
     server_start_s: float | None = None
     server_stop_s: float | None = None
     confined_server: Confined | None = None  # on this host
-    server_log: str | None = None  # its end, when something went wrong
+    server_log: str | None = None  # the end of its log, if something went wrong
 
 
 class OltpWorkload(Workload[OltpParams]):
-    """A database server and sysbench as its client."""
+    """Runs a database server with sysbench as its client."""
 
     name = "oltp"
     help = (
@@ -236,18 +239,18 @@ class OltpWorkload(Workload[OltpParams]):
 
     @classmethod
     def decides_factor(cls, params: OltpParams, factor: str, platform: PlatformSpec) -> bool | None:
-        """Accepts factors of disks on the host where its disk is an image there."""
-        return decides_on_host(params, factor, platform)
+        """Accepts factors of disks on the host if its disk is an image there."""
+        return decides_disk_factor_on_host(params, factor, platform)
 
     @classmethod
     def acknowledging_params(cls, cell: Cell) -> Mapping[str, Any]:
-        """Takes rows that the same server commits with the same settings as acknowledgements."""
+        """Returns parameters that take rows committed by the same server with the same settings as acknowledgements."""
         params = cell.workload.read_params(OltpParams)
         return {"method": params.server, "settings": params.settings}
 
     @classmethod
     def find_packages(cls, params: OltpParams) -> tuple[str, ...]:
-        """Returns the packages that this host's server was installed by; none if it is not here, or no package's."""
+        """Returns the packages that installed this host's server; none if it is missing or belongs to no package."""
         from guestmark.foreign.packages import find_owner
         from guestmark.workloads.oltp.databases import KINDS
 
@@ -264,7 +267,7 @@ class OltpWorkload(Workload[OltpParams]):
 
     @classmethod
     def trial_class(cls) -> type[Workload[OltpParams]]:
-        """Returns the class of its trials, whose imports cost time."""
+        """Imports and returns the class of its trials; done late because its imports are slow."""
         from guestmark.workloads.oltp.trial import OltpTrial
 
         return OltpTrial

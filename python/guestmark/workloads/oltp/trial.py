@@ -1,7 +1,7 @@
-"""Transactions on a real database server, started and shut down outside the timing, its data on the disk under test.
+"""The trial of `oltp`: the server starts and shuts down outside the timing, with its data on the disk under test.
 
-The tables are loaded once, on the host by the same server, and every trial gets a copy of the data directory: on the
-host in a directory, for a guest inside a freshly formatted image.
+The same server loads the tables once, on the host, and every trial gets a copy of the data directory: on the host in
+a directory, for a guest inside a freshly formatted image.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from guestmark.core.model import Cell, Plan
 from guestmark.core.units import format_size, parse_size
 from guestmark.disks.location import is_in_memory
 from guestmark.disks.mounted import locate_working_directory
-from guestmark.disks.preflight import free_bytes
+from guestmark.disks.preflight import count_free_bytes
 from guestmark.platforms.base import Machine, Platform
 from guestmark.setting.disk import Disks, DiskSpec
 from guestmark.setting.filesystem import FILESYSTEM, Filesystem
@@ -47,17 +47,17 @@ from guestmark.workloads.oltp.databases.server import Launcher, Server, open_lau
 from guestmark.workloads.sysbench import Sysbench
 from guestmark.workloads.sysbench import output as sysbench_report
 from guestmark.workloads.sysbench.output import Report
-from guestmark.workloads.sysbench.trial import spread_of_events
+from guestmark.workloads.sysbench.trial import list_event_spread
 
-_SOCKET_LIMIT = 107  # bytes of a Unix socket's path
-_TRIAL = "/guestmark-disks-12345678/guestmark-trial-12345678/mounted/data"  # as long as one of ours
+_SOCKET_LIMIT = 107  # longest path of a Unix socket, in bytes
+_TRIAL = "/guestmark-disks-12345678/guestmark-trial-12345678/mounted/data"  # stands for a directory name of a trial
 
 
 def check_cells(cells: Iterable[Cell], account: Account) -> list[str]:
     """Checks the cells and returns remarks for the user.
 
-    Raises `PlatformUnusableError` naming the package of what is missing, `UsageError` for tables that cannot fit on
-    their disk, or for a directory on the host that the server could not work in.
+    Raises `PlatformUnusableError` naming the package of a missing program, `UsageError` for tables that cannot fit on
+    their disk, or for a directory on the host that the server cannot use.
     """
     find_sysbench()
     remarks: dict[str, None] = {}
@@ -85,7 +85,7 @@ def check_cells(cells: Iterable[Cell], account: Account) -> list[str]:
 def _check_room(cell: Cell, database: Database, disk: DiskSpec, *, on_directory: bool) -> None:
     params = _read_params(cell)
     needed = database.needed_bytes + parse_size(params.log) + database.row_bytes * params.tables * params.rows
-    room = free_bytes(disk.location) if on_directory else disk.size
+    room = count_free_bytes(disk.location) if on_directory else disk.size
     if needed > room:
         where = f"{disk.location} has {room / 1e9:.1f} GB free" if on_directory else (
             f"its disk has {format_size(room)}"
@@ -98,21 +98,21 @@ def _check_room(cell: Cell, database: Database, disk: DiskSpec, *, on_directory:
 
 
 def _check_directory(database: Database, disk: DiskSpec, account: Account) -> None:
-    socket = database.socket_path(disk.location.rstrip("/") + _TRIAL)
+    socket = database.locate_socket(disk.location.rstrip("/") + _TRIAL)
     if len(os.fsencode(socket)) > _SOCKET_LIMIT:
         raise UsageError(
             f"{disk.location} is too long for the path of the server's socket",
             hint="choose a directory with a shorter path with --set location=DIRECTORY",
         )
     for folder in (Path(disk.location), *Path(disk.location).parents):
-        if os.geteuid() == 0 and not _may_enter(folder, account):
+        if os.geteuid() == 0 and not _can_enter_directory(folder, account):
             raise UsageError(
                 f"{folder} cannot be entered by the user {account.uid}, whom the server runs as",
                 hint="choose another directory with --set location=DIRECTORY",
             )
 
 
-def _may_enter(folder: Path, account: Account) -> bool:
+def _can_enter_directory(folder: Path, account: Account) -> bool:
     status = folder.stat()
     if status.st_uid == account.uid:
         return bool(status.st_mode & stat.S_IXUSR)
@@ -128,14 +128,14 @@ def _read_params(cell: Cell) -> OltpParams:
     return cell.workload.read_params(OltpParams)
 
 
-# Shares on which the hypervisor's user owns all files.
+# Filesystems on which the hypervisor's user owns all files.
 _OF_ITS_SERVER = frozenset({"9p", "hostfs"})
-# Servers extend their files by a few megabytes at a time.
+# A disk with less free space is called full: servers extend their files by a few megabytes at a time.
 _FULL_BYTES = 8 << 20
 
 
 class OltpTrial(OltpWorkload):
-    """`oltp`: one server for all iterations of a trial; its clean shutdown is part of the trial."""
+    """Runs one server for all iterations of a trial, and requires its clean shutdown."""
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
@@ -149,9 +149,9 @@ class OltpTrial(OltpWorkload):
         self._on_host = cell.platform.is_this_host
         self._account = Account.choose_account(plan.context.uid or 0, plan.context.gid or 0)
         self._kind: Database = KINDS[self.params.server]()
-        # The server needs a connection for each thread of the client.
+        # The server needs one connection for each client thread.
         self._settings = self._kind.derive_settings(self.params.sizes, self._threads)
-        # Of the loaded tables nothing depends on who asks.
+        # The loaded tables do not depend on the user.
         self._network_settings = self._kind.network_settings if self._peer_asks else {}
         self._server: Server | None = None
         self._client_words: list[str] = []
@@ -162,18 +162,18 @@ class OltpTrial(OltpWorkload):
 
     @classmethod
     def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
-        """Raises `UsageError` for a cell whose client would be on a peer that its machine does not have."""
+        """Raises `UsageError` for a cell whose client would run on a peer although the machine has none."""
         require_network(cell for cell in cells if cell.levels[CLIENT] is ClientSide.PEER)
 
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
-        """Raises `PlatformUnusableError` naming a package, `UsageError` for data that cannot fit on its disk."""
+        """Raises `PlatformUnusableError` for a missing package, `UsageError` for data that cannot fit on its disk."""
         account = Account.choose_account(plan.context.uid or 0, plan.context.gid or 0)
         return check_cells(cells, account)
 
     @classmethod
     def impossible(cls, cell: Cell) -> str:
-        """Says that the server is not installed, or cannot have its files where they would be."""
+        """Returns why the server cannot run: it is not installed, or cannot own its files; empty if it can."""
         try:
             KINDS[cls.params_of(cell.workload).server]()
         except PlatformUnusableError as error:
@@ -190,7 +190,7 @@ class OltpTrial(OltpWorkload):
     def machine(self, platform: Platform) -> Iterator[Machine]:
         """Starts the platform's machine with the loaded tables on its disk.
 
-        Raises at its end what went wrong if the server did not end cleanly.
+        Raises at its end the error of a server that did not shut down cleanly.
         """
         made = self._find_prepared()
         self._found.prepared_s, self._found.from_cache = made.seconds, made.was_there
@@ -202,7 +202,7 @@ class OltpTrial(OltpWorkload):
                 raise self._unclean
 
     def prepare(self, machine: Machine) -> None:
-        """Mounts the disk and starts the server. Raises `MachineError` with its log when it does not start."""
+        """Mounts the disk and starts the server. Raises `MachineError` with the log if it does not start."""
         agent, disk = machine.agent, find_target(machine)
         if self._peer_asks:
             self._peer = find_network(machine).peer
@@ -239,11 +239,11 @@ class OltpTrial(OltpWorkload):
         self._found.confined_server = self._server.confined
         if self._on_host and not (self._server.confined and self._server.confined.protects_files):
             self.warnings.append(
-                f"nothing keeps {self._kind.title} from changing other files of its user on this host"
+                f"nothing prevents {self._kind.title} from changing other files of its user on this host"
             )
 
     def run(self, machine: Machine) -> list[Measurement]:
-        """Measures once. Raises `WorkloadError`, or `MachineError` with the log when the server has ended."""
+        """Measures once. Raises `WorkloadError`, or `MachineError` with the log if the server has ended."""
         server = self._server
         assert server is not None
         with self._explain_failures(machine):
@@ -262,7 +262,7 @@ class OltpTrial(OltpWorkload):
         )
 
     def cleanup(self, machine: Machine) -> None:
-        """Shuts the server down and unmounts; what was not clean is raised when the machine is left."""
+        """Shuts the server down and unmounts the disk; an unclean shutdown is raised when the machine ends."""
         try:
             if self._server is not None and not self._failed:
                 self._found.server_stop_s = self._server.stop_server()
@@ -288,25 +288,25 @@ class OltpTrial(OltpWorkload):
         )
 
     def _open_launcher(self, data: str) -> Launcher:
-        """Opens a launcher for the server, which lasts until the machine is gone."""
+        """Opens a launcher for the server, which lasts as long as the machine."""
         return self._stack.enter_context(
             open_launcher(data, self._settings, self._account, on_host=self._on_host, network=self._peer_asks)
         )
 
     def _write_access_rule(self, agent: Agent, data: str) -> None:
-        """Lets a peer's client in, where the server reads who may come from a file."""
+        """Admits a peer's client, if the server reads that from a file."""
         name, rule = self._kind.access_rule
         if name:
             path = f"{data}/{name}"
             agent.write_file(path, agent.read_file(path) + f"{rule}\n".encode())
 
     def _make_client_words(self, machine: Machine, server: Server) -> list[str]:
-        """Returns sysbench's command. Raises `PlatformUnusableError` where a network leads no peer to a machine."""
+        """Returns sysbench's command. Raises `PlatformUnusableError` if the peer cannot reach the machine."""
         params = self.params
         if self._peer_asks:
-            way = self._kind.network_options(*find_network(machine).reach_machine(NETWORK_PORT))
+            way = self._kind.build_network_options(*find_network(machine).reach_machine(NETWORK_PORT))
         else:
-            way = self._kind.sysbench_options(server.data)
+            way = self._kind.build_sysbench_options(server.data)
         return [
             find_sysbench(), f"oltp_{params.test}", *way,
             f"--tables={params.tables}", f"--table-size={params.rows}", f"--threads={self._threads}",
@@ -315,7 +315,7 @@ class OltpTrial(OltpWorkload):
 
     def _run_client(self, server: Server) -> tuple[Report, ExecResult]:
         result = server.run_client(self._client_words, self.limit_s, OUTPUT_LIMIT, peer=self._peer)
-        # sysbench names its fault on standard output, which says more than its status.
+        # sysbench reports errors on standard output, which say more than its status.
         if result.status not in (0, None):
             sysbench_report.check_faults(result.stdout.decode(errors="replace"))
         judge_exit(result, self.warnings, self.limit_s)
@@ -326,9 +326,9 @@ class OltpTrial(OltpWorkload):
 
     @contextlib.contextmanager
     def _explain_failures(self, machine: Machine) -> Iterator[None]:
-        """Adds the server's log, beside the machine's console, to errors raised inside.
+        """Adds the server's log and the machine's console to errors raised inside.
 
-        Also says if the disk is full, which servers report in many ways or not at all.
+        Also adds that the disk is full, which servers report in many ways or not at all.
         """
         try:
             yield
@@ -337,13 +337,13 @@ class OltpTrial(OltpWorkload):
             self._keep_log()
             if isinstance(error, MachineError) and error.console:
                 error.console = f"{machine.console()}\n{error.console}".lstrip()
-            if (free := self._free_bytes(machine)) < _FULL_BYTES:
+            if (free := self._count_free_bytes(machine)) < _FULL_BYTES:
                 error.message += f"; its disk has {free / 1e6:.1f} MB free"
                 error.hint = "take a larger disk (--set size=8G), fewer rows, or a shorter time"
             raise
 
-    def _free_bytes(self, machine: Machine) -> float:
-        """Returns the bytes that users other than root can still write on the disk under test; infinite if unknown."""
+    def _count_free_bytes(self, machine: Machine) -> float:
+        """Returns the bytes that users other than root can still write to the disk under test; infinite if unknown."""
         assert self._server is not None
         try:
             there = machine.agent.statfs(self._server.data)
@@ -369,11 +369,11 @@ def _list_sysbench_values(
     return [
         (oltp.TRANSACTIONS, sql.transactions_per_s),
         (oltp.QUERIES, sql.queries_per_s),
-        *spread_of_events(report),
+        *list_event_spread(report),
         (oltp.IGNORED_ERRORS, float(sql.ignored_errors)),
         (oltp.RECONNECTS, float(sql.reconnects)),
         (WALL, result.wall_s),
-        # A peer's client is timed by no machine's clock.
+        # A client on the peer is not timed by a machine's clock.
         *([(GUEST_WALL, result.guest_wall_s)] if in_machine else []),
     ]
 
@@ -381,14 +381,14 @@ def _list_sysbench_values(
 def _list_per_transaction(
     report: Report, server_flushes: int, changes: Changes, on_host: bool
 ) -> list[tuple[Metric, float]]:
-    """Returns the counts below the server per transaction, without those that cannot be known."""
+    """Returns the known counts on the layers below the server, per transaction."""
     assert report.sql is not None
     transactions, counted = report.sql.transactions, changes.counters
     reached: Mapping[str, int | None] = {Reached.NO: 0, Reached.YES: counted.guest_flushes}
     host_flushes = counted.host_flushes
     if host_flushes is None:
         verdict = changes.flushes.reached if changes.flushes else Reached.UNKNOWN
-        directly = on_host and counted.guest_flushes is None  # not through a loop device
+        directly = on_host and counted.guest_flushes is None  # a directory, not a loop device
         host_flushes = server_flushes if directly and verdict == Reached.YES else reached.get(verdict)
     shares: list[tuple[Metric, int | None]] = [
         (oltp.SERVER_FLUSHES, server_flushes),

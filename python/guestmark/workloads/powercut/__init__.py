@@ -1,4 +1,4 @@
-"""The workload `powercut`: what a power cut would leave of a machine's disk."""
+"""The workload `powercut`: what a power cut would leave on a machine's disk."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from guestmark.core.units import parse_duration
 from guestmark.workloads.base import Sections, Workload
 
 _STATES, _OF_SERVERS = 300, 40
-# A disk that few programs fill; nothing is taken of it but what they write.
+# A disk size that few programs fill; only written blocks take up space.
 _OF_PROGRAMS = "1G"
-# The smallest that holds an xfs.
+# The smallest disk that xfs accepts.
 _OF_DATABASES = "320M"
 _OF_IMAGE = frozenset({"filesystem", "mount", "mkfs", "size", "cache"})
 STATES = Metric("crash_states", "", Better.HIGHER)
@@ -27,7 +27,7 @@ ALL = (LOSING, STATES, REPAIRED)
 
 
 def to_measurements(found: Proven) -> list[Measurement]:
-    """Converts a proof to measurements of a trial."""
+    """Returns the measurements of a trial that a proof contains."""
     values = ((STATES, found.states), (LOSING, found.losing), (REPAIRED, found.repaired))
     return [Measurement(metric, float(value), (float(value),)) for metric, value in values]
 
@@ -37,13 +37,14 @@ def _parse_limit(text: str) -> float | None:
 
 
 class PowercutParams(Params, frozen=True, kw_only=True):
-    """Parameters of a power cut: how records are written, and how the remaining ones are judged.
+    """Parameters: how records are written, and how the crash states are judged.
 
-    Each of `records` is written and made durable by `method`; `states` is how many crash states are judged: 300 if not
-    given, 40 for a database server, which has to be started for each. `settings` are the server's. The method `command`
-    runs `command`, whose lines are acknowledgements, and `check` on what is left. `syncs` runs `command`, whose own
-    calls of `fsync` and the like are acknowledgements; `before` are shell commands that run first, `files` texts by
-    their names, `env` variables besides the caller's, `cwd` where it runs if not on the disk.
+    Each of `records` is written and made durable by `method`; `states` is the number of crash states to judge: by
+    default 300, or 40 for a database server, which has to be started for each. `settings` are the server's. The
+    method `command` runs `command`, whose lines are acknowledgements, and `check` on each state. The method `syncs`
+    runs `command`, whose own calls of `fsync` and the like are acknowledgements; `before` are shell commands that run
+    first, `files` are texts by name, `env` holds variables besides the caller's, `cwd` is where it runs if not on the
+    disk.
     """
 
     method: Annotated[
@@ -74,7 +75,7 @@ class PowercutParams(Params, frozen=True, kw_only=True):
     ] = ""
     needs: Annotated[str, param("succeeds if the program is installed on this host", "shell command")] = ""
     package: Annotated[str, param("package to install if `needs` fails")] = ""
-    promise: Annotated[str, param("promise in the program's documentation, for the table")] = ""
+    promise: Annotated[str, param("durability that the program's documentation promises, for the table")] = ""
     published: Annotated[int | None, param("faults that an earlier study found, for the table")] = None
     before: Annotated[list[str], param("run before the command", "shell commands")] = []
     files: Annotated[dict[str, str], param("contents of files in the command's directory, by name")] = {}
@@ -109,7 +110,7 @@ class PowercutParams(Params, frozen=True, kw_only=True):
 
     @classmethod
     def make(cls, *, states: int | None, **given: Any) -> PowercutParams:
-        """Derives the disk; on the host an image is mounted through a loop device.
+        """Makes the parameters and derives the disk; on the host it is an image mounted through a loop device.
 
         Raises `ValueError` for parameters of another method.
         """
@@ -135,52 +136,52 @@ class PowercutParams(Params, frozen=True, kw_only=True):
         )
 
     def to_stored(self) -> dict[str, Any]:
-        """Returns all parameters, those that are None included, as ledgers have always had them."""
+        """Returns all parameters, including those that are None, as ledgers have always had them."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         return {**plain, "statuses": list(self.statuses)}
 
 
 class PowercutWorkload(Workload[PowercutParams]):
-    """Crash states of a disk."""
+    """Judges the crash states of a disk."""
 
     name = "powercut"
-    help = "cuts the power at every moment of a log of writes, and looks for acknowledged data"
+    help = "simulates a power cut at each moment of a log of writes, and searches for acknowledged data"
     measures = ALL
     proves = True
     compared = False
 
     @classmethod
     def describe_params(cls, params: PowercutParams) -> str:
-        """Says how records are made durable."""
+        """Returns how records are made durable."""
         return f"power cut: {params.words}"
 
     @classmethod
     def adapts_to_time(cls, params: PowercutParams) -> bool:
-        """Stops choosing states when a check takes too long for the time that is left."""
+        """Adapts: it judges fewer states if a check takes too long for the remaining time."""
         return bool(params.check)
 
     @classmethod
     def decides_factor(cls, params: PowercutParams, factor: str, platform: PlatformSpec) -> bool | None:
-        """Accepts on the host what an image there can have."""
+        """Accepts factors on the host that an image there can have."""
         return True if not platform.is_guest and factor in _OF_IMAGE else None
 
     @classmethod
     def trial_class(cls) -> type[Workload[PowercutParams]]:
-        """Returns the class of its trials, whose imports cost time."""
+        """Imports and returns the class of its trials; done late because its imports are slow."""
         from guestmark.workloads.powercut.trial import PowercutTrial
 
         return PowercutTrial
 
     @classmethod
     def report_sections(cls) -> tuple[Sections, ...]:
-        """Adds what the crash states have shown."""
+        """Adds the results of the crash states."""
         from guestmark.workloads.powercut.sections import render_proofs
 
         return (render_proofs,)
 
     @classmethod
     def report_conclusion(cls) -> Sections | None:
-        """Says what would be left of each disk."""
+        """Returns the section that says what would be left on each disk."""
         from guestmark.workloads.powercut.sections import conclude_proofs
 
         return conclude_proofs

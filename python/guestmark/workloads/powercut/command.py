@@ -1,4 +1,4 @@
-"""Runs the user's programs: their lines are acknowledgements that a check looks for, or their own syncs are judged."""
+"""Runs the user's programs: a check searches for the lines that they acknowledge, or their own syncs are judged."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from guestmark.powercut.syncs import FileState, Promises
 
 _READ_S = 60.0
 _LOOK_S, _STAT_S = 1.0, 60.0
-_FULL_SHARE = 0.01  # of a disk that is left free
+_FULL_SHARE = 0.01  # bytes of free space below which a disk counts as full
 _ERRORS, _ERRORS_KEPT = 2, 16 << 10
 _LONGEST_LINE, _MOST_LINES = 1 << 20, 1_000_000
-# Limits on the promises of a program that are judged, and on the bytes digested for them.
+# Limits on the number of a program's promises that are judged, and on the bytes digested for them.
 _MOST, _DIGESTED = 300, 1 << 30
 
 
 class Acknowledging:
-    """Runs the program on the disk. `lines` is what it acknowledged; none if it only has to stay consistent.
+    """Runs the program on the disk. `lines` are its acknowledgements; none if it only has to stay consistent.
 
-    A line of its standard output is an acknowledgement, or with `pattern` one that matches. It is answered by an empty
-    line on standard input: a program that waits for this is judged exactly, another one from the moment at which its
-    line has arrived. `note` is called as soon as its disk is full.
+    Each line of its standard output is an acknowledgement; with `pattern`, each line that matches. It is answered by an
+    empty line on standard input: a program that waits for this is judged exactly, any other from the moment at which
+    its line arrived. `note` is called as soon as its disk is full.
     """
 
     def __init__(self, command: Sequence[str], pattern: str, note: Callable[[str], None]) -> None:
@@ -51,17 +51,17 @@ class Acknowledging:
         self._note = note
         self._syncs: AddedSyncs | None = None
         self.lines: list[bytes] = []
-        # On the files of its disk, if it was followed.
+        # Calls on the files of its disk, if it was traced.
         self.calls: list[Call] | None = None
 
     def follow_program(self, syncs: AddedSyncs) -> None:
-        """Has the program followed from now on, with syncs added to it."""
+        """Traces the program from now on, with syncs added to it."""
         self._syncs = syncs
 
     def run(self, agent: Agent, directory: str, mark: Callable[[int], None], limit_s: float) -> int:
-        """Runs it in the directory, marking each line; returns how many there were. Raises `WorkloadError`."""
+        """Runs the program in the directory and marks each line; returns their number. Raises `WorkloadError`."""
         argv = [word.replace(DISK, directory) for word in self._command]
-        # Following a program slows it down, so that this is done only when a loss has to be explained.
+        # Tracing slows a program down, so it is done only when a loss has to be explained.
         if self._syncs is None:
             return self._run_program(agent, argv, directory, mark, limit_s)
         log = f"/tmp/guestmark-{secrets.token_hex(6)}.calls"
@@ -86,7 +86,7 @@ class Acknowledging:
         program = agent.background(argv, stdin=True, cwd=directory, hear=printed.add_output)
         deadline = time.monotonic() + limit_s
         while program.is_running and time.monotonic() < deadline:
-            # A program that prints nothing for long still has its disk looked at.
+            # The disk is watched even while a program prints nothing for long.
             program.wait(min(_LOOK_S, deadline - time.monotonic()), lambda _: printed.has_lines)
             self._take_lines(printed.take_lines(), program, mark)
             room.check_room()
@@ -96,7 +96,7 @@ class Acknowledging:
                 f"{argv[0]} did not end within {limit_s:g} s{room.said or printed.quoted_errors}",
                 hint=room.hint or "see --trial-limit",
             )
-        program.wait(0)  # says why it could not be started
+        program.wait(0)  # the message says why it could not be started
         self._take_lines([*printed.take_lines(), *printed.take_last_line()], program, mark)
         room.check_room(now=True)
         ended = program.ended
@@ -105,12 +105,12 @@ class Acknowledging:
             how = "a signal" if status is None else f"status {status}"
             raise WorkloadError(
                 f"{argv[0]} ended with {how}{room.said or printed.quoted_errors or ': it printed nothing'}",
-                hint=room.hint or "it runs at the top of the disk, which {disk} stands for",
+                hint=room.hint or "it runs in the root directory of the disk, which {disk} stands for",
             )
         if self._pattern and not self.lines:
             raise WorkloadError(
                 f"{argv[0]} printed no line with {self._pattern!r}, so that nothing was acknowledged",
-                hint="--acknowledge is searched for in each line of its standard output",
+                hint="the expression of --acknowledge is searched for in each line of its standard output",
             )
         return len(self.lines)
 
@@ -121,11 +121,10 @@ class Acknowledging:
             if len(self.lines) == _MOST_LINES:
                 raise WorkloadError(
                     f"it acknowledged more than {_MOST_LINES:,} lines",
-                    hint="--acknowledge REGEX chooses among them",
+                    hint="select some of them with --acknowledge REGEX",
                 )
             self.lines.append(line)
-            # The mark goes into the log before the answer, so that later writes of a program that waits come after
-            # it.
+            # The mark is logged before the answer, so that later writes of a program that waits come after it.
             mark(len(self.lines))
             program.send_input(b"\n")
 
@@ -139,7 +138,7 @@ class Acknowledging:
 
 
 class PrintedLines:
-    """A program's output: lines of its standard output until they are taken, and the last ones of its errors."""
+    """A program's output: lines of standard output until they are taken, and the last lines of standard error."""
 
     def __init__(self) -> None:
         self._lines: list[bytes] = []
@@ -147,13 +146,13 @@ class PrintedLines:
         self.errors = bytearray()
 
     def add_output(self, stream: int, data: bytes) -> None:
-        """Takes what came of a stream. Raises `WorkloadError` for a line without an end."""
+        """Adds output of a stream. Raises `WorkloadError` for an endless line."""
         if stream == _ERRORS:
             self.errors += data
-            # A program may print errors without end.
+            # A program may print errors endlessly.
             del self.errors[:-_ERRORS_KEPT]
             return
-        # A read may end anywhere in a line, whose beginning is kept until the rest arrives.
+        # A read may end within a line; its beginning is kept until the rest arrives.
         *lines, rest = data.split(b"\n")
         if lines:
             lines[0] = bytes(self._begun) + lines[0]
@@ -163,32 +162,32 @@ class PrintedLines:
         if len(self._begun) > _LONGEST_LINE:
             raise WorkloadError(
                 f"it printed a line of more than {_LONGEST_LINE:,} bytes",
-                hint="each line acknowledges that something is safe",
+                hint="each line of standard output should acknowledge that something is safe",
             )
 
     @property
     def has_lines(self) -> bool:
-        """True if there are lines to take."""
+        """True if there are complete lines to take."""
         return bool(self._lines)
 
     def take_lines(self) -> list[bytes]:
-        """Returns the whole lines since the last call."""
+        """Returns the complete lines since the last call."""
         lines, self._lines = self._lines, []
         return lines
 
     def take_last_line(self) -> list[bytes]:
-        """Returns the last line, if the program ended within one."""
+        """Returns the last, incomplete line, if the program ended within one."""
         return [bytes(self._begun)] if self._begun else []
 
     @property
     def quoted_errors(self) -> str:
-        """The last errors as the end of a sentence; empty without any."""
+        """The last error lines as the end of a sentence; empty if there are none."""
         lines = self.errors.decode(errors="replace").strip().splitlines()
         return f": {' | '.join(lines[-3:])}" if lines else ""
 
 
 class DiskRoom:
-    """Watches how much of its disk a program leaves free, and says so once it is full."""
+    """Watches the free space on a program's disk, and reports once it is full."""
 
     def __init__(
         self, agent: Agent, directory: str, printed: PrintedLines, note: Callable[[str], None]
@@ -198,11 +197,11 @@ class DiskRoom:
         self._note = note
         self._next = 0.0
         self._size = 0
-        self.said = ""  # the end of a sentence, when it is full
+        self.said = ""  # the end of a sentence, once the disk is full
         self.hint = ""
 
     def check_room(self, *, now: bool = False) -> None:
-        """Looks, unless that was done just before."""
+        """Checks the free space, unless that was done a moment ago."""
         if self.said or (time.monotonic() < self._next and not now):
             return
         self._next = time.monotonic() + _LOOK_S
@@ -227,14 +226,14 @@ class DiskRoom:
 def _follow_program(
     program: Background, name: str, take: Callable[[bytes], bool], mark: Callable[[int], None], limit_s: float
 ) -> int | None:
-    """Hands each line of a program on; where `take` says that it acknowledges something, marks and answers it.
+    """Passes each line of a program to `take`; marks and answers it if `take` returns that it acknowledges something.
 
-    Returns the exit status. Raises `WorkloadError` when the program does not end in time.
+    Returns the exit status. Raises `WorkloadError` if the program does not end in time.
     """
     deadline = time.monotonic() + limit_s
     taken = lines = marks = 0
     while program.wait(deadline - time.monotonic(), functools.partial(has_further_lines, lines)):
-        # What follows the last line's end is the beginning of the next one, and is left.
+        # Bytes after the last line's end belong to the next line and are left for later.
         for line in bytes(program.output[taken:]).split(b"\n")[:-1]:
             taken += len(line) + 1
             lines += 1
@@ -251,7 +250,7 @@ def _follow_program(
 
 
 def _read_part(agent: Agent, path: str, at: int, count: int) -> bytes:
-    """Reads some bytes of a file; none if it cannot be read."""
+    """Reads up to `count` bytes of a file from `at`; none if it cannot be read."""
     try:
         return agent.read_file(path, offset=at, limit=count, timeout_s=_READ_S)
     except CallError:
@@ -259,26 +258,26 @@ def _read_part(agent: Agent, path: str, at: int, count: int) -> bytes:
 
 
 def has_further_lines(lines: int, said: bytes) -> bool:
-    """Tells whether a program has printed more complete lines than these."""
+    """Returns whether a program has printed more than `lines` complete lines."""
     return said.count(b"\n") > lines
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A row's own command: `before` are shell commands that run first, `files` texts by names in its directory."""
+    """A command whose syncs are judged: `before` are shell commands that run first, `files` texts by file name."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
     before: Sequence[str] = ()
     files: Mapping[str, str] = field(default_factory=dict)
     user: Mapping[str, Any] = field(default_factory=dict)  # as for `Agent.exec`
-    # Empty: it runs in its directory on the disk.
+    # If empty, it runs in its directory on the disk.
     cwd: str = ""
     statuses: Sequence[int] = (0,)
 
 
 class Syncing:
-    """Runs a program on the disk, and marks each of its calls that promise durability, collected in `promises`."""
+    """Runs a program on the disk and marks each call that promises durability; `promises` collects them."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -286,9 +285,9 @@ class Syncing:
         self.promises = Promises()
 
     def run(self, agent: Agent, directory: str, mark: Callable[[int], None], limit_s: float) -> int:
-        """Runs it in the directory, marking each promise; returns how many there were.
+        """Runs the program in the directory and marks each promise; returns their number.
 
-        Raises `WorkloadError`, such as `CommandError` when it is not there.
+        Raises `WorkloadError`, such as `CommandError` if there is no such program.
         """
         self._root, self.promises = directory, Promises()
         work = make_work_directory(agent, directory, **self._program.user)
@@ -306,7 +305,7 @@ class Syncing:
                 )
         agent.exec(["sync"], timeout_s=limit_s)
         argv = [word.replace(DISK, work) for word in self._program.argv]
-        # The tracer could only say that something was not found.
+        # The tracer itself could only report that something was not found.
         agent.which(argv[0], path=self._program.env.get("PATH"), cwd=where["cwd"])
         tracer = [
             PROGRAM,
@@ -331,30 +330,30 @@ class Syncing:
         return len(self.promises.calls)
 
     def _check_followed(self, words: str, program: Background, ended: int | None) -> None:
-        """Raises `MachineError` where calls cannot be followed, `WorkloadError` for a program that failed."""
+        """Raises `MachineError` if calls cannot be traced, `WorkloadError` for a program that failed."""
         if self.promises.status is None:
             said = program.read_text().strip().splitlines()
             raise MachineError(
-                f"the syncs of {words} cannot be followed: {said[-1] if said else ended}",
+                f"the syncs of {words} cannot be traced: {said[-1] if said else ended}",
                 hint="its machine's kernel needs ptrace with PTRACE_GET_SYSCALL_INFO (Linux 5.3)",
             )
         if self.promises.has_failed(self._program.statuses):
             complaint = classify_message(Speaker.ANY, self.promises.errors)
             if complaint.cause is Cause.NO_ROOM:
                 raise WorkloadError(
-                    f"{words} ended with status {self.promises.status}, its disk is full: {complaint.line}",
+                    f"{words} ended with status {self.promises.status} because its disk is full: {complaint.line}",
                     hint="give it a larger disk: --set size=SIZE",
                 )
             raise WorkloadError(
                 f"{words} ended with status {self.promises.status}: {self.promises.said or 'it said nothing'}",
-                hint="it runs in a new directory on its disk, where every call is followed",
+                hint="it runs in a new directory on its disk, where every call is traced",
             )
 
     def read(
         self, agent: Agent, directory: Path, names: Sequence[str], newest: int, *, exact: bool
     ) -> Recovered:
-        """See `recovery.Reader`: the files of which something was promised by then."""
-        expected = self.promises.expected_files(newest, exact=exact)
+        """Reads the files for which something was promised by then; see `recovery.Reader`."""
+        expected = self.promises.list_expected_files(newest, exact=exact)
         paths = sorted({path for one in expected for path in one.paths})
         asked = "".join(f"{self._map_path(path, directory)}\n" for path in paths).encode()
         done = agent.exec([str(find_agent_binary()), "digests"], stdin=asked, timeout_s=_READ_S)
@@ -367,6 +366,6 @@ class Syncing:
         return Recovered(dict.fromkeys(names, None if lost else b""), lost=lost)
 
     def _map_path(self, path: str, directory: Path) -> str:
-        """Returns where a file of the machine is now, in hexadecimal as well."""
+        """Returns the present path of a file of the machine, both in hexadecimal."""
         below = bytes.fromhex(path).removeprefix(self._root.encode()).lstrip(b"/")
         return (bytes(directory) + b"/" + below).hex()

@@ -1,4 +1,4 @@
-"""Rows that a real server commits one by one on the disk under test, and recovers from every crash state."""
+"""Rows that a real server commits one by one to the disk under test, and recovers from every crash state."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from guestmark.workloads.oltp.databases.server import Server, open_launcher
 
 _READY_S = 60.0
 _TABLE = "records"
-# The control's rows have numbers of their own.
+# The control's rows have separate numbers.
 _UNSAFE_FROM = 1_000_000
-# Rows that are all changed before each checkpoint, so that it writes over pages which recovery needs.
+# Number of rows that are all changed before each checkpoint, so that it overwrites pages that recovery needs.
 _PAGES, _PAGE_ROWS, _PAGE_BYTES = "pages", 200, 500
-_CHECKPOINTS = 4  # of one log
+_CHECKPOINTS = 4  # in one log
 
 
 class Rows:
-    """Commits rows on a machine's disk, and reads what a crash left of them; the server runs as `account`.
+    """Commits rows to a machine's disk, and reads those that a crash has left; the server runs as `account`.
 
-    `settings` are the server's own; they decide what a commit waits for. Of `count` records each quarter ends with a
-    change of every row of another table and a checkpoint, which writes pages that a power cut may tear.
+    `settings` are the server's; they decide what a commit waits for. After each quarter of the `count` records every
+    row of another table changes and a checkpoint follows, which writes pages that a power cut may tear.
     """
 
     def __init__(self, method: Method, account: Account, settings: Mapping[str, str], count: int) -> None:
@@ -47,16 +47,16 @@ class Rows:
 
     @property
     def unsafe_setting(self) -> str:
-        """The setting that the control is run with."""
+        """The setting with which the control is run."""
         return self._kind.unsafe[0]
 
     def find_prepared(self) -> Prepared:
-        """Returns a data directory of the server, from the cache or made now."""
+        """Returns a data directory of the server, from the cache or newly made."""
         return find_prepared(self._kind, self._settings, tables=1, rows=1, account=self._account)
 
     @contextlib.contextmanager
     def serve_rows(self, agent: Agent, directory: str, *, on_host: bool) -> Iterator[None]:
-        """Runs the server on the machine, with a table to fill, and kills it at the end, as a power cut would."""
+        """Runs the server on the machine with a table to fill; kills it at the end, as a power cut would."""
         data = f"{directory}/{DATA}"
         with open_launcher(data, self._settings, self._account, on_host=on_host) as launched:
             server = Server(agent, self._kind, data, self._settings, account=self._account, launcher=launched)
@@ -74,11 +74,11 @@ class Rows:
                 server.kill_server()
 
     def stop_server(self) -> None:
-        """Shuts the server down cleanly: all that it was given is in its files then."""
+        """Shuts the server down cleanly, after which its files contain all data."""
         assert self._server is not None
         self._server.stop_server()
 
-    def commit_rows(
+    def list_commit_rows(
         self,
         tag: str,
         count: int,
@@ -87,10 +87,10 @@ class Rows:
         *,
         unsafe: bool = False,
     ) -> tuple[range, ...]:
-        """Commits so many rows, marking each that is acknowledged.
+        """Commits `count` rows and marks each acknowledged one.
 
-        Returns the requests of the log, which `requests` counts, that each checkpoint has made. `unsafe`: no commit
-        waits for a flush, and there are no checkpoints.
+        Returns for each checkpoint the range of its requests in the log, which `requests` counts. If `unsafe`, no
+        commit waits for a flush, and there are no checkpoints.
         """
         server = self._server
         assert server is not None
@@ -105,7 +105,7 @@ class Rows:
             )
             full = not unsafe and (number + 1) % self._between == 0
             if full:
-                self._change_pages(server, (number + 1) // self._between)
+                self._update_pages(server, (number + 1) // self._between)
             mark(number + 1)
             if full:
                 before = requests()
@@ -114,7 +114,7 @@ class Rows:
         return tuple(checkpoints)
 
     def _fill_pages(self, server: Server) -> None:
-        """Makes the table whose pages checkpoints write, and has it in its file."""
+        """Creates the table whose pages checkpoints write, and writes it to its file."""
         content = "0" * _PAGE_BYTES
         rows = ", ".join(f"({number}, 0, '{content}')" for number in range(_PAGE_ROWS))
         table = self._name_table(_PAGES)
@@ -124,7 +124,7 @@ class Rows:
         server.execute_statement(f"insert into {table} values {rows}")
         self._make_checkpoint(server)
 
-    def _change_pages(self, server: Server, change: int) -> None:
+    def _update_pages(self, server: Server, change: int) -> None:
         content = str(change % 10) * _PAGE_BYTES
         server.execute_statement(
             f"update {self._name_table(_PAGES)} set change_number = {change}, content = '{content}'"
@@ -135,13 +135,13 @@ class Rows:
             server.execute_statement(statement)
 
     def _find_page_damage(self, server: Server, newest: int) -> str:
-        """Returns what is wrong with the table that checkpoints write; empty if it has its last acknowledged change."""
+        """Returns what is wrong with the table that checkpoints write; empty if it has the last acknowledged change."""
         changes = server.execute_statement(
             f"select change_number, count(*), count(distinct number) from {self._name_table(_PAGES)} "
             "group by change_number"
         )
         if len(changes) != 1:
-            return f"its table of {_PAGE_ROWS} rows has parts of {len(changes)} changes"
+            return f"its table of {_PAGE_ROWS} rows mixes rows of {len(changes)} changes"
         change, rows, numbers = (int(str(value)) for value in changes[0])
         if rows != _PAGE_ROWS or numbers != _PAGE_ROWS:
             return f"its table of {_PAGE_ROWS} rows has {rows}, with {numbers} numbers"
@@ -151,14 +151,14 @@ class Rows:
     def read(
         self, agent: Agent, directory: Path, names: Sequence[str], newest: int, *, exact: bool
     ) -> Recovered:
-        """See `recovery.Reader`: the server recovers its data, and tells the rows that it has then."""
+        """Lets the server recover its data and returns the rows that it has then; see `recovery.Reader`."""
         allow_changes(agent, directory)
         data = str(directory / DATA)
-        # They name processes of a machine that is gone; here, others may have their numbers.
+        # They name processes of a machine that is gone; on this host other processes may have these ids.
         stale = [
-            self._kind.pid_file(data),
-            self._kind.socket_path(data),
-            f"{self._kind.socket_path(data)}.lock",
+            self._kind.locate_pid_file(data),
+            self._kind.locate_socket(data),
+            f"{self._kind.locate_socket(data)}.lock",
         ]
         agent.exec(["rm", "-f", *stale], timeout_s=_READY_S)
         with open_launcher(data, self._settings, self._account, on_host=True) as launched:
@@ -168,7 +168,7 @@ class Rows:
                 rows = server.execute_statement(f"select content from {self._name_table(_TABLE)}")
                 damage = self._find_page_damage(server, newest)
             except WorkloadError as error:
-                if error.cause is not Cause.NO_TABLE:  # else it was not there yet
+                if error.cause is not Cause.NO_TABLE:  # otherwise the table did not exist yet
                     return Recovered({}, damage=error.message)
                 rows, damage = [], ""
             except MachineError as error:

@@ -1,4 +1,4 @@
-"""The table of a proof: what a power cut would leave, and how that was found out."""
+"""The table of a proof: what a power cut would leave, and how that was determined."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ _KEPT = {
 
 
 def render_proofs(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
-    """Renders a row for each cell, and in small print how that was found."""
+    """Renders a row for each cell, and notes on how it was determined."""
     shown = _collect_proofs(workload)
     if not shown:
         return []
@@ -38,7 +38,7 @@ def render_proofs(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 
 
 def conclude_proofs(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
-    """Says what a power cut does to each cell, and names the command that shows a loss."""
+    """Returns what a power cut does to each cell, with the command that shows a loss."""
     shown = _collect_proofs(workload)
     said: list[Node] = [
         Note(
@@ -51,7 +51,7 @@ def conclude_proofs(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
         )
         for result, found in shown
     ]
-    # All verdicts come first, then what is behind them, so that verdicts can be compared at a glance.
+    # All verdicts come first, then the reasons, so that verdicts can be compared at a glance.
     for describe in (describe_reasons, describe_explanation):
         for result, found in shown:
             if why := describe(found):
@@ -78,7 +78,7 @@ def _describe_log(found: Proven) -> str:
 
 
 def _describe_verdict(found: Proven) -> str:
-    """Says how many crash states lose what was acknowledged; for other verdicts, why."""
+    """Returns how many crash states lose acknowledged records; for other verdicts, the reason."""
     records = describe_acknowledged(found)
     if found.word in {Durability.CONSISTENT, Durability.BROKEN}:
         return _describe_consistency(found)
@@ -111,7 +111,7 @@ _CAUSES_NAMED = 2
 
 
 def describe_reasons(found: Proven) -> str:
-    """Says what the check reported, by how often: `91 states: HEAD lost; 5 states: fsck`; empty if nothing."""
+    """Returns the check's messages, most frequent first: `91 states: HEAD lost; 5 states: fsck`; empty if none."""
     said = [f"{format_count(each.states, 'state')}: {each.said}" for each in found.reasons[:_REASONS_NAMED]]
     more = sum(each.states for each in found.reasons[_REASONS_NAMED:])
     if more:
@@ -120,7 +120,7 @@ def describe_reasons(found: Proven) -> str:
 
 
 def describe_explanation(found: Proven) -> str:
-    """Says why it was lost, and whether syncs cured it; empty if unknown."""
+    """Returns why records were lost, and whether added syncs cure that; empty if unknown."""
     why = found.explanation
     if why is None:
         return ""
@@ -141,7 +141,7 @@ def describe_explanation(found: Proven) -> str:
 
 
 def _describe_cause(cause: Explanation | LossCause) -> str:
-    """Says which files differed, and which calls had left them unsynced."""
+    """Returns which files differed, and which calls had left them unsynced."""
     more = ""
     if len(cause.files) > _FILES_NAMED:
         more = f" and {format_count(len(cause.files) - _FILES_NAMED, 'more file')}"
@@ -150,7 +150,7 @@ def _describe_cause(cause: Explanation | LossCause) -> str:
 
 
 def list_further_causes(why: Explanation) -> list[LossCause]:
-    """Lists the causes that were met with syncs added, each once; without those that no call explains."""
+    """Returns the causes that were found with syncs added, each once, without those that no call explains."""
     known, found = {tuple(why.calls)}, list[LossCause]()
     for cause in why.further:
         if cause.files and tuple(cause.calls) not in known:
@@ -160,12 +160,12 @@ def list_further_causes(why: Explanation) -> list[LossCause]:
 
 
 def describe_cure(why: Explanation) -> str:
-    """Says which syncs were added, and what is still lost with them."""
+    """Returns which syncs were added, and what is still lost with them."""
     syncs = f"With a sync added {_describe_places(why)}"
     if not why.losing:
         return f"{syncs}, none of {why.states:,} fails"
     still = f"{syncs}, {why.losing:,} of {why.states:,} crash states still fail"
-    # A check may fail for another reason than the files of its disk, such as the lines that it is given.
+    # A check may fail for reasons other than the files of its disk, such as the lines that it gets.
     explained = why.files or any(cause.files for cause in why.further)
     if why.untorn is None or not explained:
         return still
@@ -180,13 +180,13 @@ def describe_cure(why: Explanation) -> str:
 
 
 def describe_torn(untorn: Untorn | None) -> str:
-    """Says that only torn writes matter."""
+    """Returns a sentence that only torn writes matter."""
     assert untorn is not None
     return f"A write is torn in each of them: where writes are whole, none of {untorn.states:,} fails"
 
 
 def _describe_places(why: Explanation) -> str:
-    """Says where syncs were added: `after rename refs/heads/master`."""
+    """Returns where syncs were added: `after rename refs/heads/master`."""
     places = ["after every call that changes the disk"] if why.every else []
     if why.added:
         places.append(f"after {', '.join(why.added[:_FILES_NAMED])}")
@@ -198,7 +198,7 @@ def _describe_places(why: Explanation) -> str:
 
 
 def list_limits(found: Proven) -> list[str]:
-    """Lists what limits a proof."""
+    """Returns what limits a proof, a sentence for each limit."""
     said = []
     if found.stopped and found.coverage is not None and found.word is not Durability.UNKNOWN:
         said.append(f"{found.states:,} crash states were judged, until {found.stopped}: {found.coverage}")
@@ -210,7 +210,7 @@ def list_limits(found: Proven) -> list[str]:
         said.append(describe_torn_superblocks(found))
     if found.blind:
         said.append(
-            "the check passes as well when told of a line that was never acknowledged: it does not look for each"
+            "the check also passes when told of a line that was never acknowledged, so it does not search for each line"
         )
     if found.alone:
         said.append(
@@ -220,7 +220,7 @@ def list_limits(found: Proven) -> list[str]:
 
 
 def describe_early_returns(found: Proven) -> str:
-    """Says in how many losing states the acknowledgement came before the flush that it had to wait for."""
+    """Returns in how many losing states the acknowledgement came before the flush that it had to wait for."""
     call = "a sync had returned" if found.syncs else "a record had been acknowledged"
     several = format_count(found.early_states, "losing state")
     return (
@@ -230,7 +230,7 @@ def describe_early_returns(found: Proven) -> str:
 
 
 def describe_torn_superblocks(found: Proven) -> str:
-    """Says in how many states a cut within the filesystem's own superblock has cost records."""
+    """Returns in how many states a cut within the filesystem's own superblock has cost records."""
     several = format_count(found.torn_superblocks, "more state")
     lose = "loses" if found.torn_superblocks == 1 else "lose"
     return (
@@ -240,7 +240,7 @@ def describe_torn_superblocks(found: Proven) -> str:
 
 
 def describe_acknowledged(found: Proven) -> str:
-    """Says what was looked for in each state: records that a check or guestmark counts, or the program's own syncs."""
+    """Returns what states were searched for: records counted by a check or guestmark, or the program's syncs."""
     return format_count(found.acknowledged, "sync" if found.syncs else "acknowledged record")
 
 
@@ -248,7 +248,7 @@ _FILES_NAMED = 3
 
 
 def describe_unsynced(found: Proven) -> str:
-    """Says what the program left on the disk without a sync, as the end of a sentence; empty if it synced all."""
+    """Returns, as the end of a sentence, what the program left on the disk without a sync; empty if nothing."""
     said = f"; never synced: {_list_uncovered(found.unsynced)}" if found.unsynced else ""
     if found.rebuilt:
         said += f"; not synced, as its database makes it anew: {_list_uncovered(found.rebuilt)}"
@@ -275,7 +275,7 @@ def _describe_uncovered(file: Unsynced) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProgramPromise:
-    """A program's documented promise, and the faults that an earlier study found; None if it did not cover it."""
+    """A program's documented promise, and the number of faults that an earlier study found; None if not covered."""
 
     words: str
     published: int | None
@@ -294,7 +294,7 @@ def _read_promises(workload: WorkloadResult) -> ProgramPromise | None:
 def build_proof_table(
     headings: Sequence[str], found: Sequence[tuple[RowName, Proven]], promised: ProgramPromise | None = None
 ) -> Table:
-    """Builds a row for each proof, with what the program `promised`."""
+    """Builds a table with a row for each proof; `promised` adds the program's promise."""
     columns = [
         Column("durability"), *(Column(title, (Align.POINT,)) for title in ("lose", "repairs")),
         Column("controls"), *((Column("promised"), Column("faults in 2014")) if promised else ()),
@@ -307,7 +307,7 @@ def build_proof_table(
                 make_figure_cell(f"{proven.losing:,} of {proven.states:,}"),
                 make_figure_cell(str(proven.repaired)),
                 make_word_cell(summarize_controls(proven)),
-                *_promise_cells(promised),
+                *_render_promise(promised),
             ),
         )
         for name, proven in found
@@ -315,7 +315,7 @@ def build_proof_table(
     return Table(_TITLE, tuple(headings), tuple(columns), rows, heading=_TITLE)
 
 
-def _promise_cells(promised: ProgramPromise | None) -> tuple[Cell, ...]:
+def _render_promise(promised: ProgramPromise | None) -> tuple[Cell, ...]:
     if promised is None:
         return ()
     return make_word_cell(promised.words), make_word_cell(
@@ -330,7 +330,7 @@ def find_proof(result: CellResult) -> Proven | None:
 
 
 def describe_controls(found: Proven) -> str:
-    """Says which controls were caught."""
+    """Returns the result of each control."""
     said = [
         f"{control.name} {'not applicable' if not control.applies else f'{control.losing} of {control.states}'}"
         for control in found.controls
@@ -339,13 +339,13 @@ def describe_controls(found: Proven) -> str:
 
 
 def summarize_controls(found: Proven) -> str:
-    """Says whether the controls were caught, or which were not."""
+    """Returns whether the controls were caught, or else which were missed."""
     missed = [control.name for control in found.controls if not control.is_caught]
     return f"missed: {', '.join(missed)}" if missed else "caught" if found.controls else "none"
 
 
 def summarize_proof(found: Proven) -> str:
-    """Says the result in one line, or a few sentences."""
+    """Returns the result in one line of a few clauses."""
     counts = (
         f"{found.states:,} crash states ({found.coverage})"
         if found.coverage

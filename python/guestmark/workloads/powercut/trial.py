@@ -1,4 +1,4 @@
-"""The workload `powercut`: records are written in the machine, and every crash state of the log of it is judged."""
+"""The trial of `powercut`: writes records in the machine, and judges every crash state of the log of its writes."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ from guestmark.workloads.powercut.databases import Rows
 
 _ASKED_S = 20.0
 _DEEPEST = 2  # layers
-# No record within this part of the time that the records have is a flush that hangs; else they are only slow.
+# If no record is written within this share of the records' time, a flush hangs; otherwise records are just slow.
 _HANGS_SHARE = 0.25
-_STAT_FLUSHES = 15  # the field of a disk's statistics
+_STAT_FLUSHES = 15  # index of the field in a disk's statistics
 _BAD = frozenset({Durability.LOST, Durability.BROKEN})
-# Of the time that is left: for the first log while nothing is lost, and once something is; for each log that confirms
-# a loss; and for explaining it.
+# Shares of the remaining time: for the first log while nothing is lost, and once something is; for each log that
+# confirms a loss; and for explaining it.
 _WHOLE_SHARE, _FIRST_SHARE, _LATER_SHARE, _EXPLAIN_SHARE = 0.75, 0.4, 0.6, 0.2
 _ENOUGH_AGAIN = 5  # failing states of a further log
-_BARRIERS = frozenset({"ext3", "ext4"})  # that can be told not to flush
+_BARRIERS = frozenset({"ext3", "ext4"})  # filesystems that can be mounted without barriers
 
 
 class PowercutTrial(powercut.PowercutWorkload):
-    """Writes numbered records, then the same without barriers as a control, and judges both."""
+    """Writes numbered records, then does the same without barriers as a control, and judges both."""
 
     ONCE = True
 
@@ -74,9 +74,9 @@ class PowercutTrial(powercut.PowercutWorkload):
         self._began = time.monotonic()
         self._confirms = False  # whether this is the second log
         self._stopped = False  # whether the user stopped it meanwhile
-        # Where a sync would mend what the last log lost.
+        # Places where a sync would prevent the last log's losses.
         self._points: list[SyncPoint] = []
-        # With so many failing states the others of a further log need not be judged.
+        # After this many failing states a further log need not be judged to its end.
         self._enough: int | None = None
         self._explains = True
         account = Account.choose_account(plan.context.uid or 0, plan.context.gid or 0)
@@ -88,17 +88,17 @@ class PowercutTrial(powercut.PowercutWorkload):
         self._disk: AttachedDisk | None = None
 
     def _make_program(self, plan: Plan) -> Acknowledging | Syncing | None:
-        """Makes the user's program, for the methods that run one."""
+        """Returns the user's program; None for methods that run none."""
         params, caller = self.params, plan.context.caller
         if not self._method.is_program:
             return None
         command = list(params.command)
-        # It runs on the disk, but the user named the program from where he is.
+        # It runs on the disk, but the user named the program relative to the current directory.
         if os.sep in command[0]:
             command[0] = os.path.join(caller.cwd, command[0])
         if self._method is Method.COMMAND:
             return Acknowledging(command, params.acknowledge, self._add_remark)
-        # Elsewhere the agent has the right identity already.
+        # Elsewhere the agent already has the right identity.
         guest = self.cell.platform.is_guest
         user = {"uid": caller.uid, "gid": caller.gid, "groups": caller.groups} if guest else {}
         return Syncing(
@@ -109,13 +109,13 @@ class PowercutTrial(powercut.PowercutWorkload):
         )  # fmt: skip
 
     def _add_remark(self, said: str) -> None:
-        """Says it now, as the program may go on for long, and keeps it."""
+        """Reports a remark at once, as the program may run for long, and keeps it."""
         self.note(f"{self.cell.id}: {said}")
         self.warnings.append(said)
 
     @classmethod
     def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
-        """Raises `UsageError` when there is no such command, or for what is no regular expression."""
+        """Raises `UsageError` if there is no such command, or if `acknowledge` is not a regular expression."""
         here = plan.context.caller
         for pattern in {cls.params_of(cell.workload).acknowledge for cell in cells}:
             try:
@@ -131,7 +131,7 @@ class PowercutTrial(powercut.PowercutWorkload):
 
     @classmethod
     def impossible(cls, cell: Cell) -> str:
-        """Returns why nothing can be proven on this host."""
+        """Returns why nothing can be proven on this host; empty if it can."""
         target = cell.view(Disks).target
         params = cls.params_of(cell.workload)
         if why := _explain_no_log(target) or _explain_missing_program(params.needs, params.package):
@@ -143,7 +143,7 @@ class PowercutTrial(powercut.PowercutWorkload):
         filesystem = target.filesystem
         method = Method(params.method)
         served = method.is_served
-        if reason := recovery.why_not_recoverable(filesystem, mounted=served or method.is_program):
+        if reason := recovery.explain_not_recoverable(filesystem, mounted=served or method.is_program):
             return f"{filesystem} is recovered by mounting it here: {reason}"
         if served:
             try:
@@ -154,7 +154,7 @@ class PowercutTrial(powercut.PowercutWorkload):
 
     @contextlib.contextmanager
     def machine(self, platform: Platform) -> Iterator[Machine]:
-        """Starts the platform's machine; for a database server with a data directory on its disk."""
+        """Starts the platform's machine; for a database server, with a data directory on its disk."""
         self._platform = platform
         with self._start_machine(platform) as machine:
             yield machine
@@ -176,9 +176,9 @@ class PowercutTrial(powercut.PowercutWorkload):
         self._mount_disk(machine)
 
     def run(self, machine: Machine) -> list[Measurement]:
-        """Writes, cuts the power, judges; what loses something, once more on another machine."""
+        """Writes records, cuts the power and judges; confirms a loss on another machine."""
         found = self._prove_disk(machine)
-        # `--prove`, which looks at other rows' disks, says so itself.
+        # `--prove`, which proves the disks of other cells, reports this itself.
         found.of_row = True
         if found.word in _BAD and found.losing and found.stopped != INTERRUPTED:
             self._confirm_loss(found)
@@ -186,7 +186,7 @@ class PowercutTrial(powercut.PowercutWorkload):
         return powercut.to_measurements(found)
 
     def _confirm_loss(self, found: Proven) -> None:
-        """Looks at a second log, and at why something is lost; what was found stays when the user stops meanwhile."""
+        """Judges a second log and explains the loss; if the user interrupts this, the findings so far are kept."""
         try:
             explained, found.again = self._record_again()
             if explained is not None:
@@ -197,10 +197,12 @@ class PowercutTrial(powercut.PowercutWorkload):
             found.stopped = INTERRUPTED
         if found.again is not None and found.again.word != found.word:
             found.word = Durability.UNKNOWN
-            found.why = f"one log loses records, another does not confirm it ({found.again.why}); {found.why}"
+            found.why = (
+                f"one log loses records, but another does not confirm it ({found.again.why}); {found.why}"
+            )
 
     def _prove_disk(self, machine: Machine) -> Proven:
-        """Writes, cuts the power, judges; the disk is unmounted then."""
+        """Writes records, cuts the power and judges; unmounts the disk."""
         disk = self._disk
         assert disk is not None
         assert disk.image.logged is not None
@@ -216,23 +218,23 @@ class PowercutTrial(powercut.PowercutWorkload):
                 # The control is written to the same log, so that one recording serves both.
                 controlled = self._write_records(machine.agent, disk, proof.CONTROL)
                 self._rows.stop_server()
-            settled = self._await_settled_log(machine.agent, disk, log)
+            settled = self._wait_for_settled_log(machine.agent, disk, log)
         else:
             part = self._write_records(machine.agent, disk, proof.PROOF)
             written, after = time.monotonic(), _count_flushes(machine, disk)
-            settled = self._await_settled_log(machine.agent, disk, log)
+            settled = self._wait_for_settled_log(machine.agent, disk, log)
             controlled = None if self._command else self._write_without_barriers(machine.agent, disk)
         if isinstance(self._command, Acknowledging):
             found, self._points = self._check_log(
-                self._command, disk, replace(part, settled=settled), after.since_reading(before)
+                self._command, disk, replace(part, settled=settled), after.subtract_reading(before)
             )
             found.run_s = written - begin
             return found
         syncing = self._command if isinstance(self._command, Syncing) else None
         followed = syncing.promises if syncing is not None else None
-        # A program without a single promise has nothing that could be lost.
+        # A program that promises nothing can lose nothing.
         if followed is not None and not followed.calls:
-            nothing = _prove_nothing(followed.elsewhere, self._method.description)
+            nothing = _make_empty_proof(followed.elsewhere, self._method.description)
             nothing.unsynced, nothing.rebuilt = followed.unsynced, followed.rebuilt
             return nothing
         found = proof.prove_durability(
@@ -248,13 +250,13 @@ class PowercutTrial(powercut.PowercutWorkload):
                 control=controlled,
                 reader=syncing or self._rows,
                 unsafe=self._rows.unsafe_setting if self._rows else "barrier=0",
-                counts=after.since_reading(before),
+                counts=after.subtract_reading(before),
                 unfollowed=followed.elsewhere if followed is not None else "",
             )
         )
         if followed is not None:
             found.syncs, found.unsynced, found.rebuilt = True, followed.unsynced, followed.rebuilt
-            # What was never synced may be lost without breaking a promise, so the proof covers a part only.
+            # Data that were never synced may be lost without breaking a promise, so the proof covers a part only.
             if found.unsynced and found.word is Durability.PROVEN:
                 found.word = Durability.SYNCED_PART_PROVEN
         found.run_s = written - begin
@@ -263,10 +265,10 @@ class PowercutTrial(powercut.PowercutWorkload):
     def _check_log(
         self, program: Acknowledging, disk: AttachedDisk, part: proof.LogPart, counts: proof.FlushCounts
     ) -> tuple[Proven, list[SyncPoint]]:
-        """Judge a log by the user's check; a second log, which confirms a loss, only as far as needed."""
+        """Judges a log by the user's check; a second log, which confirms a loss, only as far as needed."""
         assert disk.image.logged is not None
         deadline = failed_deadline = explain_s = None
-        # A part of the time is left for the second log, which confirms a loss.
+        # A part of the time is reserved for the second log, which confirms a loss.
         if self.share_s is not None:
             now = time.monotonic()
             left_s = self.share_s - (now - self._began)
@@ -287,7 +289,7 @@ class PowercutTrial(powercut.PowercutWorkload):
             ),
         )  # fmt: skip
 
-    def _await_settled_log(self, agent: Agent, disk: AttachedDisk, log: Path) -> int:
+    def _wait_for_settled_log(self, agent: Agent, disk: AttachedDisk, log: Path) -> int:
         """Returns the log's length once the machine, and those around it, have written everything."""
         if self._disk is not None:
             self._check_log_room(self._disk)
@@ -298,7 +300,7 @@ class PowercutTrial(powercut.PowercutWorkload):
     def _record_again(self) -> tuple[Explanation | None, Again]:
         """Records a log on another machine, as a loss may be a fault of one recording.
 
-        Returns why something is lost, and what the second log shows.
+        Returns the explanation of the loss, and the result of the second log.
         """
         # Other states are drawn from the second log than from the first.
         self._seed += 1
@@ -329,13 +331,13 @@ class PowercutTrial(powercut.PowercutWorkload):
                 self._unmount_disk(machine.agent)
 
     def _try_cures(self, explained: Explanation, first: Proven) -> Explanation:
-        """Adds syncs where they were missing; returns the explanation with what that did."""
+        """Adds syncs where they were missing; returns the explanation with their effect."""
         assert isinstance(self._command, Acknowledging)
         search = CureSearch(self._try_syncs, lambda: self._has_time, bool(self._command.lines))
-        return search.extend_explanation(explained, self._points, first)
+        return search.add_cure_to_explanation(explained, self._points, first)
 
     def _try_default_settings(self, found: Proven) -> Explanation | None:
-        """Has the same rows written by a server with its own settings; returns whether they are lost as well."""
+        """Writes the same rows with the server's default settings; returns whether they are lost as well."""
         assert self._rows is not None
         configured, self._rows = self._rows, self._make_rows({})
         settings = [f"{name}={value}" for name, value in sorted(self.params.settings.items())]
@@ -343,7 +345,7 @@ class PowercutTrial(powercut.PowercutWorkload):
         try:
             judged = self._prove_on_fresh_machine()
         except GuestmarkError as error:
-            self.warnings.append(f"the server could not be tried with its own settings: {error.message}")
+            self.warnings.append(f"the server could not be tried with its default settings: {error.message}")
             return None
         finally:
             self._rows = configured
@@ -356,7 +358,7 @@ class PowercutTrial(powercut.PowercutWorkload):
         return Rows(self._method, self._account, settings, self.params.records)
 
     def _try_syncs(self, syncs: AddedSyncs, *, until_loss: bool) -> TriedSyncs | None:
-        """See `SyncTrial`; warns if syncs cannot be added."""
+        """Judges the program with syncs added, as a `SyncTrial`; warns if they cannot be added."""
         assert isinstance(self._command, Acknowledging)
         self.tell(f"judging once more with {_describe_syncs(syncs)} added")
         self._enough, self._explains = (1, False) if until_loss else (_ENOUGH_AGAIN, True)
@@ -383,20 +385,20 @@ class PowercutTrial(powercut.PowercutWorkload):
         self._disk.mount(machine.agent)
 
     def _write_records(self, agent: Agent, disk: AttachedDisk, tag: proof.Tag) -> proof.LogPart:
-        """Writes the records; each that is acknowledged is marked in the log, and the next one waits for that."""
+        """Writes the records; each acknowledged one is marked in the log before the next one is written."""
         files = disk.image.logged
         assert files is not None
         start = writelog.count_requests(files.log)
         count = self.params.records
         checkpoints: tuple[range, ...] = ()
         with logged.open_marker(files, self.limit_s) as mark:
-            # Mark 0 separates the records from what preparing the disk has written.
+            # Mark 0 separates the records from the writes that prepared the disk.
             mark(0)
             try:
                 if self._command is not None:
                     count = self._command.run(agent, disk.directory, mark, self.limit_s)
                 elif self._rows is not None:
-                    checkpoints = self._rows.commit_rows(
+                    checkpoints = self._rows.list_commit_rows(
                         tag.text,
                         count,
                         mark,
@@ -431,51 +433,53 @@ class PowercutTrial(powercut.PowercutWorkload):
                 heard, last = heard + 1, time.monotonic()
                 mark(heard)
                 # The program waits for this line before the next record, so that no write precedes the mark of an
-                # earlier one.
+                # earlier record.
                 program.send_input(b"\n")
         except CallError:
             raise
-        except AgentError as error:  # what hangs in a flush cannot be killed, and the agent waits for its end
-            raise self._not_written(disk, error.message, hangs=True) from error
-        except MachineError as error:  # the server of the log died between a record and its mark
+        except (
+            AgentError
+        ) as error:  # a process that hangs in a flush cannot be killed, and the agent waits for its end
+            raise self._make_write_error(disk, error.message, hangs=True) from error
+        except MachineError as error:  # the server that writes the log died between a record and its mark
             hangs = isinstance(error, logged.LogHangsError)
-            raise self._not_written(disk, error.message, hangs=hangs) from error
+            raise self._make_write_error(disk, error.message, hangs=hangs) from error
         if program.ended is None:
             program.send_signal(signal.SIGKILL)
             hangs = time.monotonic() - last > _HANGS_SHARE * self.limit_s
             slow = f"{heard:,} of {count:,} records were written within {self.limit_s:g} s"
-            raise self._not_written(
+            raise self._make_write_error(
                 disk, slow, hangs=hangs, hint="write fewer --records, or see --trial-limit"
             )
         if program.ended.status != 0 or heard != count:
             said = program.read_text().strip().splitlines()
-            raise self._not_written(disk, said[-1] if said else f"status {program.ended.status}")
+            raise self._make_write_error(disk, said[-1] if said else f"status {program.ended.status}")
 
-    def _not_written(
+    def _make_write_error(
         self, disk: AttachedDisk, said: str, *, hangs: bool = False, hint: str = "see the console"
     ) -> WorkloadError:
-        """Returns why the records were not written; afterwards nothing hangs in the disk any more."""
+        """Returns the error for records that were not written; afterwards no process hangs on the disk."""
         files = disk.image.logged
         assert files is not None
         if hangs:
             said = f"not done within {self.limit_s:g} s: a flush hangs"
             hint = "see the console"
             if files.kill is not None and not self._is_log_full(disk):
-                self._disk = None  # it would hang in unmounting, too
+                self._disk = None  # unmounting would hang, too
                 files.kill()
         return WorkloadError(f"the records cannot be written: {said}", hint=hint)
 
     @staticmethod
     def _is_log_full(disk: AttachedDisk) -> bool:
-        """Tells whether a write was refused because there was no room for the image or for the log."""
+        """Returns whether a write was refused because there was no room for the image or the log."""
         assert disk.image.logged is not None
         return classify_errno(writelog.read_refusal(disk.image.logged.log)) is Cause.NO_ROOM
 
     def _check_log_room(self, disk: AttachedDisk) -> None:
-        """Raises `WorkloadError` if there was no room for the image or for the log of its writes."""
+        """Raises `WorkloadError` if there was no room for the image or the log of its writes."""
         if not self._is_log_full(disk):
             return
-        # A hypervisor may stop its guest when there is no room, and then nothing can be unmounted either.
+        # A hypervisor may stop its guest if there is no room, and then nothing can be unmounted either.
         if disk.image.logged is not None and disk.image.logged.kill is not None:
             self._disk = None
             disk.image.logged.kill()
@@ -485,7 +489,7 @@ class PowercutTrial(powercut.PowercutWorkload):
         )
 
     def _write_without_barriers(self, agent: Agent, disk: AttachedDisk) -> proof.LogPart | None:
-        """Writes once more on a disk mounted without barriers; None where the filesystem cannot be."""
+        """Writes records to a disk mounted without barriers; None if the filesystem cannot be."""
         if disk.spec.filesystem not in _BARRIERS or disk.spec.mount_options:
             return None
         self._disk = replace(disk, spec=disk.spec.with_levels(mount="barrier=0"), facts=Mount())
@@ -516,7 +520,7 @@ def _describe_syncs(syncs: AddedSyncs) -> str:
 
 @functools.cache
 def _explain_missing_program(needs: str, package: str) -> str:
-    """Returns why the program of a plan is not available; empty if it is."""
+    """Returns why a plan's program is not available; empty if it is."""
     if not needs:
         return ""
     try:
@@ -531,16 +535,16 @@ def _explain_missing_program(needs: str, package: str) -> str:
 
 
 def _explain_no_log(target: DiskSpec) -> str:
-    """Returns why there can be no log of what is written to a target; empty if there can."""
+    """Returns why no log of writes to a target is possible; empty if it is."""
     if target.is_directory:
         return f"{target.filesystem} is a directory of this host, whose own disk has no log of writes"
     if target.is_device:
-        return f"{target.location} is written to directly, and writes are logged of images only"
+        return f"{target.location} is written to directly, and only writes to images are logged"
     return ""
 
 
-def _prove_nothing(elsewhere: str, method: str) -> Proven:
-    """Makes a proof without anything to judge: no call has promised anything, or none that was seen."""
+def _make_empty_proof(elsewhere: str, method: str) -> Proven:
+    """Returns a proof with nothing to judge, because no observed call promised anything."""
     return Proven(
         word=Durability.UNKNOWN if elsewhere else Durability.NOTHING,
         why=elsewhere or "it made no call that promises durability",
@@ -551,24 +555,24 @@ def _prove_nothing(elsewhere: str, method: str) -> Proven:
 
 @dataclass(frozen=True, slots=True)
 class _Flushes:
-    """Flushes of one disk so far; None where they are not counted."""
+    """Number of flushes of one disk so far; None if not counted."""
 
     guest: int | None
     hypervisor: int | None
 
-    def since_reading(self, before: _Flushes) -> proof.FlushCounts:
+    def subtract_reading(self, before: _Flushes) -> proof.FlushCounts:
         return proof.FlushCounts(
-            _difference_if_known(self.guest, before.guest),
-            _difference_if_known(self.hypervisor, before.hypervisor),
+            _subtract_if_known(self.guest, before.guest),
+            _subtract_if_known(self.hypervisor, before.hypervisor),
         )
 
 
-def _difference_if_known(now: int | None, before: int | None) -> int | None:
+def _subtract_if_known(now: int | None, before: int | None) -> int | None:
     return None if now is None or before is None else now - before
 
 
 def _count_flushes(machine: Machine, disk: AttachedDisk) -> _Flushes:
-    """Counts flushes by the guest's kernel (Documentation/block/stat.rst) and by the hypervisor's own account."""
+    """Returns the flushes counted by the guest's kernel (Documentation/block/stat.rst) and by the hypervisor."""
     guest = None
     with contextlib.suppress(AgentError):
         columns = read_block_columns(machine, disk)
@@ -576,7 +580,7 @@ def _count_flushes(machine: Machine, disk: AttachedDisk) -> _Flushes:
         if len(columns) > _STAT_FLUSHES:
             guest = columns[_STAT_FLUSHES]
     hypervisor = None
-    # A vhost-user disk is served by a daemon, of whose flushes QEMU knows nothing.
+    # A vhost-user disk is served by a daemon, whose flushes QEMU does not know.
     if machine.query is not None and disk.spec.bus is not Bus.VHOST_USER:
         for entry in machine.query("query-blockstats"):
             if entry.get("device") == str(Role.TARGET):

@@ -1,6 +1,6 @@
-"""The workload `service`: a server of the user's and a client that measures it, on two sides of a network or on one.
+"""The workload `service`: the user's server and a client that measures it, across a network or on one machine.
 
-Metrics are what the client prints; `wall_s` is how long it ran.
+The metrics are values that the client prints; `wall_s` is its run time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from guestmark.workloads.exec.command import check_runnable
 
 _PLACEHOLDERS = ("address", "port", "directory")
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
-# Networks that forward ports to a machine forward these.
+# Ports that are forwarded to a machine by networks that forward ports.
 _FIRST_PORT = 20000
 
 
@@ -71,10 +71,10 @@ def _check_ready_within(time: str) -> str:
 
 
 class ServiceParams(Params, frozen=True, kw_only=True, omit_defaults=True):
-    """Starts `server`, waits until it accepts a connection and `ready` succeeds, runs `load` once and then `client`.
+    """Starts `server`, waits until it accepts a connection and `ready` succeeds, runs `load`, then `client`.
 
-    In all of them `{address}`, `{port}` and `{directory}` stand for the server's address as the client dials it (for
-    the server itself: all addresses, 0.0.0.0), its port, and a new directory of the server's with `files` in it.
+    In all of these, `{address}`, `{port}` and `{directory}` stand for the server's address as the client dials it (for
+    the server itself all addresses, 0.0.0.0), its port, and a new directory of the server with `files` in it.
     """
 
     server: Annotated[list[str], param("the server and its arguments", "words", parse=_check_words)]
@@ -89,11 +89,11 @@ class ServiceParams(Params, frozen=True, kw_only=True, omit_defaults=True):
     load: Annotated[
         list[str] | None, param("runs once beside the client, once the server is ready", "words")
     ] = None
-    files: Annotated[dict[str, str], param("files of the server's directory", parse=_check_files)] = {}
+    files: Annotated[dict[str, str], param("files in the server's directory", parse=_check_files)] = {}
     errors: Annotated[
         str | None,
         param(
-            "the server answers errors if the client's output matches this",
+            "expression in the client's output that means that the server answers with errors",
             "regular expression",
             parse=_check_expression,
         ),
@@ -101,14 +101,16 @@ class ServiceParams(Params, frozen=True, kw_only=True, omit_defaults=True):
     ready: Annotated[
         list[str] | None,
         param(
-            "succeeds beside the client once the server is ready, where accepting a connection is not enough",
+            "command that succeeds beside the client once the server is ready, if accepting a connection is not enough",
             "words",
         ),
     ] = None
     ready_within: Annotated[
         str, param("longest time until the server is ready", "duration", parse=_check_ready_within)
     ] = "30s"
-    nobody: Annotated[bool, param("root runs the server, and what sets it up, as the user nobody")] = False
+    nobody: Annotated[
+        bool, param("when root runs guestmark, run the server and its set-up as the user nobody")
+    ] = False
 
     @classmethod
     def make(cls, *, metrics: list[str], **given: Any) -> ServiceParams:
@@ -136,32 +138,32 @@ class Served(Fact, kw_only=True):
     address: str = msgspec.field(name="service_address")
     port: int = msgspec.field(name="service_port")
     ready_s: float | None = msgspec.field(name="service_ready_s", default=None)
-    # Other TCP ports that it, or what it started, listens on.
+    # Other TCP ports on which it or its children listen.
     other_ports: list[int] = msgspec.field(name="service_other_ports", default_factory=list)
 
 
 class ServiceWorkload(Workload[ServiceParams]):
-    """A server of the user's and its client."""
+    """Runs the user's server and its client."""
 
     name = "service"
-    help = "a server of yours on the machine or its peer, measured by what its client prints"
+    help = "runs a server of yours on the machine or its peer, measured by what its client prints"
 
     @classmethod
     def list_metrics(cls, params: ServiceParams) -> tuple[Metric, ...]:
-        """Returns the user's metrics, then how long the client ran."""
+        """Returns the user's metrics, then the client's run time."""
         return (*(spec.metric for spec in params.metric_specs), WALL)
 
     @classmethod
     def describe_params(cls, params: ServiceParams) -> str:
-        """Names the server and its client."""
+        """Names the server, and its client's command."""
         return f"{params.server[0]}, asked by {shlex.join(params.client)}"[:80]
 
     @classmethod
     def find_packages(cls, params: ServiceParams) -> tuple[str, ...]:
-        """Returns the packages with the programs of both."""
-        from guestmark.workloads.common.program import packages_of_program
+        """Returns the packages that contain the programs of both."""
+        from guestmark.workloads.common.program import find_program_packages
 
-        found = [*packages_of_program(params.server[0]), *packages_of_program(params.client[0])]
+        found = [*find_program_packages(params.server[0]), *find_program_packages(params.client[0])]
         return tuple(dict.fromkeys(found))
 
     @classmethod
@@ -171,14 +173,14 @@ class ServiceWorkload(Workload[ServiceParams]):
 
     @classmethod
     def trial_class(cls) -> type[Workload[ServiceParams]]:
-        """Returns the class of its trials, whose imports cost time."""
+        """Imports and returns the class of its trials; done late because its imports are slow."""
         from guestmark.workloads.service.trial import ServiceTrial
 
         return ServiceTrial
 
 
 def substitute(words: Sequence[str], values: Mapping[str, str]) -> list[str]:
-    """Returns the words with what their placeholders stand for."""
+    """Returns the words with their placeholders replaced by values."""
     done = list(words)
     for name, value in values.items():
         done = [word.replace(f"{{{name}}}", value) for word in done]

@@ -1,4 +1,4 @@
-"""One server and its client: started, asked, stopped; a failure is distinguished from slowness."""
+"""The trial of `service`: starts a server, runs its client, stops it; distinguishes failure from slowness."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from guestmark.core.units import parse_duration
 from guestmark.page.text import last_inert_line
 from guestmark.platforms.base import Machine
 from guestmark.workloads.common.networks import find_network, require_network
-from guestmark.workloads.common.program import packages_of_program
+from guestmark.workloads.common.program import find_program_packages
 from guestmark.workloads.service import Served, ServiceParams, ServiceWorkload, Side, substitute
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -30,17 +30,17 @@ _ENVIRONMENT = {"PATH": _PATH, "LC_ALL": "C", "HOME": "/nonexistent"}
 _EVERYWHERE, _LOOPBACK = "0.0.0.0", "127.0.0.1"
 _NOBODY = 65534
 _SETUP_S = 300.0
-# After SIGTERM, and again after SIGKILL.
+# Seconds to wait after SIGTERM, and again after SIGKILL.
 _STOP_S = 10.0
-# How often a server that is not ready yet is looked at.
+# Seconds between two looks at a server that is not ready yet.
 _LOOK_S = 0.25
-# Between two tests of readiness.
+# Seconds between two runs of the readiness command.
 _PAUSE_S = 0.02
 _LISTENING = "0A"  # the state of /proc/net/tcp
 
 
 class ServiceTrial(ServiceWorkload):
-    """The server of one trial lives from `prepare` to `cleanup`; each iteration is one run of the client."""
+    """Runs one server from `prepare` to `cleanup`; each iteration is one run of the client."""
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
@@ -53,7 +53,7 @@ class ServiceTrial(ServiceWorkload):
 
     @classmethod
     def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
-        """Raises `UsageError` for a cell without a network whose sides are not the same."""
+        """Raises `UsageError` for a cell without a network whose server and client run on different sides."""
         require_network(cell for cell in cells if cls.params_of(cell.workload).side is not Side.SAME)
 
     @classmethod
@@ -63,7 +63,7 @@ class ServiceTrial(ServiceWorkload):
             params: ServiceParams = cls.params_of(cell.workload)
             for words in (params.server, params.client, params.setup, params.load):
                 if words and "{" not in words[0] and shutil.which(words[0], path=_PATH) is None:
-                    packages = packages_of_program(words[0])
+                    packages = find_program_packages(words[0])
                     raise PlatformUnusableError(
                         f"{words[0]} is not installed here",
                         hint=install_hint(packages[0]) if packages else "install it, or give its whole path",
@@ -71,20 +71,22 @@ class ServiceTrial(ServiceWorkload):
         return ()
 
     def prepare(self, machine: Machine) -> None:
-        """Starts the server and waits until it is ready. Raises `WorkloadError` if it ends or never is."""
+        """Starts the server and waits until it is ready. Raises `WorkloadError` if it ends or is not ready in time."""
         server, client = self._sides = self._choose_sides(machine)
         server.mkdir(self._directory, mode=0o755)
         if self.params.nobody:
             self._run_once(server, ["chown", str(_NOBODY), self._directory], "chown", as_server=False)
         for name, text in self.params.files.items():
-            (content,) = substitute([text], self._values(at_server=True))
+            (content,) = substitute([text], self._build_placeholder_values(at_server=True))
             server.write_file(f"{self._directory}/{name}", content.encode())
         if self.params.setup:
-            self._run_once(server, self._words(self.params.setup, at_server=True), "setup", as_server=True)
+            self._run_once(
+                server, self._substitute_words(self.params.setup, at_server=True), "setup", as_server=True
+            )
         before = list_listening_ports(server)
         begun = time.monotonic()
         self._server = server.background(
-            self._words(self.params.server, at_server=True),
+            self._substitute_words(self.params.server, at_server=True),
             env=_ENVIRONMENT,
             cwd=self._directory,
             uid=_NOBODY if self.params.nobody else None,
@@ -95,22 +97,24 @@ class ServiceTrial(ServiceWorkload):
         self._served.ready_s = time.monotonic() - begun
         self._served.other_ports = sorted(list_listening_ports(server) - before - {self.params.port})
         if self.params.load:
-            self._run_once(client, self._words(self.params.load, at_server=False), "load", as_server=False)
+            self._run_once(
+                client, self._substitute_words(self.params.load, at_server=False), "load", as_server=False
+            )
             self._check_alive("while it was loaded")
 
     def run(self, machine: Machine) -> list[Measurement]:
-        """Runs the client once. Raises `WorkloadError` if either fails, or the server answers errors."""
+        """Runs the client once. Raises `WorkloadError` if either fails, or if the server answers with errors."""
         assert self._sides is not None
-        words = self._words(self.params.client, at_server=False)
+        words = self._substitute_words(self.params.client, at_server=False)
         result = self._sides[1].exec(words, env=_ENVIRONMENT, cwd="/", timeout_s=self.limit_s, tail=True)
-        # Of a server that is gone the client only knows that nobody answers.
+        # If the server is gone, its client only knows that no one answers.
         self._check_alive("while its client ran")
         self._check_result(result, "the client")
         output = result.stdout.decode(errors="replace")
         self.printed = output
         if self.params.errors and (found := find_match(self.params.errors, output)):
             raise WorkloadError(
-                f"the server answers errors: {found}", hint="its figures would be those of failing"
+                f"the server answers with errors: {found}", hint="its figures would measure failing requests"
             )
         measured = []
         for spec in self.params.metric_specs:
@@ -129,7 +133,7 @@ class ServiceTrial(ServiceWorkload):
             self._sides[0].remove(self._directory, recursive=True)
 
     def _choose_sides(self, machine: Machine) -> tuple[Agent, Agent]:
-        """Returns the agents of server and client. Raises `WorkloadError` without the network that this needs."""
+        """Returns the agents of server and client. Raises `WorkloadError` if this needs a network and there is none."""
         if self.params.side is Side.SAME:
             return machine.agent, machine.agent
         network = find_network(machine)
@@ -139,15 +143,15 @@ class ServiceTrial(ServiceWorkload):
         self._served.address, self._served.port = network.reach_machine(self.params.port)
         return machine.agent, network.peer
 
-    def _values(self, *, at_server: bool) -> dict[str, str]:
+    def _build_placeholder_values(self, *, at_server: bool) -> dict[str, str]:
         return {
             "address": _EVERYWHERE if at_server else self._served.address,
             "port": str(self.params.port if at_server else self._served.port),
             "directory": self._directory,
         }
 
-    def _words(self, words: Sequence[str], *, at_server: bool) -> list[str]:
-        return substitute(words, self._values(at_server=at_server))
+    def _substitute_words(self, words: Sequence[str], *, at_server: bool) -> list[str]:
+        return substitute(words, self._build_placeholder_values(at_server=at_server))
 
     def _run_once(self, agent: Agent, words: Sequence[str], what: str, *, as_server: bool) -> None:
         user = _NOBODY if as_server and self.params.nobody else None
@@ -177,10 +181,10 @@ class ServiceTrial(ServiceWorkload):
         reached = [PROGRAM, "traffic", "reach", self._served.address, str(self._served.port)]
         tests = [[*reached, str(round(_LOOK_S * 1e3))]]
         if self.params.ready:
-            tests.append(self._words(self.params.ready, at_server=False))
+            tests.append(self._substitute_words(self.params.ready, at_server=False))
         while tests:
             tried = client.exec(tests[0], env=_ENVIRONMENT, timeout_s=_SETUP_S)
-            # A server whose port is taken may have ended while another one answers there.
+            # If its port is in use, the server may have ended while another one answers there.
             program.wait(0.0)
             self._check_alive("before it was ready")
             if tried.ok:
@@ -212,12 +216,12 @@ class ServiceTrial(ServiceWorkload):
 
 
 def last_line(output: bytes) -> str:
-    """Returns the last line of an output that is not empty, harmless to print."""
+    """Returns the last line of an output that is not empty, made safe to print."""
     return last_inert_line(output.decode(errors="replace"))
 
 
 def find_match(expression: str, text: str) -> str:
-    """Returns the line in which the expression was found last; empty without one."""
+    """Returns the last line that the expression matches; empty if there is none."""
     from guestmark.core import regex
 
     found = regex.find_last_match(expression, (text,), regex.LIMIT_S)
@@ -225,7 +229,7 @@ def find_match(expression: str, text: str) -> str:
 
 
 def list_listening_ports(agent: Agent) -> set[int]:
-    """Returns the TCP ports that anything listens on in the agent's network namespace."""
+    """Returns the TCP ports on which anything listens in the agent's network namespace."""
     ports = set()
     for name in ("tcp", "tcp6"):
         try:

@@ -1,6 +1,6 @@
-"""The distribution's own sysbench: cpu, memory, threads, mutex, fileio.
+"""The workload `sysbench`: the distribution's sysbench with its tests cpu, memory, threads, mutex and fileio.
 
-Durations in seconds, rates a second; bytes a second are shown in MB/s, which is 10^6.
+Durations are in seconds and rates per second; bytes a second are shown in MB/s (10^6 bytes).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from guestmark.core.platform_kind import Program
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.setting.base import is_disk_setting
 from guestmark.workloads.base import Workload
-from guestmark.workloads.common.factors import decides_on_host
+from guestmark.workloads.common.factors import decides_disk_factor_on_host
 from guestmark.workloads.common.metrics import BELOW, THROUGHPUT
 from guestmark.workloads.sysbench.options import FACTORS, OPTIONS, TESTS, SysbenchParams
 
@@ -27,9 +27,9 @@ LATENCY_MIN = Metric("latency_min_s", "s")
 LATENCY_AVG = Metric("latency_avg_s", "s")
 LATENCY_MAX = Metric("latency_max_s", "s")
 LATENCY_P95 = Metric("latency_p95_s", "s")
-# Fairness: standard deviation of the threads' numbers of events.
+# Fairness: standard deviation of the number of events over threads.
 EVENTS_STDDEV = Metric("thread_events_stddev", "1")
-# Fairness: standard deviation of the threads' times in events.
+# Fairness: standard deviation of the time in events over threads.
 TIME_STDDEV = Metric("thread_time_stddev_s", "s")
 READ_THROUGHPUT = Metric("read_throughput", "B/s", Better.HIGHER)
 WRITE_THROUGHPUT = Metric("write_throughput", "B/s", Better.HIGHER)
@@ -58,8 +58,8 @@ FILEIO = (THROUGHPUT, READ_THROUGHPUT, WRITE_THROUGHPUT, READS, WRITES, FSYNCS)
 MEMORY = (THROUGHPUT, OPERATIONS)
 
 
-def metrics_of_test(test: str) -> tuple[Metric, ...]:
-    """Returns the metrics of one of sysbench's tests; the primary one, which every test has, first."""
+def list_test_metrics(test: str) -> tuple[Metric, ...]:
+    """Returns the metrics of a sysbench test, beginning with the primary one, which every test has."""
     if test == "fileio":
         return (EVENTS_RATE, *FILEIO, *COMMON[1:], *BELOW)
     if test == "memory":
@@ -68,7 +68,7 @@ def metrics_of_test(test: str) -> tuple[Metric, ...]:
 
 
 class Sysbench(Fact, kw_only=True):
-    """sysbench's command, and how long making and removing its files took, outside the timing."""
+    """sysbench's command, and the untimed seconds of making and removing its files."""
 
     version: str | None = msgspec.field(name="sysbench", default=None)
     command: str | None = msgspec.field(name="sysbench_command", default=None)
@@ -77,12 +77,12 @@ class Sysbench(Fact, kw_only=True):
     cleanup_s: float | None = msgspec.field(name="sysbench_cleanup_s", default=None)
 
 
-# Which options tell runs of a test apart in a table.
+# The option that distinguishes runs of a test in a table.
 _LABELLING = {"fileio": ("file_test_mode",), "memory": ("memory_oper",), "cpu": ("cpu_max_prime",)}
 
 
 class SysbenchWorkload(Workload[SysbenchParams]):
-    """One of sysbench's tests."""
+    """Runs one of sysbench's tests."""
 
     name = "sysbench"
     help = f"the distribution's sysbench: {', '.join(TESTS)}"
@@ -93,27 +93,27 @@ class SysbenchWorkload(Workload[SysbenchParams]):
     @classmethod
     def list_metrics(cls, params: SysbenchParams) -> tuple[Metric, ...]:
         """Returns the metrics of the test."""
-        return metrics_of_test(params.test)
+        return list_test_metrics(params.test)
 
     @classmethod
     def describe_params(cls, params: SysbenchParams) -> str:
-        """Names the test, and the option that tells such runs apart."""
+        """Names the test, and the option that distinguishes its runs."""
         more = (params.options[name] for name in _LABELLING.get(params.test, ()))
         return " ".join(["sysbench", params.test, *more])
 
     @classmethod
     def decides_factor(cls, params: SysbenchParams, factor: str, platform: PlatformSpec) -> bool | None:
-        """Rejects options of other tests, and disks where there are none; a loop device is like a guest's disk."""
+        """Rejects options of other tests, and factors of missing disks; a loop device is like a guest's disk."""
         option = OPTIONS.get(factor)
         if option is not None:
             return None if option.test in ("", params.test) else False
         if is_disk_setting(factor) and params.test != "fileio":
             return False
-        return decides_on_host(params, factor, platform)
+        return decides_disk_factor_on_host(params, factor, platform)
 
     @classmethod
     def trial_class(cls) -> type[Workload[SysbenchParams]]:
-        """Returns the class of its trials, whose imports cost time."""
+        """Imports and returns the class of its trials; done late because its imports are slow."""
         from guestmark.workloads.sysbench.trial import SysbenchTrial
 
         return SysbenchTrial

@@ -1,6 +1,6 @@
-"""sysbench's own options, by its own names: each is a parameter of the workload and a factor of its cells.
+"""sysbench's options, under its own names: each is both a parameter of the workload and a factor of its cells.
 
-Levels are kept as text in the form sysbench takes them.
+Levels are stored as text in the form that sysbench accepts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NO_FLAGS = "none"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option of the test `test`, or of all; `parse` gives the canonical text or raises `ValueError`."""
+    """An option of `test`, or of all tests; `parse` returns the canonical text or raises `ValueError`."""
 
     name: str
     test: str
@@ -44,12 +44,12 @@ def _parse_positive(text: str) -> str:
     return parse_count(text)
 
 
-def _canonical_size(text: str) -> str:
+def _normalize_size(text: str) -> str:
     return format_size(parse_size(text))
 
 
-def whole_seconds(text: str) -> str:
-    """Rounds to sysbench's whole seconds: the nearest, at least one; 0 means no limit."""
+def round_to_whole_seconds(text: str) -> str:
+    """Rounds a duration to the nearest whole second, as sysbench requires, but at least one; 0 means no limit."""
     seconds = parse_duration(text)
     return str(max(1, round(seconds))) if seconds else "0"
 
@@ -82,37 +82,37 @@ OPTIONS = {
     for option in (
         Option("threads", "", THREADS.help, THREADS.parse, THREADS.levels),
         Option("events", "", "events after which the test ends; 0: no limit", parse_count),
-        Option("time", "", "duration after which the test ends, whole seconds; 0: no limit", whole_seconds),
-        Option("rand_seed", "", "seed of the random numbers; 0: another one each time", parse_count),
+        Option("time", "", "duration after which the test ends, in whole seconds; 0: no limit", round_to_whole_seconds),
+        Option("rand_seed", "", "seed of the random numbers; 0: a different one each time", parse_count),
         Option("cpu_max_prime", "cpu", "upper limit of the prime numbers", _parse_positive, ("10000", "20000")),
-        Option("memory_block_size", "memory", "size of the memory block, e.g. 1K", _canonical_size, ("1K", "1M")),
-        Option("memory_total_size", "memory", "bytes to transfer in total, e.g. 10G", _canonical_size),
-        Option("memory_scope", "memory", "whose the block is", one_of("global", "local"), ("global", "local")),
-        Option("memory_oper", "memory", "what is done", one_of("read", "write", "none"), ("read", "write")),
-        Option("memory_access_mode", "memory", "in which order", one_of("seq", "rnd"), ("seq", "rnd")),
-        Option("thread_yields", "threads", "yields in each event", _parse_positive),
-        Option("thread_locks", "threads", "mutexes the threads compete for", _parse_positive),
+        Option("memory_block_size", "memory", "size of the memory block, e.g. 1K", _normalize_size, ("1K", "1M")),
+        Option("memory_total_size", "memory", "bytes to transfer in total, e.g. 10G", _normalize_size),
+        Option("memory_scope", "memory", "scope of the block", one_of("global", "local"), ("global", "local")),
+        Option("memory_oper", "memory", "operation", one_of("read", "write", "none"), ("read", "write")),
+        Option("memory_access_mode", "memory", "order of accesses", one_of("seq", "rnd"), ("seq", "rnd")),
+        Option("thread_yields", "threads", "yields per event", _parse_positive),
+        Option("thread_locks", "threads", "number of mutexes for which the threads compete", _parse_positive),
         Option("mutex_num", "mutex", "size of the array of mutexes", _parse_positive),
-        Option("mutex_locks", "mutex", "locks each thread takes", _parse_positive),
-        Option("mutex_loops", "mutex", "empty loops outside of the lock", parse_count),
+        Option("mutex_locks", "mutex", "locks taken by each thread", _parse_positive),
+        Option("mutex_loops", "mutex", "empty loops outside the lock", parse_count),
         Option("file_num", "fileio", "number of files", _parse_positive),
-        Option("file_total_size", "fileio", "size of all files together, e.g. 6G", _canonical_size),
-        Option("file_block_size", "fileio", "bytes of one request, e.g. 16K", _canonical_size, ("4K", "16K")),
+        Option("file_total_size", "fileio", "size of all files together, e.g. 6G", _normalize_size),
+        Option("file_block_size", "fileio", "bytes of one request, e.g. 16K", _normalize_size, ("4K", "16K")),
         Option("file_test_mode", "fileio", "kind of requests", one_of(*MODES), MODES),
         Option("file_io_mode", "fileio", "how requests are made", one_of("sync", "async", "mmap"),
                ("sync", "async", "mmap")),
         Option("file_extra_flags", "fileio", r"flags of open(2): none, or sync, dsync, direct joined by \,",
                _parse_flags, (NO_FLAGS, "direct", "sync")),
         Option("file_fsync_freq", "fileio", "requests between two fsync calls; 0: none", parse_count, ("0", "100")),
-        Option("file_fsync_all", "fileio", "fsync after every write", _parse_switch, ("off", "on")),
-        Option("file_fsync_end", "fileio", "fsync at the end", _parse_switch, ("on", "off")),
-        Option("file_fsync_mode", "fileio", "how it is synced", one_of("fsync", "fdatasync"),
+        Option("file_fsync_all", "fileio", "call fsync after every write", _parse_switch, ("off", "on")),
+        Option("file_fsync_end", "fileio", "call fsync at the end", _parse_switch, ("on", "off")),
+        Option("file_fsync_mode", "fileio", "how files are synced", one_of("fsync", "fdatasync"),
                ("fsync", "fdatasync")),
-        Option("file_merged_requests", "fileio", "requests merged into one at most; 0: none", parse_count),
-        Option("file_rw_ratio", "fileio", "reads for each write of rndrw", _parse_ratio),
+        Option("file_merged_requests", "fileio", "most requests merged into one; 0: none", parse_count),
+        Option("file_rw_ratio", "fileio", "reads per write of rndrw", _parse_ratio),
     )
 }  # fmt: skip
-# Limits and seeds say how long it is measured, not what.
+# Limits and seeds decide how long to measure, not what.
 _NO_FACTORS = {"events", "time", "rand_seed"}
 FACTORS = {
     option.name: Factor(
@@ -126,12 +126,12 @@ FACTORS = {
 } | {THREADS.name: THREADS}
 
 
-# Default disk size in multiples of the files' size: room for journal, inodes and a reserve.
+# Default disk size as a multiple of the files' size: room for journal, inodes and a reserve.
 _ROOM = 1.15
 _GIB = 1 << 30
 # The same requests on every platform and in every trial.
 _SEED = "1"
-# sysbench's defaults that say what is measured; written down, so that a stored plan holds them.
+# sysbench's defaults for what is measured; spelled out so that a stored plan contains them.
 _DEFAULTS: Mapping[str, Mapping[str, str]] = {
     "cpu": {"cpu_max_prime": "10000"},
     "memory": {"memory_block_size": "1K", "memory_total_size": "100G", "memory_scope": "global",
@@ -155,19 +155,19 @@ def _spell_option(value: object) -> object:
 
 
 def _choose_limits(test: str, given: Mapping[str, str]) -> dict[str, str]:
-    """Returns the limits: sysbench's 10 seconds, unless a limit is given, which then is the only one."""
+    """Returns the limits: sysbench's 10 seconds, unless another limit is given."""
     if test in _END_BY_THEMSELVES:
         return {"events": "0", "time": given.get("time", "0")}
     limits = {"events": given.get("events", "0"), "time": given.get("time", "0")}
     if limits == {"events": "0", "time": "0"}:
         if given.keys() & limits.keys():
-            raise ValueError("without a limit of events or time the test would not end")
+            raise ValueError("without a limit on events or time the test would not end")
         limits["time"] = "10"
     return limits
 
 
 class SysbenchParams(Params, frozen=True, kw_only=True, omit_defaults=True):
-    """A test, its options without what factors set, and its disk.
+    """A test, its options except those set by factors, and its disk.
 
     `host_disk` is the disk of `fileio` on the host: a directory of its own filesystem, or a formatted image that is
     mounted with the same options as in a guest (`loop`, needs root).
@@ -192,7 +192,7 @@ class SysbenchParams(Params, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def make(cls, *, test: str, disks: str, **texts: str | None) -> SysbenchParams:
-        """Fills in defaults. Raises `ValueError` for an option of another test and for what would not end."""
+        """Makes the parameters. Raises `ValueError` for options of another test and for an endless test."""
         given: dict[str, str] = {}
         for name, option in OPTIONS.items():
             text = texts[name]

@@ -1,4 +1,4 @@
-"""What `sysbench … run` prints, read line by line; a line that is not understood is an error and never passed over.
+"""Parses the output of `sysbench … run` line by line; a line that is not understood is an error, never skipped.
 
 The grammar, of sysbench 1.0 (its sb_logger.c, sysbench.c, tests/*/sb_*.c and lua/oltp_common.lua). Empty lines may be
 anywhere; LC_ALL must be C. `N` is a whole number, `X` one with decimals::
@@ -66,15 +66,15 @@ _PREAMBLE = tuple(
 _NUMBERS = {"N": r"\d+", "X": r"\d+\.\d+"}
 
 
-def _line_pattern(form: str) -> re.Pattern[str]:
-    """Compiles a line with numbers in it: `{name:N}` is a whole number, `{name:X}` has decimals; blanks may vary."""
+def _compile_line_pattern(form: str) -> re.Pattern[str]:
+    """Compiles a line's pattern: `{name:N}` is a whole number, `{name:X}` has decimals; blanks may vary."""
     parts = re.split(r"\{(\w+):([NX])\}", form)
     pattern = "".join(
         re.escape(part).replace(r"\ ", r"\s+") if at % 3 == 0 else f"(?P<{part}>{_NUMBERS[parts[at + 1]]})"
         for at, part in enumerate(parts)
         if at % 3 != 2
     )
-    # Numbers are padded to a width that they may fill.
+    # Numbers are padded to a width, which they may fill completely.
     return re.compile(pattern.replace(r":\s+(", r":\s*(").replace(r"\((?P", r"\(\s*(?P"))
 
 
@@ -85,49 +85,49 @@ _SQL = "SQL statistics:"
 _GENERAL = "General statistics:"
 _LATENCY = "Latency (ms):"
 _FAIRNESS = "Threads fairness:"
-# The lines of each section, all of which must be there, in this order.
+# The lines of each section, all of which must be present, in this order.
 _SECTIONS: Mapping[str, tuple[re.Pattern[str], ...]] = {
-    _CPU: (_line_pattern("events per second: {rate:X}"),),
+    _CPU: (_compile_line_pattern("events per second: {rate:X}"),),
     _FILES: (
-        _line_pattern("reads/s: {reads:X}"),
-        _line_pattern("writes/s: {writes:X}"),
-        _line_pattern("fsyncs/s: {fsyncs:X}"),
+        _compile_line_pattern("reads/s: {reads:X}"),
+        _compile_line_pattern("writes/s: {writes:X}"),
+        _compile_line_pattern("fsyncs/s: {fsyncs:X}"),
     ),
     _THROUGHPUT: (
-        _line_pattern("read, MiB/s: {read_mib:X}"),
-        _line_pattern("written, MiB/s: {written_mib:X}"),
+        _compile_line_pattern("read, MiB/s: {read_mib:X}"),
+        _compile_line_pattern("written, MiB/s: {written_mib:X}"),
     ),
     _SQL: (
-        _line_pattern("queries performed:"),
-        _line_pattern("read: {sql_read:N}"),
-        _line_pattern("write: {sql_write:N}"),
-        _line_pattern("other: {sql_other:N}"),
-        _line_pattern("total: {sql_total:N}"),
-        _line_pattern("transactions: {transactions:N} ({transactions_rate:X} per sec.)"),
-        _line_pattern("queries: {queries:N} ({queries_rate:X} per sec.)"),
-        _line_pattern("ignored errors: {errors:N} ({errors_rate:X} per sec.)"),
-        _line_pattern("reconnects: {reconnects:N} ({reconnects_rate:X} per sec.)"),
+        _compile_line_pattern("queries performed:"),
+        _compile_line_pattern("read: {sql_read:N}"),
+        _compile_line_pattern("write: {sql_write:N}"),
+        _compile_line_pattern("other: {sql_other:N}"),
+        _compile_line_pattern("total: {sql_total:N}"),
+        _compile_line_pattern("transactions: {transactions:N} ({transactions_rate:X} per sec.)"),
+        _compile_line_pattern("queries: {queries:N} ({queries_rate:X} per sec.)"),
+        _compile_line_pattern("ignored errors: {errors:N} ({errors_rate:X} per sec.)"),
+        _compile_line_pattern("reconnects: {reconnects:N} ({reconnects_rate:X} per sec.)"),
     ),
     _GENERAL: (
-        _line_pattern("total time: {total_time:X}s"),
-        _line_pattern("total number of events: {events:N}"),
+        _compile_line_pattern("total time: {total_time:X}s"),
+        _compile_line_pattern("total number of events: {events:N}"),
     ),
     _LATENCY: (
-        _line_pattern("min: {min:X}"),
-        _line_pattern("avg: {avg:X}"),
-        _line_pattern("max: {max:X}"),
+        _compile_line_pattern("min: {min:X}"),
+        _compile_line_pattern("avg: {avg:X}"),
+        _compile_line_pattern("max: {max:X}"),
         re.compile(
-            rf"{_line_pattern('{percent:N}th percentile: {percentile:X}').pattern}|percentile stats:\s+disabled"
+            rf"{_compile_line_pattern('{percent:N}th percentile: {percentile:X}').pattern}|percentile stats:\s+disabled"
         ),
-        _line_pattern("sum: {sum:X}"),
+        _compile_line_pattern("sum: {sum:X}"),
     ),
     _FAIRNESS: (
-        _line_pattern("events (avg/stddev): {events_avg:X}/{events_stddev:X}"),
-        _line_pattern("execution time (avg/stddev): {time_avg:X}/{time_stddev:X}"),
+        _compile_line_pattern("events (avg/stddev): {events_avg:X}/{events_stddev:X}"),
+        _compile_line_pattern("execution time (avg/stddev): {time_avg:X}/{time_stddev:X}"),
     ),
 }
-_OPERATIONS = _line_pattern("Total operations: {operations:N} ({operations_rate:X} per second)")
-_TRANSFERRED = _line_pattern("{mib:X} MiB transferred ({mib_rate:X} MiB/sec)")
+_OPERATIONS = _compile_line_pattern("Total operations: {operations:N} ({operations_rate:X} per second)")
+_TRANSFERRED = _compile_line_pattern("{mib:X} MiB transferred ({mib_rate:X} MiB/sec)")
 _FOLLOWED_BY = {_FILES: _THROUGHPUT}
 _MEMORY_ASKED = "Running memory speed test with the following options:"
 _NO_TRANSFER = "operation: none"
@@ -137,7 +137,7 @@ _ALWAYS = (_GENERAL, _LATENCY, _FAIRNESS)
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Results of `fileio`: operations a second, and 2^20 bytes a second."""
+    """Results of `fileio`: operations a second, and MiB a second."""
 
     reads_per_s: float
     writes_per_s: float
@@ -148,7 +148,7 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Results of `memory`; `mib` is in 2^20 bytes, None for the operation `none`, which transfers nothing."""
+    """Results of `memory`; `mib` is in MiB, None for the operation `none`, which transfers nothing."""
 
     operations: int
     operations_per_s: float
@@ -173,10 +173,10 @@ class Sql:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One run. Seconds; `percentile` is the `percent`th of the events' latencies, None when it was switched off.
+    """The results of one run, in seconds; `percentile` is the `percent`th of the latencies, None if switched off.
 
-    `events_per_s` is what the test itself prints (`cpu` does), else events over total time. Fairness is over threads:
-    how many events each had and how long it was busy with them.
+    `events_per_s` is the value that the test prints (`cpu` does), else events over total time. Fairness compares
+    threads: how many events each had and how long it was busy with them.
     """
 
     version: str
@@ -211,12 +211,12 @@ class Report:
 
 
 def parse_report(output: str) -> Report:
-    """Reads the output of one run. Raises `WorkloadError` with the line that is not as the grammar has it."""
+    """Parses the output of one run. Raises `WorkloadError` with the first line that does not follow the grammar."""
     return _Reader(output).read_report()
 
 
 def check_faults(output: str) -> None:
-    """Raises `WorkloadError` with what sysbench says it failed with, if it does."""
+    """Raises `WorkloadError` with sysbench's error message, if the output contains one."""
     for line in output.splitlines():
         if fault := _FAULT.fullmatch(line.strip()):
             raise WorkloadError(f"sysbench failed: {fault['text']}")
@@ -240,7 +240,7 @@ class _Reader:
                 self._lines.append((number, line))
 
     def read_report(self) -> Report:
-        """Returns everything, or raises the error about the first line that is wrong."""
+        """Returns the whole report; raises an error for the first line that is wrong."""
         self._take_line(_VERSION)
         begin = self._at
         while self._peek_line() != _STARTED:
@@ -253,11 +253,11 @@ class _Reader:
         for name in _ALWAYS:
             self._read_section((name,))
         if self._at < len(self._lines):
-            raise self._unknown_line("the end")
+            raise self._make_line_error("the end")
         return self._make_report()
 
     def _read_result(self, asked: list[str]) -> None:
-        """Reads the test's own part; the test that was asked for tells which."""
+        """Reads the part that depends on the test, which the preamble `asked` for."""
         if _MEMORY_ASKED in asked:
             self._take_line(_OPERATIONS)
             if _NO_TRANSFER not in asked:
@@ -273,7 +273,7 @@ class _Reader:
     def _read_section(self, names: tuple[str, ...]) -> None:
         name = self._peek_line()
         if name not in names:
-            raise self._unknown_line(" or ".join(repr(name) for name in names))
+            raise self._make_line_error(" or ".join(repr(name) for name in names))
         self._at += 1
         self._seen.append(name)
         for pattern in _SECTIONS[name]:
@@ -291,9 +291,9 @@ class _Reader:
                 self._at += 1
                 return
         what = f"a line like {patterns[0].pattern!r}" if len(patterns) == 1 else repr(_STARTED)
-        raise self._unknown_line(what)
+        raise self._make_line_error(what)
 
-    def _unknown_line(self, expected: str) -> WorkloadError:
+    def _make_line_error(self, expected: str) -> WorkloadError:
         hint = "guestmark reads what sysbench 1.0 prints (Debian 12 and 13); is this another version?"
         if self._at >= len(self._lines):
             return WorkloadError(f"sysbench's output ends where {expected} was expected", hint=hint)
@@ -315,7 +315,7 @@ class _Reader:
             events=events,
             events_per_s=rate,
             latency_min_s=value["min"] / 1e3,
-            # Two decimals of a millisecond are no figure for an event of microseconds; the sum has the digits.
+            # The mean has two decimals of a millisecond, too few for events of microseconds; the sum has more digits.
             latency_avg_s=value["sum"] / 1e3 / events if events else 0.0,
             latency_max_s=value["max"] / 1e3,
             latency_sum_s=value["sum"] / 1e3,
@@ -372,6 +372,6 @@ class _Reader:
 
 
 def _check_agreement(what: str, one: float, other: float, tolerance: float) -> None:
-    """Compares two places of the output that say the same. Raises `WorkloadError` when they do not."""
+    """Raises `WorkloadError` if two places of the output that should agree do not."""
     if abs(one - other) > tolerance + 1e-9:
         raise WorkloadError(f"sysbench's output contradicts itself: {what} are {one:g} and {other:g}")

@@ -1,4 +1,4 @@
-"""The distribution's own sysbench: cpu, memory, threads, mutex, fileio; what it prints is read by a strict grammar."""
+"""The trial of `sysbench`: runs one test, and parses its output by a strict grammar."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from guestmark.core.metric_spec import GUEST_WALL, SYSTEM, USER, WALL
 from guestmark.core.model import Cell, Plan
 from guestmark.core.units import format_size, parse_size
 from guestmark.disks.mounted import locate_working_directory
-from guestmark.disks.preflight import free_bytes
+from guestmark.disks.preflight import count_free_bytes
 from guestmark.platforms.base import Machine
 from guestmark.setting.disk import Disks, DiskSpec
 from guestmark.setting.drive import Bus
@@ -31,11 +31,11 @@ from guestmark.workloads.sysbench import output as sysbench_report
 from guestmark.workloads.sysbench.options import NO_FLAGS, OPTIONS, SysbenchParams
 from guestmark.workloads.sysbench.output import Report
 
-_DEFAULT_MEMORY = "1G"  # of QEMU's and UML's guests
+_DEFAULT_MEMORY = "1G"  # default memory of QEMU's and UML's guests
 
 
 def check_cells(cells: Iterable[tuple[Cell, Mapping[str, str]]]) -> list[str]:
-    """Checks cells with their options and returns remarks. Raises `UsageError` for files larger than their disk."""
+    """Checks cells with their options; returns remarks. Raises `UsageError` for files larger than their disk."""
     remarks: dict[str, list[str]] = {}
     for cell, options in cells:
         found = [warn_of_shared_processors(cell, int(options["threads"]))]
@@ -52,9 +52,8 @@ def check_cells(cells: Iterable[tuple[Cell, Mapping[str, str]]]) -> list[str]:
 
 
 def explain_cached_files(options: Mapping[str, str], memory: int) -> str:
-    """Returns why the figure would mislead: the files fit into the machine's memory (bytes), whose cache is used.
-
-    Empty if it does not.
+    """Returns why figures would mislead if files fit into the machine's memory (bytes) and its page cache is used; else
+    empty.
     """
     size = parse_size(options["file_total_size"])
     if size >= memory or "direct" in options["file_extra_flags"]:
@@ -66,12 +65,12 @@ def explain_cached_files(options: Mapping[str, str], memory: int) -> str:
 
 
 def _explain_host_cache(cell: Cell, options: Mapping[str, str], disk: DiskSpec) -> str:
-    """Returns why a guest's O_DIRECT ends in the host's page cache; empty if it does not."""
+    """Returns why a guest's O_DIRECT I/O ends in the host's page cache; empty if it does not."""
     if "direct" not in options["file_extra_flags"] or disk.cache.direct:
         return ""
     if cell.platform.is_this_host and not disk.loop:
         return ""
-    way = "UML has no other way" if disk.bus in {Bus.UBD, Bus.VHOST_USER} else "cache=none goes past it"
+    way = "UML has no other way" if disk.bus in {Bus.UBD, Bus.VHOST_USER} else "cache=none bypasses it"
     return f"O_DIRECT ends in the host's page cache, as the image is read and written through it ({way})"
 
 
@@ -82,7 +81,7 @@ def _check_size(cell: Cell, options: Mapping[str, str], disk: DiskSpec) -> None:
             f"{cell.id}: fileio makes files, so its disk needs a filesystem", hint="e.g. filesystem=ext4"
         )
     on_directory = cell.platform.is_this_host and not disk.loop
-    room = free_bytes(disk.location) if on_directory else disk.size
+    room = count_free_bytes(disk.location) if on_directory else disk.size
     if size < room:
         return
     where = f"of which {disk.location} has {room / 1e9:.1f} GB free" if on_directory else (
@@ -104,24 +103,24 @@ def _read_memory_size(cell: Cell) -> int:
 
 
 def _name_event_cells(ids: Sequence[str]) -> str:
-    # The id of a null cell has a `#`; its original says the same.
+    # The id of a null cell has a `#`; the original gets the same remark.
     own = [identifier for identifier in ids if "#" not in identifier] or list(ids)
     return own[0] if len(own) == 1 else f"{own[0]} and {len(own) - 1} more"
 
 
 SYSBENCH = "sysbench"
 PACKAGE = "sysbench"
-# What sysbench says of tests that end by themselves.
+# sysbench's warning about tests that end by themselves.
 _NO_LIMIT = "Both event and time limits are disabled, running an endless test"
 _MIB = 1 << 20
 
 
 def merge_options(cell: Cell) -> dict[str, str]:
-    """Returns sysbench's options in a cell: those of the workload, overridden by levels of factors."""
+    """Returns a cell's options: those of the workload, overridden by levels of factors."""
     given: dict[str, str] = dict(cell.workload.read_params(SysbenchParams).options)
     given |= {name: level for name, level in cell.factors.items() if name in OPTIONS}
     if "file_total_size" in given:
-        # Whole requests in every file: a scaled size may leave a part of one, which O_DIRECT refuses.
+        # Every file holds whole requests: a scaled size may leave a part of one, which O_DIRECT refuses.
         step = int(given["file_num"]) * parse_size(given["file_block_size"])
         given["file_total_size"] = format_size(
             max(1, round(parse_size(given["file_total_size"]) / step)) * step
@@ -130,7 +129,7 @@ def merge_options(cell: Cell) -> dict[str, str]:
 
 
 class SysbenchTrial(SysbenchWorkload):
-    """`sysbench`: for fileio the files are made before and removed after the timing, on the disk under test."""
+    """Runs sysbench; for fileio, files on the disk under test are made before and removed after the timing."""
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
@@ -153,7 +152,7 @@ class SysbenchTrial(SysbenchWorkload):
         """Finds sysbench; for fileio mounts the disk and makes the files, then empties the machine's caches."""
         found = find_same(machine.agent, SYSBENCH, path=self._env["PATH"], cwd="/", cell=self.cell)
         found.add_facts(self.facts)
-        self._found.command = " ".join(self._sysbench_command("run"))
+        self._found.command = " ".join(self._build_sysbench_command("run"))
         if found.warning:
             self.warnings.append(found.warning)
         if self.params.test != "fileio":
@@ -167,34 +166,34 @@ class SysbenchTrial(SysbenchWorkload):
         lie = explain_cached_files(self._options, memory)
         if lie:
             self.warnings.append(lie)
-        if self._options["file_test_mode"] != "seqwr":  # which makes its files itself
+        if self._options["file_test_mode"] != "seqwr":  # makes its files itself
             self._found.prepare_s = self._run_sysbench(machine, "prepare").wall_s
             self._made = True
-            # Otherwise the image would still be written to its disk while the test runs.
+            # Otherwise the host would still write the image to its disk while the test runs.
             self._found.prepare_flush_s = disk.image.flush()
-            # Files that were just made are in the machine's page cache, from which reads would be answered.
+            # Newly made files are in the machine's page cache, which would serve the reads.
             if disk.device or self._reads_from_cache():
                 self._cwd = disk.remount(machine.agent, drop_caches=not disk.device)
         self.facts.add(locate_working_directory(machine.agent, self._cwd))
 
     def run(self, machine: Machine) -> list[Measurement]:
-        """Runs the test once. Raises `WorkloadError` when it fails, or prints what the grammar does not know."""
+        """Runs the test once. Raises `WorkloadError` if it fails, or if its output does not follow the grammar."""
         if self.params.test != "fileio":
             report, result = self._run_measured(machine)
-            return to_measurements([*_common_metrics(report, result), *_memory_rates(report)])
+            return to_measurements([*_list_common_metrics(report, result), *_list_memory_rates(report)])
         sync_everything(machine.agent)
         below = Below.read_before(machine)
         report, result = self._run_measured(machine)
         changes = below.read_changes(flushed=report.files is not None and report.files.fsyncs_per_s > 0)
         changes.add_facts(self.facts)
-        files = _file_rates(report, self._options)
+        files = _compute_file_rates(report, self._options)
         # The test seqwr makes its files itself, each time.
         if not self._made:
             self._remove_files(machine)
         # sysbench prints rates only; amplification needs the bytes behind them.
         moved = round(files[THROUGHPUT] * report.total_time_s)
         values = [
-            *_common_metrics(report, result),
+            *_list_common_metrics(report, result),
             *((metric, value) for metric, value in files.items() if value),
         ]
         return [*to_measurements(values), *(changes.to_measurements(moved) if moved else ())]
@@ -216,13 +215,14 @@ class SysbenchTrial(SysbenchWorkload):
         self._found.cleanup_s = self._run_sysbench(machine, "cleanup").wall_s
 
     def _reads_from_cache(self) -> bool:
-        """Tells whether what was just written may be read from the machine's own page cache."""
+        """Returns whether the test may read newly written data from the machine's own page cache."""
         return "direct" not in self._options["file_extra_flags"] or self._options["file_io_mode"] == "mmap"
 
-    def _sysbench_command(self, command: str) -> list[str]:
+    def _build_sysbench_command(self, command: str) -> list[str]:
         options = dict(self._options)
         if command == "prepare" and self._remounted:
-            # Many small direct writes make preparing take longer than measuring; the files are the same ones.
+            # With many small direct writes preparing would take longer than measuring; the files are the same either
+            # way.
             options["file_extra_flags"] = NO_FLAGS
         flags = [
             f"{OPTIONS[name].command_flag}={'' if level == NO_FLAGS and name == 'file_extra_flags' else level}"
@@ -239,7 +239,7 @@ class SysbenchTrial(SysbenchWorkload):
 
     def _run_sysbench(self, machine: Machine, command: str) -> ExecResult:
         result = machine.agent.exec(
-            self._sysbench_command(command),
+            self._build_sysbench_command(command),
             env=self._env,
             cwd=self._cwd,
             timeout_s=self.limit_s,
@@ -260,15 +260,15 @@ class SysbenchTrial(SysbenchWorkload):
             )
 
 
-def spread_of_events(report: Report) -> list[tuple[Metric, float]]:
-    """Returns how the events' times spread, and with several threads, how evenly these shared them."""
+def list_event_spread(report: Report) -> list[tuple[Metric, float]]:
+    """Returns the spread of the events' times and, with several threads, how evenly these shared events."""
     values = [
         (sysbench.LATENCY_AVG, report.latency_avg_s),
         (sysbench.LATENCY_P95, report.percentile_s or 0.0),
         (sysbench.LATENCY_MIN, report.latency_min_s),
         (sysbench.LATENCY_MAX, report.latency_max_s),
     ]
-    # A single thread has nobody to share with.
+    # A single thread shares with no one.
     if report.threads > 1:
         values += [
             (sysbench.EVENTS_STDDEV, report.thread_events_stddev),
@@ -277,13 +277,13 @@ def spread_of_events(report: Report) -> list[tuple[Metric, float]]:
     return values
 
 
-def _common_metrics(report: Report, result: ExecResult) -> list[tuple[Metric, float]]:
+def _list_common_metrics(report: Report, result: ExecResult) -> list[tuple[Metric, float]]:
     values = [
         (sysbench.EVENTS_RATE, report.events_per_s),
         (sysbench.TOTAL_TIME, report.total_time_s),
         (sysbench.EVENT_TOTAL, report.event_total_s),
         (sysbench.OUTSIDE, report.overhead_s),
-        *spread_of_events(report),
+        *list_event_spread(report),
     ]
     return [
         *values,
@@ -294,7 +294,7 @@ def _common_metrics(report: Report, result: ExecResult) -> list[tuple[Metric, fl
     ]
 
 
-def _memory_rates(report: Report) -> list[tuple[Metric, float]]:
+def _list_memory_rates(report: Report) -> list[tuple[Metric, float]]:
     memory = report.memory
     if memory is None:
         return []
@@ -302,17 +302,17 @@ def _memory_rates(report: Report) -> list[tuple[Metric, float]]:
     return values if memory.mib_per_s is None else [(THROUGHPUT, memory.mib_per_s * _MIB), *values]
 
 
-def _file_rates(report: Report, options: Mapping[str, str]) -> dict[Metric, float]:
+def _compute_file_rates(report: Report, options: Mapping[str, str]) -> dict[Metric, float]:
     """Returns fileio's rates in bytes a second.
 
-    Raises `WorkloadError` when sysbench's figures contradict each other.
+    Raises `WorkloadError` if sysbench's figures contradict each other.
     """
     files = report.files
     if files is None:
         raise WorkloadError("sysbench fileio did not print its file operations")
     block = parse_size(options["file_block_size"])
-    read = _precise_throughput(files.read_mib_per_s, files.reads_per_s * block, options)
-    written = _precise_throughput(files.written_mib_per_s, files.writes_per_s * block, options)
+    read = _compute_precise_throughput(files.read_mib_per_s, files.reads_per_s * block, options)
+    written = _compute_precise_throughput(files.written_mib_per_s, files.writes_per_s * block, options)
     return {
         THROUGHPUT: read + written,
         sysbench.READ_THROUGHPUT: read,
@@ -323,8 +323,8 @@ def _file_rates(report: Report, options: Mapping[str, str]) -> dict[Metric, floa
     }
 
 
-def _precise_throughput(printed_mib: float, computed: float, options: Mapping[str, str]) -> float:
-    """Returns operations times size, more precise than MiB/s with two decimals, which are too few for slow disks."""
+def _compute_precise_throughput(printed_mib: float, computed: float, options: Mapping[str, str]) -> float:
+    """Returns operations times size, as the two decimals of MiB/s are too few for slow disks."""
     if options["file_merged_requests"] != "0":  # requests of several sizes
         return printed_mib * _MIB
     # Both figures are printed with two decimals: half of the last one of MiB/s, and of operations times a block.

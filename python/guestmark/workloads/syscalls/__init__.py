@@ -1,6 +1,6 @@
-"""A fixed mix of system calls, each in nanoseconds, and what the hypervisor did for each.
+"""The workload `syscalls`: times a fixed mix of system calls, and counts what the hypervisor did for each.
 
-Times are of one operation; counts are averages over the operations of the mix.
+Times are per operation; counts are averages over the operations of the mix.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ GEOMEAN = Metric("geomean_ns", "ns")  # geometric mean of the operations' times
 EXITS = Metric("exits/op", "")  # KVM: exits from the guest
 STOPS = Metric("stops/op", "")  # UML: stops of a traced process
 FLUSHES = Metric("tlb_flushes/op", "")  # TCG: flushes of an emulated TLB
-BLOCKS = Metric("blocks/op", "")  # TCG: blocks of code translated
-# Processor time on the host for each second that the guest accounts.
+BLOCKS = Metric("blocks/op", "")  # TCG: translated blocks of code
+# Processor time on the host for each second of it that the guest accounts.
 PROCESSOR = Metric("host_cpu/guest_cpu", "")
-WALL = Metric("wall_s", "s")  # of all timed parts together
+WALL = Metric("wall_s", "s")  # duration of all timed parts together
 
-# Which counter of the hypervisor each count is made of (`platforms.counters`).
+# The hypervisor's counter behind each count (`platforms.counters`).
 COUNTED = {"kvm_exits": EXITS, "uml_stops": STOPS, "tcg_tlb_flushes": FLUSHES, "tcg_blocks": BLOCKS}
 
 
-def call_metric(name: str) -> Metric:
+def make_call_metric(name: str) -> Metric:
     """Returns the metric of one operation: nanoseconds, the median over batches."""
     return Metric(f"{name}_ns", "ns")
 
 
-def call_metrics(names: Sequence[str]) -> tuple[Metric, ...]:
+def list_call_metrics(names: Sequence[str]) -> tuple[Metric, ...]:
     """Returns all metrics of a mix of these operations, in table order."""
-    return (GEOMEAN, *map(call_metric, names), *COUNTED.values(), PROCESSOR, WALL)
+    return (GEOMEAN, *map(make_call_metric, names), *COUNTED.values(), PROCESSOR, WALL)
 
 
 def _check_time(time: str) -> str:
@@ -60,7 +60,7 @@ def _order_calls(calls: list[str]) -> list[str]:
 
 
 class SyscallsParams(Params, frozen=True, kw_only=True):
-    """Does each operation at least `operations` times and for `time`; `calls` limits them to some."""
+    """Each operation is executed at least `operations` times and for `time`; `calls` selects some of them."""
 
     operations: Annotated[int, param("fewest executions of each call", ge=1, le=10_000_000)] = 50
     time: Annotated[str, param("shortest time for each call", "duration", parse=_check_time)] = "50ms"
@@ -85,17 +85,19 @@ class Call(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Syscalls(Fact, kw_only=True):
-    """The program that measured, and each operation by its name."""
+    """The program that measured, and the results of each operation by name."""
 
     agent_sha256: str | None = None
     calls: dict[str, Call] | None = msgspec.field(name="syscalls", default=None)
 
 
 class SyscallsWorkload(Workload[SyscallsParams]):
-    """Nanoseconds of each operation, their geometric mean, and exits, stops or flushes per operation."""
+    """Measures nanoseconds of each operation, their geometric mean, and exits, stops or flushes per operation."""
 
     name = "syscalls"
-    help = "a fixed mix of system calls, each in nanoseconds, and what the hypervisor did for each"
+    help = (
+        "times a fixed mix of system calls, each in nanoseconds, and counts what the hypervisor did for each"
+    )
     topic = Topic.CALLS
     shares_machine = True
     agent_is_enough = True
@@ -103,19 +105,19 @@ class SyscallsWorkload(Workload[SyscallsParams]):
 
     @classmethod
     def list_metrics(cls, params: SyscallsParams) -> tuple[Metric, ...]:
-        """Returns one metric for each call that is named, and what all calls have in common."""
-        return call_metrics(params.calls)
+        """Returns one metric for each selected call, and the metrics of all calls together."""
+        return list_call_metrics(params.calls)
 
     @classmethod
     def describe_params(cls, params: SyscallsParams) -> str:
-        """Names the calls, unless it is all of them."""
+        """Names the calls, unless all are measured."""
         if len(params.calls) == len(SYSTEM_CALLS):
             return "system calls"
         return f"system calls: {', '.join(params.calls)}"
 
     @classmethod
     def trial_class(cls) -> type[Workload[SyscallsParams]]:
-        """Imports the agent's client with it."""
+        """Imports and returns the class of its trials; done late because it imports the agent's client."""
         from guestmark.workloads.syscalls.trial import SyscallsTrial
 
         return SyscallsTrial

@@ -1,4 +1,4 @@
-"""The report's part on system calls: one row for each, with what the hypervisor did meanwhile."""
+"""The report's part on system calls: a row for each call, with what the hypervisor did meanwhile."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -51,7 +51,7 @@ def render_calls(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 
 
 def _choose_titles(results: Sequence[CellResult]) -> list[str]:
-    # A platform alone is a shorter heading than a cell's id, where each is measured once.
+    # If each platform has one cell, its name is a shorter heading than the cell's id.
     platforms = [str(result.cell.platform) for result in results]
     if len(set(platforms)) == len(results):
         return platforms
@@ -87,7 +87,7 @@ def average_calls(result: CellResult) -> dict[str, dict[str, float]]:
 
 
 def _describe_exits(result: CellResult, calls: Mapping[str, Mapping[str, float]]) -> list[Inline]:
-    """Says what KVM's exits were for, in a sentence, over one of each call."""
+    """Returns a sentence on the reasons of KVM's exits, summed over one of each call."""
     totals: dict[str, float] = {}
     for call in calls.values():
         for counter, value in call.items():

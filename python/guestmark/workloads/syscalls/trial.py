@@ -1,4 +1,4 @@
-"""A fixed mix of system calls, timed by the agent; what the hypervisor did meanwhile is counted for each."""
+"""The trial of `syscalls`: the agent times a fixed mix of system calls; hypervisor events are counted for each."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from guestmark.workloads.common.program import compute_sha256, warn_of_clocks
 from guestmark.workloads.syscalls import Call, Syscalls, SyscallsWorkload
 
 _HOST_CPU = "host_cpu_s"
-# Nanoseconds; stands in for times below the clock's resolution, which have no logarithm.
+# Nanoseconds; replaces times below the clock's resolution, whose logarithm does not exist.
 _LEAST = 0.01
 
 
 class SyscallsTrial(SyscallsWorkload):
-    """Times every operation with the agent."""
+    """Has the agent time every operation."""
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
@@ -40,9 +40,9 @@ class SyscallsTrial(SyscallsWorkload):
         self._counter = cell.platform.inner.description.counter
 
     def prepare(self, machine: Machine) -> None:
-        """Makes sure that the agent there is the one it was given. Raises `AttestationError` when it is not.
+        """Checks that the agent on the machine is the expected program. Raises `AttestationError` if it is not.
 
-        That is the same program as here, but for another architecture.
+        It is the same program as on this host, except on other architectures.
         """
         row = self._architecture
         given = agents.find_agent(row) if row else None
@@ -62,7 +62,7 @@ class SyscallsTrial(SyscallsWorkload):
             )
 
     def run(self, machine: Machine) -> list[Measurement]:
-        """Runs the whole mix once. Raises `WorkloadError` when the agent cannot do a call, or at the time limit."""
+        """Runs the whole mix once. Raises `WorkloadError` if the agent cannot execute a call, or at the time limit."""
         before = machine.agent.ping()
         found = measure_syscalls(
             machine.agent,
@@ -75,33 +75,33 @@ class SyscallsTrial(SyscallsWorkload):
         nothing, *sections = [replace(each, counted=counters.drop_restarted(each.counted)) for each in found]
         self._check_clocks(before, machine.agent.ping())
         self._found.calls = {section.measured.name: _describe_call(section, nothing) for section in sections}
-        # A geometric mean weighs a call of 50 ns as much as one of 500 µs.
+        # A geometric mean gives a call of 50 ns the same weight as one of 500 µs.
         times = [max(section.measured.median_ns, _LEAST) for section in sections]
         values: list[tuple[Metric, float]] = [
             (syscalls.GEOMEAN, math.exp(math.fsum(map(math.log, times)) / len(times)))
         ]
         values += [
-            (syscalls.call_metric(section.measured.name), time)
+            (syscalls.make_call_metric(section.measured.name), time)
             for section, time in zip(sections, times, strict=True)
         ]
         for counter, metric in syscalls.COUNTED.items():
             if all(counter in section.counted for section in sections):
-                each = [per_operation(section, nothing, counter) for section in sections]
+                each = [count_per_operation(section, nothing, counter) for section in sections]
                 values.append((metric, math.fsum(each) / len(each)))
         values += _measure_processor(sections)
         values.append((syscalls.WALL, math.fsum(section.measured.elapsed_ns for section in sections) / 1e9))
         return [Measurement(metric, value, (value,)) for metric, value in values]
 
     def _check_clocks(self, before: Ping, after: Ping) -> None:
-        """Warns unless the machine's clock, which all figures are read from, runs as fast as the host's."""
+        """Warns unless the machine's clock, on which all figures are based, runs as fast as the host's."""
         uncertain_s = (before.round_trip_ns + after.round_trip_ns) / 1e9
         ours, theirs = ((after.host_ns - before.host_ns) / 1e9, (after.guest_ns - before.guest_ns) / 1e9)
         if warning := warn_of_clocks(ours, theirs, uncertain_s):
             self.warnings.append(warning)
 
 
-def per_operation(section: Section, nothing: Section, counter: str) -> float:
-    """Returns how far a counter advanced for each operation, less what an empty part takes."""
+def count_per_operation(section: Section, nothing: Section, counter: str) -> float:
+    """Returns how far a counter advanced per operation, less its advance in an empty part."""
     counted = section.counted[counter] - nothing.counted.get(counter, 0.0)
     return max(0.0, counted / section.measured.operations)
 
@@ -114,7 +114,7 @@ def _read_counters(machine: Machine) -> Mapping[str, float]:
 def _describe_call(section: Section, nothing: Section) -> Call:
     measured = section.measured
     counted = {
-        counter: per_operation(section, nothing, counter)
+        counter: count_per_operation(section, nothing, counter)
         for counter in section.counted
         if counter != _HOST_CPU
     }

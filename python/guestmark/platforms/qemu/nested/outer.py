@@ -60,7 +60,7 @@ class OuterSpec:
             cell.levels.get(OUTER_CPU) or ACCELERATORS[outer.kind].outer_cpu,
             cell.levels.get(OUTER_SMP) or _count_processors(cell),
             cell.levels.get(KERNEL) or "" if layers[-1].kind in ACCELERATORS else "",
-            outer_memory(cell),
+            compute_outer_memory(cell),
             len(layers) - 1,
             cell.factors.get(PLACEMENT.name, ""),
             _has_network(cell),
@@ -95,7 +95,7 @@ def _count_processors(cell: Cell) -> int:
     return cell.levels.with_defaults(DEFAULTS)[SMP]
 
 
-def outer_memory(cell: Cell, layer: int = 0) -> int:
+def compute_outer_memory(cell: Cell, layer: int = 0) -> int:
     """Returns the bytes of memory that outer guest `layer` (0 is the outermost) of a cell needs for itself and all
     inside it.
     """
@@ -109,7 +109,7 @@ def find_shortage(cells: Iterable[Cell]) -> PlatformUnusableError | None:
     """Returns why these nested cells do not fit into this host's free memory; None if they do."""
     available = read_meminfo()["MemAvailable"]
     for cell in cells:
-        needed = outer_memory(cell)
+        needed = compute_outer_memory(cell)
         if needed > available:
             inner = format_size(cell.levels.with_defaults(DEFAULTS)[MEMORY])
             images = count_image_bytes(cell)
@@ -257,7 +257,7 @@ def _start_outer(
     made: Sequence[Image] = (),
 ) -> RunningOuter:
     """Starts an outer guest. The images in `made` become its own disks, for the guest inside it."""
-    names = [_port_name(layer, name) for layer in range(spec.ports) for name in PORTS]
+    names = [_choose_port_name(layer, name) for layer in range(spec.ports) for name in PORTS]
     arguments = [
         word
         for name in names
@@ -271,7 +271,7 @@ def _start_outer(
             spec.make_cell(),
             max(1.0, deadline - time.monotonic()),
             Extras(
-                (*arguments, *_disk_arguments(made)),
+                (*arguments, *_build_disk_arguments(made)),
                 modules=(*spec.modules, *(("virtio_blk",) if made else ())),
                 ports=len(names) + 1,
                 writable=tuple(image.path for image in made),
@@ -285,7 +285,7 @@ def _start_outer(
     return RunningOuter(spec, place, guest.attest(), started_for, dict(guest.phases), stack)
 
 
-def _disk_arguments(made: Sequence[Image]) -> list[str]:
+def _build_disk_arguments(made: Sequence[Image]) -> list[str]:
     """Returns QEMU's arguments for plain disks: only the inner hypervisor applies the cell's levels to them."""
     return [
         word
@@ -305,7 +305,9 @@ def start_nested_outer(
     mine, sets = layers[layer], len(layers) - 1 - layer
     modules = OuterSpec.for_cell(cell).modules
     names = [
-        (_port_name(index, name), _port_name(index + 1, name)) for index in range(sets) for name in PORTS
+        (_choose_port_name(index, name), _choose_port_name(index + 1, name))
+        for index in range(sets)
+        for name in PORTS
     ]
     lines = {name: place.make_line(above.removeprefix("inner-")) for name, above in names}
     arguments = [
@@ -319,7 +321,7 @@ def start_nested_outer(
         )
     ]
     factors = {
-        MEMORY.name: format_size(outer_memory(cell, layer)),
+        MEMORY.name: format_size(compute_outer_memory(cell, layer)),
         CPU.name: ACCELERATORS[mine.kind].outer_cpu,
         SMP.name: str(_count_processors(cell)),
     }
@@ -336,7 +338,7 @@ def start_nested_outer(
     return inside
 
 
-def _port_name(layer: int, name: str) -> str:
+def _choose_port_name(layer: int, name: str) -> str:
     return f"inner-{name}" if layer == 0 else f"inner-{layer}-{name}"
 
 

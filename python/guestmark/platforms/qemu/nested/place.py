@@ -147,7 +147,7 @@ class OuterPlace:
 
     def make_line(self, name: str) -> Line:
         """Returns one of the outer guest's ports. On the agent's port a waiting hypervisor is also told to start."""
-        port = _Port(self.connect_port(name), self.port_path(name))
+        port = _Port(self.connect_port(name), self.locate_port(name))
         if name == "agent":
             self._channel = port
         return port
@@ -276,7 +276,7 @@ class OuterPlace:
                 console=self.guest.console(),
             ) from error
 
-    def port_path(self, name: str) -> str:
+    def locate_port(self, name: str) -> str:
         """Returns the path of a port in the outer guest."""
         return f"{_DIRECTORY}/inner-{name}"
 
@@ -352,8 +352,8 @@ class InnerProcess:
         self._channel = channel.own_socket()
         script = channel.script.format(
             scratch=shlex.quote(str(self.scratch)),
-            agent=place.port_path("agent"),
-            console=place.port_path("console"),
+            agent=place.locate_port("agent"),
+            console=place.locate_port("console"),
         )
         self.started_at = time.monotonic()
         with place.using_agent() as agent:

@@ -1,4 +1,4 @@
-"""The differences between database servers, in one frozen description each, and a connection to their local sockets."""
+"""Describes each kind of database server by one class, and connects to their local sockets."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _DEFAULT_S = 60.0
 
 
 class Link:
-    """A connection that the agent makes; bytes go through its own channel.
+    """A connection that the agent opens; its bytes pass through the agent's channel.
 
-    Starting a client program would cost a guest far more. Has the methods of a socket that PyMySQL and pg8000 use.
-    Raises `OSError` when the connection cannot be made or has ended, `TimeoutError` when nothing comes in time.
+    Starting a client program would cost a guest far more. Has the socket methods that PyMySQL and pg8000 use. Raises
+    `OSError` if the connection cannot be opened or has ended, `TimeoutError` if nothing arrives in time.
     """
 
     def __init__(self, agent: Agent, path: str, account: Mapping[str, Any]) -> None:
@@ -39,11 +39,11 @@ class Link:
         self._limit_s = _DEFAULT_S
         self._relay.wait(_DEFAULT_S, bool)
         if not self._relay.output.startswith(b"\0"):
-            self._relay.wait(1.0)  # for all of its complaint
+            self._relay.wait(1.0)  # seconds for all of its error message
             raise ConnectionError(self._relay.read_text().strip() or "the connection timed out")
 
     def settimeout(self, limit_s: float | None) -> None:
-        """Sets how long to wait for an answer; None, which for a socket means for ever, is a minute."""
+        """Sets how long to wait for an answer; None, which for a socket means for ever, stands for a minute."""
         self._limit_s = _DEFAULT_S if limit_s is None else limit_s
 
     def sendall(self, data: bytes) -> None:
@@ -53,7 +53,7 @@ class Link:
         self._relay.send_input(bytes(data))
 
     def recv(self, size: int) -> bytes:
-        """Receives at least one byte, at most `size`; empty when the server has closed the connection."""
+        """Receives at least one byte, at most `size`; empty if the server has closed the connection."""
         relay, begin = self._relay, self._taken
         if not relay.wait(self._limit_s, lambda said: len(said) > begin):
             raise TimeoutError("no answer in time")
@@ -66,16 +66,16 @@ class Link:
         return io.BufferedReader(stream) if mode == "rb" else io.BufferedRWPair(stream, stream)
 
     def close(self) -> None:
-        """Ends the connection, without waiting for it."""
+        """Closes the connection without waiting."""
         self._relay.send_signal(signal.SIGTERM)
 
     def wait(self, timeout_s: float) -> None:
-        """Waits until nothing of it is left on the machine."""
+        """Waits until nothing of the connection is left on the machine."""
         self._relay.wait(timeout_s)
 
 
 class _Stream(io.RawIOBase):
-    """A link as a raw stream; closing it leaves the link."""
+    """A link as a raw stream; closing the stream leaves the link open."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -99,7 +99,7 @@ class _Stream(io.RawIOBase):
 SYSBENCH = "sysbench"
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 _NOBODY = "nobody"
-# Where servers listen for a peer: networks that forward ports to a machine forward this one.
+# The port on which servers listen for a peer; networks that forward ports to a machine forward this one.
 NETWORK_PORT = 20000
 
 
@@ -121,51 +121,51 @@ class Account:
             return cls(65534, 65534)
         return cls(entry.pw_uid, entry.pw_gid)
 
-    def exec_arguments(self, *, on_host: bool) -> dict[str, int | list[int]]:
-        """Returns arguments of `Agent.exec`; none where the agent already is that account, and may not change it."""
+    def build_exec_arguments(self, *, on_host: bool) -> dict[str, int | list[int]]:
+        """Returns arguments of `Agent.exec`; none if the agent already runs as that account and cannot change it."""
         if on_host and os.geteuid() == self.uid:
             return {}
         return {"uid": self.uid, "gid": self.gid, "groups": [self.gid]}
 
 
 class Session(Protocol):
-    """A connected session with a running server; raises what `Database.open_session` raises."""
+    """A session with a running server; its methods raise what `Database.open_session` raises."""
 
     def count_flushes(self) -> int:
         """Returns how many times the server has flushed its files since it started."""
 
     def execute(self, statement: str) -> list[tuple[object, ...]]:
-        """Returns the rows of one statement, run in a transaction of its own."""
+        """Runs one statement in its own transaction and returns its rows."""
 
     def close(self) -> None:
         """Closes the session."""
 
 
 class Database(ABC):
-    """One kind of server. Programs are found on the host; guests have the same files."""
+    """One kind of server. Programs are looked up on the host; guests have the same files."""
 
     name: ClassVar[str]
     title: ClassVar[str]
-    packages: ClassVar[Mapping[str, str]]  # by program
-    ready: ClassVar[bytes]  # what it logs when it takes connections
+    packages: ClassVar[Mapping[str, str]]  # package by program
+    ready: ClassVar[bytes]  # logged when it accepts connections
     version: ClassVar[re.Pattern[str]]  # matches the version it prints at start
-    # Its last line of log after a clean shutdown.
+    # The last line of its log after a clean shutdown.
     stopped: ClassVar[bytes]
     stop_signal: ClassVar[int]
     # Bytes of a data directory without tables and log.
     needed_bytes: ClassVar[int]
-    # Least bytes of one of sysbench's rows, indexes included.
+    # Minimal bytes of one of sysbench's rows, including indexes.
     row_bytes: ClassVar[int]
-    reserved: ClassVar[frozenset[str]]  # settings that are ours
-    namespace: ClassVar[str]  # before the name of a table
-    # The setting under which commits wait for no flush, and the statement that makes it.
+    reserved: ClassVar[frozenset[str]]  # settings that guestmark makes itself
+    namespace: ClassVar[str]  # precedes the name of a table
+    # The setting with which commits wait for no flush, and the statement that sets it.
     unsafe: ClassVar[tuple[str, str]]
-    # Statements after which all pages are in their files, and recovery begins after that.
+    # Statements that write all pages to their files, so that recovery begins after them.
     checkpoint: ClassVar[tuple[str, ...]]
-    # Settings with which it takes connections of a peer at `NETWORK_PORT`, and the statements that admit its client.
+    # Settings to accept a peer's connections on `NETWORK_PORT`, and statements that admit its client.
     network_settings: ClassVar[Mapping[str, str]]
     admission: ClassVar[tuple[str, ...]]
-    # A file of the data directory, and its line that admits a peer's client; both are empty if statements do that.
+    # A file of the data directory, and the line in it that admits a peer's client; empty if statements do that.
     access_rule: ClassVar[tuple[str, str]]
 
     def __init__(self) -> None:
@@ -177,14 +177,14 @@ class Database(ABC):
         """Path of the server's binary."""
 
     @classmethod
-    def program_folders(cls) -> Sequence[str]:
-        """Returns directories, in addition to the usual ones, where its programs may be."""
+    def list_program_folders(cls) -> Sequence[str]:
+        """Returns directories besides the usual ones that may contain its programs."""
         return ()
 
     @classmethod
     def find_program(cls, program: str) -> str:
-        """Returns a program's absolute path. Raises `PlatformUnusableError` naming the package."""
-        path = os.pathsep.join([*cls.program_folders(), ENVIRONMENT["PATH"]])
+        """Returns a program's absolute path. Raises `PlatformUnusableError`, which names the package."""
+        path = os.pathsep.join([*cls.list_program_folders(), ENVIRONMENT["PATH"]])
         found = shutil.which(program, path=path)
         if found is None:
             raise PlatformUnusableError(
@@ -195,43 +195,43 @@ class Database(ABC):
 
     @abstractmethod
     def derive_settings(self, sizes: ServerSizes, threads: int) -> dict[str, str]:
-        """Returns the server's settings, the user's included, by name."""
+        """Returns the server's settings by name, including the user's."""
 
     @abstractmethod
     def install_commands(self, data: str, settings: Mapping[str, str]) -> list[list[str]]:
-        """Returns commands that make the data directory `data` without tables."""
+        """Returns commands that create the data directory `data` without tables."""
 
     @abstractmethod
-    def server_command(self, data: str, settings: Mapping[str, str]) -> list[str]:
-        """Returns the command of the server in the foreground, which logs to its standard error."""
+    def build_server_command(self, data: str, settings: Mapping[str, str]) -> list[str]:
+        """Returns the command that runs the server in the foreground, logging to standard error."""
 
     @abstractmethod
-    def sysbench_options(self, data: str) -> list[str]:
+    def build_sysbench_options(self, data: str) -> list[str]:
         """Returns sysbench's options for connecting over the local socket."""
 
     @abstractmethod
-    def network_options(self, address: str, port: int) -> list[str]:
+    def build_network_options(self, address: str, port: int) -> list[str]:
         """Returns sysbench's options for connecting from a peer."""
 
     @abstractmethod
     def open_session(self, link: Link) -> Session:
-        """Talks to the running server over a connection to its socket. Raises `session_errors` and `OSError`."""
+        """Opens a session over a connection to the server's socket. Raises the `load_session_errors`, and `OSError`."""
 
     @abstractmethod
-    def session_errors(self) -> tuple[type[Exception], ...]:
+    def load_session_errors(self) -> tuple[type[Exception], ...]:
         """Returns the exceptions that the driver of its sessions raises."""
 
     @abstractmethod
-    def pid_file(self, data: str) -> str:
-        """Returns the path of the file whose first line is the process id of the running server."""
+    def locate_pid_file(self, data: str) -> str:
+        """Returns the path of the file whose first line is the running server's process id."""
 
     @abstractmethod
-    def socket_path(self, data: str) -> str:
+    def locate_socket(self, data: str) -> str:
         """Returns the path of the local socket."""
 
 
 def find_sysbench() -> str:
-    """Returns the path of sysbench. Raises `PlatformUnusableError` naming the package."""
+    """Returns the path of sysbench. Raises `PlatformUnusableError`, which names the package."""
     found = shutil.which(SYSBENCH, path=ENVIRONMENT["PATH"])
     if found is None:
         raise PlatformUnusableError("sysbench is not installed", hint="install the package sysbench")

@@ -10,9 +10,9 @@ from guestmark.workloads.oltp import ServerSizes
 from guestmark.workloads.oltp.databases.base import NETWORK_PORT, Database, Link, Session
 
 DATABASE = "sbtest"
-# Who comes from another machine; root may not.
+# The user for clients on another machine, where root is not allowed.
 _PEER = "sysbench"
-# Of data files, and of the log, which older servers count apart.
+# Flushes of data files, and of the log, which older servers count separately.
 _FLUSHES = (
     "SELECT SUM(VARIABLE_VALUE) FROM information_schema.GLOBAL_STATUS "
     "WHERE VARIABLE_NAME IN ('INNODB_DATA_FSYNCS', 'INNODB_OS_LOG_FSYNCS')"
@@ -20,7 +20,7 @@ _FLUSHES = (
 
 
 class MariaDB(Database):
-    """MariaDB without its own configuration files: what neither we nor the user set is the server's default."""
+    """MariaDB without configuration files: whatever neither guestmark nor the user sets has the server's default."""
 
     name = "mariadb"
     title = "MariaDB"
@@ -49,17 +49,17 @@ class MariaDB(Database):
 
     @property
     def server_path(self) -> str:
-        """The program mariadbd."""
+        """The path of mariadbd."""
         return self.programs["mariadbd"]
 
     def derive_settings(self, sizes: ServerSizes, threads: int) -> dict[str, str]:
-        """Returns settings under which input and output are the same everywhere, and caches begin empty.
+        """Returns settings with which I/O is the same everywhere and caches begin empty.
 
-        No io_uring and no log mapped into memory, which MariaDB would choose by kernel and filesystem.
+        They disable io_uring and a memory-mapped log, which MariaDB would choose by kernel and filesystem.
         """
         return {
             "innodb_buffer_pool_size": sizes.buffer,
-            # Newer servers reserve terabytes of address space for a buffer that may grow; UML does not have that much.
+            # Newer servers reserve terabytes of address space for a growing buffer; UML does not have as much.
             "loose_innodb_buffer_pool_size_max": sizes.buffer,
             "innodb_log_file_size": sizes.log,
             "innodb_use_native_aio": "0",
@@ -73,36 +73,36 @@ class MariaDB(Database):
         }
 
     def install_commands(self, data: str, settings: Mapping[str, str]) -> list[list[str]]:
-        """Runs mariadb-install-db, without the schema `sys`."""
+        """Returns the call of mariadb-install-db, without the schema `sys`."""
         return [
             [
                 self.programs["mariadb-install-db"], "--no-defaults", f"--datadir={data}",
                 "--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve",
                 f"--innodb-log-file-size={settings['innodb_log_file_size']}", "--innodb-use-native-aio=0",
             ],
-            ["rm", "-r", f"{data}/sys"],  # a hundred views for people, which every trial would copy
+            ["rm", "-r", f"{data}/sys"],  # a hundred views for people, which every trial would have to copy
             ["mkdir", f"{data}/{DATABASE}"],
         ]  # fmt: skip
 
-    def server_command(self, data: str, settings: Mapping[str, str]) -> list[str]:
-        """Reads no option file, and listens on a local socket only."""
+    def build_server_command(self, data: str, settings: Mapping[str, str]) -> list[str]:
+        """Returns the command; the server reads no option file and listens on a local socket only."""
         options = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
         return [
-            self.server_path, "--no-defaults", f"--datadir={data}", f"--socket={self.socket_path(data)}",
-            f"--pid-file={self.pid_file(data)}", *options,
+            self.server_path, "--no-defaults", f"--datadir={data}", f"--socket={self.locate_socket(data)}",
+            f"--pid-file={self.locate_pid_file(data)}", *options,
         ]  # fmt: skip
 
-    def sysbench_options(self, data: str) -> list[str]:
-        """Uses the driver mysql, at the local socket."""
+    def build_sysbench_options(self, data: str) -> list[str]:
+        """Returns options for the driver mysql over the local socket."""
         return [
             "--db-driver=mysql",
-            f"--mysql-socket={self.socket_path(data)}",
+            f"--mysql-socket={self.locate_socket(data)}",
             "--mysql-user=root",
             f"--mysql-db={DATABASE}",
         ]
 
-    def network_options(self, address: str, port: int) -> list[str]:
-        """Uses the driver mysql."""
+    def build_network_options(self, address: str, port: int) -> list[str]:
+        """Returns options for the driver mysql over TCP."""
         return [
             "--db-driver=mysql",
             f"--mysql-host={address}",
@@ -112,20 +112,20 @@ class MariaDB(Database):
         ]
 
     def open_session(self, link: Link) -> Session:
-        """Opens a session of PyMySQL's."""
+        """Opens a session with PyMySQL."""
         return _Session(link)
 
-    def session_errors(self) -> tuple[type[Exception], ...]:
+    def load_session_errors(self) -> tuple[type[Exception], ...]:
         """Returns PyMySQL's base error."""
         import pymysql
 
         return (pymysql.MySQLError,)
 
-    def pid_file(self, data: str) -> str:
+    def locate_pid_file(self, data: str) -> str:
         """Returns a path in the data directory."""
         return f"{data}/server.pid"
 
-    def socket_path(self, data: str) -> str:
+    def locate_socket(self, data: str) -> str:
         """Returns a path in the data directory."""
         return f"{data}/server.sock"
 
@@ -149,11 +149,11 @@ class _Session:
         return int(found)
 
     def execute(self, statement: str) -> list[tuple[object, ...]]:
-        """Runs a statement, which the server commits by itself."""
+        """Runs a statement, which the server commits automatically."""
         with self._connection.cursor() as cursor:
             cursor.execute(statement)
             return list(cursor.fetchall())
 
     def close(self) -> None:
-        """Ends the connection as the protocol asks for."""
+        """Closes the connection as the protocol requires."""
         self._connection.close()

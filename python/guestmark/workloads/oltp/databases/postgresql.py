@@ -1,4 +1,4 @@
-"""PostgreSQL: the server's own programs in `/usr/lib/postgresql/VERSION/bin`, the newest version there is."""
+"""PostgreSQL: the server's programs in `/usr/lib/postgresql/VERSION/bin`, of the newest version installed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from guestmark.core.units import parse_size
 from guestmark.workloads.oltp import ServerSizes
 from guestmark.workloads.oltp.databases.base import NETWORK_PORT, Database, Link, Session
 
-# Where Debian has the programs; elsewhere they are on the PATH.
+# Debian's directory of the programs; elsewhere they are on the PATH.
 _VERSIONS = Path("/usr/lib/postgresql")
 _USER = "sysbench"
-# Its local socket is named after it, too.
+# Its local socket is also named after the port.
 _PORT = NETWORK_PORT
 _SMALLEST_LOG = 32 << 20  # two segments
-# Of the write-ahead log, which is what commits wait for. Version 18 counts them elsewhere, and a query may not name a
-# column that is not there.
+# Flushes of the write-ahead log, for which commits wait. Version 18 counts them elsewhere, and a query must not name
+# a missing column.
 _FLUSHES = (
     "SELECT (xpath('/row/n/text()', query_to_xml(CASE "
     "WHEN current_setting('server_version_num')::int < 180000 THEN 'SELECT wal_sync AS n FROM pg_stat_wal' "
@@ -28,7 +28,7 @@ _FLUSHES = (
 
 
 class PostgreSQL(Database):
-    """PostgreSQL; what neither we nor the user set is the server's default."""
+    """PostgreSQL; whatever neither guestmark nor the user sets has the server's default."""
 
     name = "postgresql"
     title = "PostgreSQL"
@@ -56,12 +56,12 @@ class PostgreSQL(Database):
 
     @property
     def server_path(self) -> str:
-        """The program postgres."""
+        """The path of postgres."""
         return self.programs["postgres"]
 
     @classmethod
-    def program_folders(cls) -> Sequence[str]:
-        """Returns Debian's directories of each installed version, the newest first."""
+    def list_program_folders(cls) -> Sequence[str]:
+        """Returns Debian's directories of all installed versions, newest first."""
 
         def version(folder: Path) -> tuple[int, ...]:
             return tuple(int(number) for number in re.findall(r"\d+", folder.parent.name))
@@ -69,7 +69,7 @@ class PostgreSQL(Database):
         return [str(folder) for folder in sorted(_VERSIONS.glob("*/bin"), key=version, reverse=True)]
 
     def derive_settings(self, sizes: ServerSizes, threads: int) -> dict[str, str]:
-        """Returns settings with a log that may grow as far as was asked, and without listening on the network."""
+        """Returns settings with which the log may grow to its given size, and which do not listen on the network."""
         return {
             "shared_buffers": f"{parse_size(sizes.buffer) >> 20}MB",
             "max_wal_size": f"{max(_SMALLEST_LOG, parse_size(sizes.log)) >> 20}MB",
@@ -79,7 +79,7 @@ class PostgreSQL(Database):
         }
 
     def install_commands(self, data: str, settings: Mapping[str, str]) -> list[list[str]]:
-        """Calls initdb once."""
+        """Returns the call of initdb."""
         return [
             [
                 self.programs["initdb"], "-D", data, "-U", _USER, "-A", "trust", "--locale=C", "-E", "UTF8",
@@ -87,8 +87,8 @@ class PostgreSQL(Database):
             ]
         ]  # fmt: skip
 
-    def server_command(self, data: str, settings: Mapping[str, str]) -> list[str]:
-        """Listens on a local socket only, in the data directory."""
+    def build_server_command(self, data: str, settings: Mapping[str, str]) -> list[str]:
+        """Returns the command; the server listens only on a local socket in the data directory."""
         options = [f"-c{name}={value}" for name, value in settings.items()]
         return [
             self.server_path,
@@ -99,12 +99,12 @@ class PostgreSQL(Database):
             *options,
         ]
 
-    def sysbench_options(self, data: str) -> list[str]:
-        """Uses the driver pgsql, at the local socket."""
-        return self.network_options(data, _PORT)
+    def build_sysbench_options(self, data: str) -> list[str]:
+        """Returns options for the driver pgsql over the local socket."""
+        return self.build_network_options(data, _PORT)
 
-    def network_options(self, address: str, port: int) -> list[str]:
-        """Uses the driver pgsql."""
+    def build_network_options(self, address: str, port: int) -> list[str]:
+        """Returns options for the driver pgsql over TCP."""
         return [
             "--db-driver=pgsql",
             f"--pgsql-host={address}",
@@ -114,20 +114,20 @@ class PostgreSQL(Database):
         ]
 
     def open_session(self, link: Link) -> Session:
-        """Opens a session of pg8000's."""
+        """Opens a session with pg8000."""
         return _Session(link)
 
-    def session_errors(self) -> tuple[type[Exception], ...]:
+    def load_session_errors(self) -> tuple[type[Exception], ...]:
         """Returns pg8000's native errors."""
         from pg8000 import native
 
         return (native.Error,)
 
-    def pid_file(self, data: str) -> str:
-        """Returns the path of PostgreSQL's own lock of the data directory."""
+    def locate_pid_file(self, data: str) -> str:
+        """Returns the path of PostgreSQL's lock file in the data directory."""
         return f"{data}/postmaster.pid"
 
-    def socket_path(self, data: str) -> str:
+    def locate_socket(self, data: str) -> str:
         """Returns the path that PostgreSQL derives from its port."""
         return f"{data}/.s.PGSQL.{_PORT}"
 
@@ -138,28 +138,28 @@ class _Session:
     def __init__(self, link: Link) -> None:
         from pg8000 import native
 
-        with _plain_errors():
+        with _raise_plain_errors():
             self._connection = native.Connection(_USER, database="postgres", sock=link, ssl_context=False)
 
     def count_flushes(self) -> int:
         """Counts the flushes of the write-ahead log."""
-        with _plain_errors():
+        with _raise_plain_errors():
             ((found,),) = self._connection.run(_FLUSHES)
         return int(found)
 
     def execute(self, statement: str) -> list[tuple[object, ...]]:
-        """Runs a statement, which the server commits by itself."""
-        with _plain_errors():
+        """Runs a statement, which the server commits automatically."""
+        with _raise_plain_errors():
             return [tuple(row) for row in self._connection.run(statement) or ()]
 
     def close(self) -> None:
-        """Ends the connection as the protocol asks for."""
+        """Closes the connection as the protocol requires."""
         self._connection.close()
 
 
 @contextlib.contextmanager
-def _plain_errors() -> Iterator[None]:
-    """Raises the server's complaint in its own words: pg8000's errors hold all fields of the protocol's message."""
+def _raise_plain_errors() -> Iterator[None]:
+    """Reduces pg8000's errors, which hold all fields of the protocol's message, to the server's own text."""
     from pg8000 import native
 
     try:

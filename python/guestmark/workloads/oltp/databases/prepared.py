@@ -1,4 +1,4 @@
-"""Data directories with loaded tables, made once and cached: a trial gets a copy instead of loading again."""
+"""Data directories with loaded tables, made once and cached: a trial copies one instead of loading tables."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from guestmark.appliance.paths import cache_directory
+from guestmark.appliance.paths import locate_cache
 from guestmark.core.errors import MachineError
 from guestmark.core.keeper import keeper
 from guestmark.disks import sparse
-from guestmark.disks.scratch import scratch_store
+from guestmark.disks.scratch import get_scratch_store
 from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account, Database, find_sysbench
 from guestmark.workloads.oltp.databases.server import Launcher, Server, open_launcher, pick_telling_lines
 
-# Name of the data directory inside of the tree.
+# Name of the data directory inside the tree.
 DATA = "data"
 # On persistent storage, as servers treat files in shared memory differently.
 _BUILD = "/var/tmp"
@@ -32,7 +32,7 @@ _LOAD_S = 3600.0
 class Prepared:
     """A loaded data directory: `tree` holds it as `data`, and nothing else.
 
-    `seconds` is how long it took to make, or to find.
+    `seconds` is how long making or finding it took.
     """
 
     tree: Path
@@ -43,28 +43,28 @@ class Prepared:
 def find_prepared(
     database: Database, settings: Mapping[str, str], *, tables: int, rows: int, account: Account
 ) -> Prepared:
-    """Returns the loaded data directory, from the cache or made now with the host's own server.
+    """Returns the loaded data directory, from the cache or newly made with the host's own server.
 
     Raises `MachineError` with the server's log, or with sysbench's message.
     """
     begin = time.monotonic()
-    folder = cache_directory() / "databases"
+    folder = locate_cache() / "databases"
     folder.mkdir(exist_ok=True)
-    tree = folder / _cache_key(database, settings, tables, rows, account)
+    tree = folder / _compute_cache_key(database, settings, tables, rows, account)
     if tree.exists():
         os.utime(tree)
         return Prepared(tree, time.monotonic() - begin, True)
-    parent = scratch_store().directory(_BUILD)
-    # The server's account is another one when this is root.
+    parent = get_scratch_store().directory(_BUILD)
+    # If this process is root, the server runs as another user.
     parent.chmod(0o711)
-    # The data is made in a directory of its own and copied, so that nobody ever sees a part of it in the cache.
+    # The data is made in a separate directory and then copied, so that the cache never contains a part of it.
     work = keeper().directory("database", parent)
     part = keeper().directory("part", folder)
     try:
         work.chmod(0o755)
         _build_data(database, settings, work, tables=tables, rows=rows, account=account)
         sparse.copy_tree(work, part)
-        with contextlib.suppress(OSError):  # another process may have been quicker
+        with contextlib.suppress(OSError):  # another process may have been faster
             part.rename(tree)
             keeper().forget(part)
     except OSError as error:
@@ -79,14 +79,14 @@ def find_prepared(
     return Prepared(tree, time.monotonic() - begin, False)
 
 
-def _cache_key(
+def _compute_cache_key(
     database: Database, settings: Mapping[str, str], tables: int, rows: int, account: Account
 ) -> str:
     binaries = [
         (path, Path(path).stat().st_size, Path(path).stat().st_mtime_ns)
         for path in (database.server_path, find_sysbench())
     ]
-    # The first number is the version of what is stored. Sizes and times stand for the programs' versions.
+    # The first number is the version of the stored form. Sizes and times stand for the programs' versions.
     parts = (2, database.name, binaries, sorted(settings.items()), tables, rows, account.uid, account.gid)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
 
@@ -94,7 +94,7 @@ def _cache_key(
 def _build_data(
     database: Database, settings: Mapping[str, str], work: Path, *, tables: int, rows: int, account: Account
 ) -> None:
-    agent = scratch_store().start_agent()
+    agent = get_scratch_store().start_agent()
     data = work / DATA
     data.mkdir(mode=0o700)
     if os.geteuid() != account.uid:
@@ -107,7 +107,7 @@ def _build_data(
 
 
 def _install_data(database: Database, settings: Mapping[str, str], data: str, launcher: Launcher) -> None:
-    agent = scratch_store().start_agent()
+    agent = get_scratch_store().start_agent()
     for command in database.install_commands(data, settings):
         done = agent.exec(launcher.wrap_command(command), env=ENVIRONMENT, cwd="/", timeout_s=_INSTALL_S)
         if not done.ok:
@@ -122,21 +122,21 @@ def _load_tables(server: Server, tables: int, rows: int) -> None:
     try:
         server.start_server(_INSTALL_S)
         load = [
-            find_sysbench(), "oltp_read_write", *server.database.sysbench_options(server.data), f"--tables={tables}",
-            f"--table-size={rows}", "--rand-seed=1", "prepare",
+            find_sysbench(), "oltp_read_write", *server.database.build_sysbench_options(server.data),
+            f"--tables={tables}", f"--table-size={rows}", "--rand-seed=1", "prepare",
         ]  # fmt: skip
         done = server.run_client(load, _LOAD_S)
         if not done.ok:
             said = " ".join((done.stdout + done.stderr).decode(errors="replace").split())
             raise MachineError(f"sysbench cannot load the tables: {said[-400:]}", console=server.log)
-        # Only a data directory that was shut down cleanly starts without recovery, which would be part of each trial.
+        # Without a clean shutdown every trial would begin with recovery.
         server.stop_server()
     finally:
         server.kill_server()
 
 
 def _forget_old(folder: Path) -> None:
-    """Keeps the most recently used directories; removes leftovers of killed processes after a day."""
+    """Removes all but the most recently used directories, and leftovers of killed processes after a day."""
     by_use = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
     kept = [path for path in by_use if path.suffix != ".part"]
     stale = [path for path in by_use if path.suffix == ".part" and path.stat().st_mtime < time.time() - 86400]
