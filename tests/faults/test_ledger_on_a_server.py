@@ -66,7 +66,7 @@ def test_a_role_that_may_not_upgrade_it_is_told_who_may(old: str) -> None:
         link.execute(text("CREATE ROLE bench LOGIN"))
         link.execute(text("GRANT SELECT ON ALL TABLES IN SCHEMA public TO bench"))
     engine.dispose()
-    with pytest.raises(LedgerError, match="may not bring it up to date") as told:
+    with pytest.raises(LedgerError, match="may not upgrade it") as told:
         open_ledger(old.replace("sysbench@", "bench@"))
     assert "as its owner" in told.value.hint
 

@@ -56,7 +56,7 @@ def refused(url: str) -> LedgerError:
         ("bench:right@127.0.0.1:PORT/postgres", "permission denied for table", "ledger role ROLE | psql"),
         ("postgres@127.0.0.1:PORT/nowhere", 'database "nowhere" does not exist', "createdb"),
         ("nobody@127.0.0.1:PORT/postgres", 'role "nobody" does not exist', "pg_hba.conf"),
-        ("postgres@127.0.0.1:PORT/postgres?sslmode=require", "does not speak it", "ssl = on"),
+        ("postgres@127.0.0.1:PORT/postgres?sslmode=require", "does not support it", "ssl = on"),
         ("postgres@127.0.0.1:1/postgres", r"\(connection refused\)", "runs and listens"),
         ("postgres@nowhere.invalid/postgres", r"\(its host has no address\)", "host's name"),
         ("postgres@127.0.0.1:many/postgres", "not a database URL", "PORT a number"),

@@ -79,7 +79,7 @@ def test_another_name_is_refused_where_names_are_checked(server: Server) -> None
     assert _is_encrypted(f"{url}?sslmode=verify-ca&{root}")
     with pytest.raises(LedgerError, match=r"not accepted: [Hh]ostname mismatch") as told:
         _is_encrypted(f"{url}?sslmode=verify-full&{root}")
-    assert "the name of the host" in told.value.hint
+    assert "the host's name" in told.value.hint
 
 
 def test_no_encryption_is_had_by_saying_so(server: Server) -> None:

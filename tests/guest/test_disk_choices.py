@@ -74,7 +74,7 @@ def test_what_the_image_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("factors", "said"),
     [
-        ({"format": "vmdk", "preallocation": "metadata"}, "is qcow2's"),
+        ({"format": "vmdk", "preallocation": "metadata"}, "only qcow2 has"),
         ({"format": "vmdk", "subclusters": "on"}, "needs format=qcow2"),
         ({"format": "qcow2", "subclusters": "on", "cluster_size": "4K"}, "cannot be divided"),
         ({"format": "qcow2", "backing": "on", "preallocation": "full"}, "cannot be preallocated"),

@@ -83,7 +83,7 @@ def test_what_this_host_lacks_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
         ({"numa": "77"}, "no memory node 77"),
         ({"balloon": "128M"}, "cannot leave 128M of 128M"),
         ({"balloon": "64M", "machine": "microvm"}, "without PCI"),
-        ({"ksm": "on"}, "does not merge pages now"),
+        ({"ksm": "on"}, "is not merging pages"),
         ({"balloon": "64M", "free_page_reporting": "on"}, "not both"),
         ({"free_page_reporting": "on", "machine": "microvm"}, "without PCI"),
         ({"thp": "off", "start": "restored"}, "cannot have thp"),

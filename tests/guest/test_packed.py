@@ -47,7 +47,7 @@ def test_what_is_packed_is_read(platform: str, factors: Mapping[str, str]) -> No
 @pytest.mark.parametrize(
     ("workload", "factors", "said"),
     [
-        ("filewrite", {}, "squashfs cannot be written, and filewrite writes"),
+        ("filewrite", {}, "squashfs is read-only, but filewrite writes to it"),
         ("powercut", {}, "squashfs cannot be written"),
         ("fileread", {"format": "qcow2"}, "raw file"),
         ("fileread", {"preallocation": "full"}, "raw file"),

@@ -43,7 +43,7 @@ _ABSENCES = {
 }
 _VALUE_FILLED_IN = frozenset({"compress", "compress-force", "discard", "space_cache"})
 _CONTRADICTED_BY = {"barrier=0": ("barrier", "barrier=1")}
-# The kernel always shows these when they are in force, so their absence refutes them.
+# The kernel always shows these if they are in effect, so their absence refutes them.
 _ALWAYS_SHOWN = {
     "ro",
     "sync",
@@ -69,7 +69,7 @@ class LiveMount:
 
 @dataclass(frozen=True, slots=True)
 class OptionsVerdict:
-    """Options that are certainly not in force, and options that the kernel does not show."""
+    """Options that are certainly not in effect, and options that the kernel does not show."""
 
     refuted: tuple[str, ...]
     unconfirmed: tuple[str, ...]
@@ -87,7 +87,7 @@ def _is_shown_with_value(option: str, live: frozenset[str]) -> bool:
 
 
 def read_live_mount(agent: Agent, device: str, directory: str) -> LiveMount:
-    """Return the live mount of `device` at `directory`. Raises `MachineError` when it is not mounted there."""
+    """Return the live mount of `device` at `directory`. Raises `MachineError` if it is not mounted there."""
     for line in reversed(agent.read_facts().mounts.splitlines()):
         fields = line.split(" ")
         if len(fields) >= 4 and fields[1] == directory:
@@ -167,8 +167,8 @@ class AttachedDisk:
     def mount(self, agent: Agent) -> str:
         """Mount the formatted disk with its options, check that they took effect, and return the directory.
 
-        Does nothing on the host. Raises `MachineError` with the kernel's message when the mount is refused, and
-        `AttestationError` with both values when an option did not take effect.
+        Does nothing on the host. Raises `MachineError` with the kernel's message if the mount is refused, and
+        `AttestationError` with both values if an option did not take effect.
         """
         if self.spec.loop:
             Path(self.directory).mkdir(exist_ok=True)
@@ -196,7 +196,7 @@ class AttachedDisk:
         return self.directory
 
     def umount(self, agent: Agent, *, drop_caches: bool = True) -> None:
-        """Unmount the disk, so that none of its content stays in the guest's caches. On the host, only drop caches.
+        """Unmount the disk, so that none of its content stays in the guest's caches; on the host, only drop caches.
 
         Without `drop_caches`, the guest's other caches and all caches of the host are kept.
         """
@@ -211,7 +211,7 @@ class AttachedDisk:
             self.facts.caches = f"not dropped: {error.message}"
 
     def _unmount_when_idle(self, agent: Agent) -> None:
-        """Unmount, waiting for a disk that stays busy a moment longer: a polled io_uring outlives its process."""
+        """Unmount once the disk is idle: a polled io_uring keeps it busy a moment longer than its process."""
         deadline = time.monotonic() + _BUSY_S
         while True:
             try:

@@ -62,7 +62,7 @@ def run_program(
     deadline_s: float = _DEADLINE_S,
     writable: Sequence[Path] = (),
 ) -> str:
-    """Run a program and return its output. Raises `MachineError` with the last line it printed when it fails.
+    """Run a program and return its output. Raises `MachineError` with the last line of its output if it fails.
 
     The program can write only to the paths in `writable`, because a guest may have written what it reads.
     """

@@ -26,7 +26,7 @@ from guestmark.disks import daemon
 from guestmark.setting.location import read_device_number, read_device_size
 
 _HALF = 8  # bytes of a UUID
-# The devices that this process has taken, each with the socket that tells other processes so.
+# The devices that this process has taken, each with the socket that shows this to other processes.
 _taken: dict[str, socket.socket] = {}
 
 
@@ -90,7 +90,7 @@ def _complete_mark(first: bytes) -> str:
 
 
 def take_device(path: str) -> None:
-    """Check the device and claim it for this process, which wipes it when it ends."""
+    """Check the device and claim it for this process, which wipes it at its end."""
     check_device(path)
     if path in _taken:
         return
@@ -104,7 +104,7 @@ def take_device(path: str) -> None:
 
 
 def _claim_device(path: str) -> socket.socket:
-    """Bind a name that only one process of this host can hold; it is released when the process ends."""
+    """Bind a name that only one process of this host can hold, until that process ends."""
     # An abstract socket needs no file and vanishes with its process; a lock file would need a directory that
     # every user may write.
     claim = socket.socket(socket.AF_UNIX)

@@ -52,7 +52,7 @@ class Allocation:
             self._error = error
 
     def wait(self) -> None:
-        """Wait until the image is allocated. Raises the `OSError` that allocating it raised."""
+        """Wait until the image is allocated. Raises the `OSError` of a failed allocation."""
         self._thread.join()
         if self._error is not None:
             raise self._error
@@ -80,7 +80,7 @@ class Image:
     def finish_allocation(self) -> Image:
         """Wait until the image is allocated, which goes on while the machine boots.
 
-        Raises `MachineError` when there is no room, and `AttestationError` when it is not allocated in full.
+        Raises `MachineError` if there is no room, and `AttestationError` if it is not fully allocated.
         """
         if self.allocation is None:
             return self
@@ -160,8 +160,8 @@ def make_images(specs: Sequence[DiskSpec], *, formatted: bool = True) -> Iterato
     """Make fresh images for one trial; they are removed when the block ends, or when the process is killed.
 
     If the store keeps images, those of a context that is left by an exception stay. Without `formatted` a target is an
-    empty directory, as on the host, unless it is to be mounted there. Raises `MachineError` when there is no room, and
-    `PlatformUnusableError` when a program is missing.
+    empty directory, as on the host, unless it is to be mounted there. Raises `MachineError` if there is no room, and
+    `PlatformUnusableError` if a program is missing.
     """
     directories: list[Path] = []
     made: list[Image] = []
@@ -272,7 +272,7 @@ def _log_writes(image: Image, exports: ExitStack) -> Image:
     files = LoggedFiles(
         image.path.with_name(f"base-{image.path.name}"), image.path.with_name("writes.log"), below, under
     )
-    # A replay starts from what the machine started from, so the content is kept before the server starts.
+    # A replay begins with the image that the machine began with, so that is kept before the server starts.
     sparse.copy_file(below, files.base)
     kill = exports.enter_context(serve_logged(files, image.path))
     return replace(image, logged=replace(files, at=image.path, kill=kill))

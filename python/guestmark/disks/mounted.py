@@ -30,9 +30,9 @@ _MOUNT_ID = re.compile(r"^mnt_id:\s*(\d+)$", re.MULTILINE)
 
 
 def make_work_directory_on(agent: Agent, disk: AttachedDisk, **user: Any) -> WorkingDirectory | None:
-    """Mount the disk and make an empty directory on it for a command of this user; `user` as for `Agent.exec`.
+    """Mount the disk and make an empty directory on it for a command of this user; `user` is as in `Agent.exec`.
 
-    Returns None for a disk without a filesystem, which the command gets as it is. Raises what `AttachedDisk.mount` and
+    Returns None for a disk without a filesystem, which the command uses directly. Raises what `AttachedDisk.mount` and
     `locate_working_directory` raise, and `AttestationError` when the directory is on another mount.
     """
     if disk.spec.filesystem is Filesystem.NONE and disk.device:
@@ -74,9 +74,9 @@ def locate_working_directory(agent: Agent, directory: str, **user: Any) -> Worki
 
 
 def find_working_directory(agent: Agent, directory: str) -> WorkingDirectory | None:
-    """Return the mount that holds a directory, by the mounts of the agent; None where its kernel does not show it.
+    """Return the mount that holds a directory, by the mounts of the agent; None if its kernel does not show it.
 
-    Starts no process, and looks into no directory that only a command's user may enter.
+    Starts no process, and needs no access to directories that only the command's user may enter.
     """
     try:
         text = agent.read_file("/proc/self/mountinfo", limit=1 << 20).decode(errors="surrogateescape")
@@ -89,14 +89,14 @@ def find_mount_by_path(text: str, directory: str) -> WorkingDirectory | None:
     """Return the mount of `/proc/self/mountinfo` that holds a directory whose path has no links; None without one."""
     path, found = Path(directory), None
     for mount in parsed_mounts(text):
-        # Of two at one place the later one hides the other.
+        # Of two mounts at one place the later one hides the other.
         if path.is_relative_to(mount.where) and (found is None or len(mount.where) >= len(found.where)):
             found = mount
     return None if found is None else _describe_mount(found, directory)
 
 
 def count_written(agent: Agent) -> int | None:
-    """Return what the agent and its ended children wrote to filesystems with a disk below; None if not counted."""
+    """Return the bytes that the agent and its ended children wrote to filesystems on disks; None if not counted."""
     try:
         text = agent.read_file("/proc/self/io", limit=4096).decode(errors="replace")
     except AgentError:

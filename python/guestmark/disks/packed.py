@@ -12,7 +12,7 @@ from guestmark.disks import daemon
 from guestmark.setting.disk import DiskSpec
 from guestmark.setting.filesystem import Filesystem
 
-# What they hold, as what workloads write is called on other disks.
+# The name of the file in it, the same as for files that workloads write to other disks.
 FILE = "data"
 
 

@@ -63,7 +63,7 @@ def check_filesystems(cells: Sequence[Cell]) -> None:
     """Raises `UsageError` for a workload that writes files to a disk without a filesystem."""
     for cell in cells:
         if not any(need.get("role") == Role.TARGET for need in read_disk_requests(cell) or ()):
-            # A command may use a bare disk in any way it wants.
+            # A command may use a bare disk in any way.
             continue
         for spec in cell.view(Disks):
             formatted = cell.platform.is_guest or spec.loop
@@ -122,7 +122,7 @@ def explain_impossible_disk(cell: Cell) -> str:
 
 
 def count_needed_bytes(trials: Sequence[tuple[Cell, Sequence[DiskSpec]]]) -> int:
-    """Return the most bytes that images take at any time: the largest target plus every source of the run."""
+    """Return the most bytes that images take at any time: the largest target plus all sources of the run."""
     targets = [
         _count_occupied_bytes(cell, spec)
         for cell, specs in trials
@@ -134,7 +134,7 @@ def count_needed_bytes(trials: Sequence[tuple[Cell, Sequence[DiskSpec]]]) -> int
 
 
 def _count_occupied_bytes(cell: Cell, spec: DiskSpec) -> int:
-    """Return the bytes that a target takes at the end: for a sparse image what is written to it, if that is known."""
+    """Return the bytes that a target occupies at the end; for a sparse image the bytes written to it, if known."""
     tables = spec.format.growth
     moved = count_moved_bytes(cell)
     if not spec.preallocation.is_sparse or moved is None or spec.tree:

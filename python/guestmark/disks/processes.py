@@ -8,7 +8,7 @@ from guestmark.core import procfs
 
 
 def list_children(pid: int) -> list[int]:
-    """Return the ids of running processes that any thread of `pid` started; empty when `pid` has ended."""
+    """Return the ids of running processes that any thread of `pid` started; empty if `pid` has ended."""
     found: list[int] = []
     for task in procfs.list_entries(procfs.PROC / str(pid) / "task"):
         found += map(int, procfs.read_text(task / "children").split())
@@ -16,7 +16,7 @@ def list_children(pid: int) -> list[int]:
 
 
 def list_descendants(pid: int) -> list[int]:
-    """Return the ids of all running processes below `pid`; empty when `pid` has ended."""
+    """Return the ids of all running processes below `pid`; empty if `pid` has ended."""
     found: list[int] = []
     for child in list_children(pid):
         found += [child, *list_descendants(child)]

@@ -1,4 +1,4 @@
-"""Where a run's images are kept: one directory in each location, removed however the run ends.
+"""Directories for a run's images: one in each location, removed however the run ends.
 
 The keeper (`core.keeper`) records each directory before it exists.
 """
@@ -23,14 +23,14 @@ class Store:
     def __init__(self) -> None:
         # Keep images of failed or interrupted trials; set before the first directory is made.
         self.keep = False
-        self.left: list[Path] = []  # what was kept
+        self.left: list[Path] = []  # directories that were kept
         self._lock = threading.Lock()
         self._directories: dict[str, Path] = {}
         self._agent: Agent | None = None
         self._agent_process: subprocess.Popen[bytes] | None = None
 
     def directory(self, location: str) -> Path:
-        """Return the run's own directory in `location`, made at the first use. Raises `MachineError` if it cannot be
+        """Return the run's own directory in `location`, created at first use. Raises `MachineError` if it cannot be
         made.
         """
         # Machines of one trial may make their images in several threads.

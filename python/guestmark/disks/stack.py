@@ -32,7 +32,7 @@ from guestmark.core.temporary import scratch_directory
 from guestmark.setting.location import read_device_number
 
 _IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
-# Filesystems of the kernel on block devices, whose fsync flushes the device. All others are served by something else.
+# Filesystems of the kernel on block devices, whose fsync flushes the device. All others are served otherwise.
 _ON_DEVICES = frozenset({
     "bcachefs", "btrfs", "exfat", "ext2", "ext3", "ext4", "f2fs", "hfsplus", "jfs", "minix", "msdos", "nilfs2",
     "ntfs3", "reiserfs", "udf", "vfat", "xfs",
@@ -47,7 +47,7 @@ _COMM = 15
 _MEMORY_DISKS = ("ram", "zram", "nullb")
 _SERVED_DISKS = ("nbd", "ublkb", "rbd", "drbd")
 _PERSISTENT = "pmem"
-# Who made a mapping, by the beginning of its UUID. Others may drop flushes (flakey) or all writes (zero).
+# Makers of mappings, by the prefix of the UUID. Mappings of others may drop flushes (flakey) or all writes (zero).
 _MAPPINGS = ("LVM-", "CRYPT-", "mpath-", "part")
 _DEEPEST = 16
 _ZFS_S = 5.0
@@ -59,12 +59,12 @@ _BTRFS_FS_INFO = "=QQ16s992x"
 
 
 class Loses(StrEnum):
-    """What a layer does to flushed data."""
+    """Whether a layer loses flushed data."""
 
     NOTHING = ""
     MEMORY = "memory"  # the layer is memory
     FLUSHES = "flushes"  # it does not pass flushes on
-    # What is behind it cannot be seen from here.
+    # The layers behind it cannot be seen from here.
     UNKNOWN = "unknown"
 
 
@@ -204,7 +204,7 @@ def _explain_dropped_flushes(mount: Mount) -> str:
 
 
 def _find_upper_directory(mount: Mount, path: str) -> str:
-    """Return the directory in which an overlay keeps what is written to `path`; empty if it cannot be found.
+    """Return the directory in which an overlay stores writes to `path`; empty if it cannot be found.
 
     Mount options name the directory as the mounting process saw it. So a file is made here and looked for there.
     """

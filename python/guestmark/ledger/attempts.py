@@ -1,8 +1,8 @@
 """Attempts at trials: which machine began which trial, and how it ended.
 
 Where several machines, and an engine between them, work on one ledger, a trial is begun here before its machine is
-started, by one insertion that succeeds only once. So whatever an engine does twice is refused, a worker that was given
-up cannot store what it measured, and a trial that never ended is known by name.
+started, by one insertion that succeeds only once. So anything that an engine does twice is refused, a worker that was
+given up cannot store its measurements, and a trial that never ended is known by name.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def find_runs_with_labels(ledger: Ledger, labels: Mapping[str, str]) -> list[str
             these = said.c.kind == LABEL, said.c.key == key, said.c.value == value
             ids = set(connection.execute(select(said.c.run_id).where(*these)).scalars())
             found = ids if found is None else found & ids
-        # Labels of imported runs were given by somebody else, and must not make a fleet use such a run.
+        # Labels of imported runs are another user's, and must not make a fleet use such a run.
         elsewhere = connection.execute(select(said.c.run_id).where(said.c.kind == IMPORTED)).scalars()
         mine = sorted((found or set()) - set(elsewhere))
         if not signatures.has_signed_rows(connection):

@@ -1,8 +1,8 @@
-"""Runs in one file to hand around: a page for people, which contains the runs themselves for another ledger.
+"""Packs runs into one file to pass on: a page for people that contains the runs themselves for another ledger.
 
 A bundle is an HTML document with one data block that no browser executes: JSON with a schema, a SHA-256 and the runs,
-compressed, and signed with the key of whoever packed it. Of the caller's environment it holds the variables that decide
-how programs run and identify nobody; consoles and the host's name are left out unless they are asked for.
+compressed, and signed with the key of the user who packed it. Of the caller's environment it holds the variables that
+decide how programs run and identify nobody; consoles and the host's name are left out unless they are asked for.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _read_runs(head: Mapping[str, Any], where: str, budget: ReadBudget) -> list[
         )
     content = budget.inflate(base64.b64decode(head["data"], validate=True))
     if len(content) != size or hashlib.sha256(content).hexdigest() != digest:
-        raise ValueError("its checksum does not fit")
+        raise ValueError("its checksum does not match")
     signer = _verify_signer(head, content)
     budget.charge_encoded(content)
     stored = json.loads(content, object_pairs_hook=_refuse_duplicate_keys)
@@ -144,15 +144,15 @@ def _verify_signer(head: Mapping[str, Any], content: bytes) -> str:
         return ""
     key = str(head["key"])
     if not signing_key.has_signed(key, _SIGNED + content, str(head["signature"])):
-        raise ValueError("its signature does not fit")
+        raise ValueError("its signature does not match")
     return key
 
 
 def _refuse_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A reader that takes the first of two equal keys would see another run than one that takes the last."""
+    """Refuses duplicate keys: a reader that takes the first would see another run than one that takes the last."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a key is there twice")
+        raise ValueError("a key occurs twice")
     return found
 
 

@@ -38,7 +38,7 @@ def name_part(table: str, row: Row[Any] | Any) -> str:
 
 
 def describe_part(part: str) -> str:
-    """Return the part as errors call it."""
+    """Return the name of a part in errors."""
     kind, _, rest = part.partition(" ")
     if kind == "trial":
         block, _, cell = rest.partition(" ")
@@ -87,7 +87,7 @@ def read_checksums(connection: Connection, run_id: str) -> dict[str, str]:
 
 
 def read_row_checksums(connection: Connection, run_id: str) -> dict[str, str]:
-    """Return the checksums of a run but for its own row's, which is replaced while it is measured."""
+    """Return the checksums of a run except for its own row's, which changes while it is measured."""
     return {part: digest for part, digest in read_checksums(connection, run_id).items() if part != _RUN}
 
 
@@ -97,7 +97,7 @@ def find_damage(
     read: RowsByTable | None = None,
     before: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
-    """Yield a sentence for everything of the run that is not as it was stored.
+    """Yield a sentence for each part of the run that is not as it was stored.
 
     `read` has its rows if they were read already, `before` the checksums as they were before that.
     """

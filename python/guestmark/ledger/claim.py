@@ -1,8 +1,8 @@
-"""One process executes a run at a time, or several measure blocks of it, one each.
+"""Claims of runs: one process at a time executes a run, or several each measure a block of it.
 
 The claim is an open-file-description lock on one byte of an empty file beside the database, chosen by the run's id.
-The kernel drops it when its owner dies, so a killed run can always be resumed, and nothing has to guess whether a
-process id still refers to the same process. A process that measures a block shares the lock of the run's byte, and
+The kernel drops it when its owner dies, so a killed run can always be resumed, and there is no need to guess whether
+a process id still refers to the same process. A process that measures a block shares the lock of the run's byte, and
 holds an exclusive lock of the block's byte.
 """
 
@@ -187,7 +187,7 @@ class ServerClaim:
             what = "" if self._blocks is None else f"block {self._blocks[0] + 1} of "
             raise TakenError(
                 f"{what}run {self._run_id} was claimed by another process while the ledger's server was away",
-                hint="let that one finish; what this one has stored is safe",
+                hint="let that process finish; everything that this one has stored is safe",
             )
         assert self._session is not None
         return self._session

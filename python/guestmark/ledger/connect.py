@@ -1,4 +1,4 @@
-"""Opens the database of a ledger: checks what it is, makes it, and applies the settings that make it durable."""
+"""Opens the database of a ledger: checks or creates it, and applies the settings that make it durable."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ _SHOWN_PARAMETERS = {
     "port",
     "user",
     "dbname",
-}  # of a URL's parameters: which ledger it is, and never a password
+}  # parameters of a URL that say which ledger it is, never a password
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ _TABLES = {
 
 
 def _check_structure(connection: Connection, where: str) -> None:
-    """Raise `LedgerError` unless each table is what guestmark makes: no view, trigger, virtual or computed column.
+    """Raise `LedgerError` unless tables are as guestmark makes them: no view, trigger, virtual or computed column.
 
     These could run code or hide rows. Other tables and views are left alone; nothing reads them.
     """
@@ -244,11 +244,11 @@ def _check_structure(connection: Connection, where: str) -> None:
             if {column.name for column in found} != _TABLES[name] or any(column.hidden for column in found):
                 raise _make_foreign_database_error(where, f"the table {name} has other columns")
             if re.search(r"\bCHECK\s*\(", text):
-                raise _make_foreign_database_error(where, f"the table {name} has a condition")
+                raise _make_foreign_database_error(where, f"the table {name} has a CHECK constraint")
 
 
 def _check_pages(connection: Connection, where: str) -> None:
-    """Raises `LedgerError` for pages that belong to two tables, or to one in a circle: it would never end."""
+    """Raise `LedgerError` for pages that belong to two tables, or to one in a circle, which would never end."""
     found = str(connection.exec_driver_sql("PRAGMA quick_check(1)").scalar())
     if found != "ok":
         raise LedgerError(
@@ -271,7 +271,7 @@ def _upgrade_file(file: Path, version: int, busy_timeout_s: float) -> None:
         with begin_writing(engine) as connection:
             if (
                 connection.exec_driver_sql("PRAGMA user_version").scalar() == version
-            ):  # nobody else was faster
+            ):  # no other process was faster
                 upgrade_rows(connection)
                 connection.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
     finally:
@@ -288,7 +288,7 @@ def _read_identity(file: Path, writable: bool, busy_timeout_s: float) -> tuple[i
             if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_READONLY:
                 return _probe_file(_make_uri(file, "rw"), busy_timeout_s)
             raise
-        # Read-only storage: SQLite cannot make its shared memory beside the file, nor can anybody be writing.
+        # Read-only storage: SQLite cannot make its shared memory beside the file, and no one can be writing.
         if os.access(file.parent, os.W_OK):
             raise
         return _probe_file(_make_uri(file, "ro", immutable=True), busy_timeout_s)
@@ -456,7 +456,7 @@ def _upgrade_server(connection: Connection, version: int, shown: str) -> None:
         if read_sqlstate(error.orig or error) != NOT_ALLOWED:
             raise
         raise LedgerError(
-            f"the ledger {shown} is an older guestmark's, and this role may not bring it up to date",
+            f"the ledger {shown} is an older guestmark's, and this role may not upgrade it",
             hint="open it once as its owner: guestmark runs --ledger URL; then `guestmark ledger role` again",
         ) from error
 

@@ -84,7 +84,7 @@ def _note_origin(
     """Store where a new run comes from. Raises `LedgerError` if another user's copy would change a stored run."""
     if origin is not None and not origin.trusted and is_changed and not is_new:
         raise LedgerError(
-            f"run {run_id} went on in {origin.source}, which is not known to be yours",
+            f"run {run_id} was continued in {origin.source}, which is not known to be yours",
             hint="guestmark ledger copy --trust takes it; nothing was changed",
         )
     if origin is not None and is_new:

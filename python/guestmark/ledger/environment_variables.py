@@ -1,4 +1,4 @@
-"""Which of the caller's environment variables a ledger holds.
+"""Decides which of the caller's environment variables a ledger stores.
 
 Variables that decide how programs run are stored with their values, others by name only: they may be passwords.
 """
@@ -26,7 +26,7 @@ def is_recorded(name: str) -> bool:
 
 
 def strip_unrecorded(context: Context) -> Context:
-    """Return the context as the ledger holds it."""
+    """Return the context without the values that the ledger does not store."""
     return strip_values(context, is_recorded)
 
 

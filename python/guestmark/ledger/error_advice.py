@@ -32,7 +32,7 @@ def _get_primary_code(error: sqlite3.Error) -> int:
 
 
 def explain_error(error: BaseException, where: str, doing: str) -> LedgerError:
-    """Return a `LedgerError` for whatever went wrong while `doing` ("storing …") with the ledger at `where`.
+    """Return a `LedgerError` for an error while `doing` ("storing …") with the ledger at `where`.
 
     `error` may be SQLAlchemy's wrapper, whose `orig` counts, an `sqlite3.Error` or an `OSError`.
     """
@@ -57,7 +57,7 @@ def explain_error(error: BaseException, where: str, doing: str) -> LedgerError:
         ),
         sqlite3.SQLITE_BUSY: (
             f"the ledger {where} is locked by another process: failed while {doing}",
-            "wait for the other program (an open sqlite3 shell, perhaps) or stop it, " + OR_CHOOSE_ANOTHER,
+            "wait for the other program (perhaps an open sqlite3 shell) or stop it, " + OR_CHOOSE_ANOTHER,
         ),
         sqlite3.SQLITE_READONLY: (
             f"the ledger {where} cannot be written to: failed while {doing}",
@@ -112,13 +112,13 @@ def explain_errors(where: str, doing: str) -> Iterator[None]:
         raise explain_error(error, where, doing) from error
 
 
-CONNECT_S = 10  # until a server has to answer
+CONNECT_S = 10  # seconds within which a server has to answer
 WRONG_PASSWORD, NOT_ALLOWED = "28P01", "42501"
 _PASSWORD_FILE = "~/.pgpass (host:port:database:role:password), readable by you alone"
 # What the user can do, by SQLSTATE (PostgreSQL's documentation, appendix A).
 _HINTS = {
     WRONG_PASSWORD: f"check the role's password; it belongs into {_PASSWORD_FILE}",
-    "28000": "the role has to exist, and the server's pg_hba.conf to let it in from here, with this encryption",
+    "28000": "the role has to exist, and the server's pg_hba.conf has to admit it from here, with this encryption",
     "3D000": "make it, as the server's owner: createdb NAME; guestmark ledger role ROLE | psql NAME",
     NOT_ALLOWED: "as the server's owner: guestmark ledger role ROLE | psql DATABASE",
     "25006": "this server only lets its ledger be read, as a standby does; write to the primary",
@@ -130,7 +130,7 @@ _OTHERWISE = "the server's log may say more"
 
 
 def explain_server_error(cause: BaseException, where: str, doing: str) -> LedgerError:
-    """Return a `LedgerError` for what went wrong while `doing` ("storing …") with the server's ledger at `where`."""
+    """Return a `LedgerError` for an error while `doing` ("storing …") with the server's ledger at `where`."""
     told = cause.args[0] if cause.args else None
     # The bundled driver passes the fields of the server's message on as a dict.
     if isinstance(told, Mapping):
@@ -141,7 +141,7 @@ def explain_server_error(cause: BaseException, where: str, doing: str) -> Ledger
     if isinstance(beneath, ssl.SSLCertVerificationError):
         return LedgerError(
             f"the certificate of the ledger {where} is not accepted: {beneath.verify_message}",
-            hint="sslrootcert names what it was signed with; verify-full also wants the name of the host in it",
+            hint="sslrootcert names the certificate that signed it; verify-full also needs the host's name in it",
         )
     if isinstance(beneath, ssl.SSLError):
         return LedgerError(
@@ -154,8 +154,8 @@ def explain_server_error(cause: BaseException, where: str, doing: str) -> Ledger
     said = get_first_error_line(cause)
     if classify_message(Speaker.DRIVER, said).cause is Cause.NO_TLS:
         return LedgerError(
-            f"the ledger {where} cannot be reached over TLS: its server does not speak it",
-            hint="turn it on there (ssl = on in postgresql.conf), or say sslmode=prefer where the network is trusted",
+            f"the ledger {where} cannot be reached over TLS: its server does not support it",
+            hint="turn it on there (ssl = on in postgresql.conf), or use sslmode=prefer if the network is trusted",
         )
     return LedgerError(f"the ledger {where} failed while {doing}: {said}", hint=_OTHERWISE)
 
@@ -180,7 +180,7 @@ def make_password_error(role: str, file: Path) -> LedgerError:
             f"{file} has no line for this server, port, database and role: host:port:database:role:password"
         )  # fmt: skip
     return LedgerError(
-        f"the ledger's server wants a password of the role {role!r}, and none was found", hint=hint
+        f"the ledger's server asks for a password of the role {role!r}, and none was found", hint=hint
     )
 
 

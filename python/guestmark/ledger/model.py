@@ -43,7 +43,7 @@ class RunOverview:
     tags: tuple[str, ...] = ()
     # Unix time; a removed run is hidden until the ledger is vacuumed.
     removed: float | None = None
-    # Where it comes from; empty if it was made here.
+    # The run's source; empty if it was made here.
     imported: str = ""
     standing: SignatureStatus = SignatureStatus.OWN
 
@@ -57,7 +57,7 @@ class RunOverview:
 
 @dataclass(frozen=True, slots=True)
 class StoredRatio:
-    """One ratio that a run found, as it is indexed: on which `host`, and for which question (`what`, a digest).
+    """One ratio of a run, as it is indexed by `host` and by question (`what`, a digest).
 
     `low` and `high` are the ends of the interval of `log_ratio`, as logs too; `typical` is the median of the side that
     the cell was compared with.
@@ -92,7 +92,7 @@ class LedgerCheck:
 
 @dataclass(frozen=True, slots=True)
 class RunOrigin:
-    """Where a run that is not this user's own comes from: a file or a URL, the bundle's digest and its signer's key.
+    """The origin of a run that is not this user's own: a file or a URL, the bundle's digest and its signer's key.
 
     If it is not `trusted`, its commands are another user's: they are shown, but not run. Only if `standing` is OWN has
     the user's own key signed that it was imported, and whether it is trusted.
@@ -114,7 +114,7 @@ class RunOrigin:
                 signed = f", signed by {self.signer}" if self.signer else ""
                 return f"comes from {self.source}{signed}"
             case SignatureStatus.UNSIGNED:
-                return f"in {self.source} is not signed: an earlier version stored it, or somebody else did"
+                return f"in {self.source} is not signed: an earlier version stored it, or another user did"
             case SignatureStatus.OTHERS:
                 return f"in {self.source} is signed by another key than yours"
             case SignatureStatus.CHANGED:
@@ -161,7 +161,7 @@ class StoredRun:
 
     @property
     def is_trusted(self) -> bool:
-        """Whether its commands may run without asking: it is this user's own, or was imported as trusted."""
+        """True if its commands may run without asking, as it is this user's own or was imported as trusted."""
         return self.origin is None or self.origin.trusted
 
     @property

@@ -58,7 +58,7 @@ def enable_prepared_statements(engine: Engine) -> None:
 
 
 def _ping(link: Any) -> bool:
-    """Ask the server whether it is there, in one round trip and without beginning a transaction."""
+    """Return whether the server answers, in one round trip and without beginning a transaction."""
     link.execute_simple(";")
     return True
 
@@ -220,7 +220,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def _is_creation_race(error: BaseException) -> bool:
-    """Whether another process made the same table at this moment, so that the next try finds it."""
+    """Return whether another process made the same table at this moment, so that the next try finds it."""
     told = error.args[0] if error.args else None
     # The bundled driver passes a field of the protocol's message on; psycopg and others have libpq's attribute.
     diagnosis = getattr(error, "diag", None)
@@ -342,7 +342,7 @@ T = TypeVar("T")
 PATIENCE_S = 600.0
 _FIRST_S, _LONGEST_S = 0.2, 5.0
 _SAY_AFTER_S = 2.0
-# A server may be away for this long after Ctrl-C.
+# Seconds for which a server may be away after Ctrl-C.
 _INTERRUPTED_S = 5.0
 
 
@@ -352,7 +352,7 @@ class Patience:
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
         self.patience_s = patience_s
         self.notice: Callable[[str], None] = lambda _text: None
-        # If it returns True, a server that is away is given up soon.
+        # If it returns True, a server that is away is soon given up.
         self.is_interrupted: Callable[[], bool] = lambda: False
 
     def retry_until_done(self, action: Callable[[], T], transient: Callable[[BaseException], bool]) -> T:
@@ -447,7 +447,7 @@ class ConnectionRoom:
 
     @property
     def is_enough(self) -> bool:
-        """Whether every machine gets its connections."""
+        """True if every machine gets its connections."""
         return self.free >= self.needed
 
     @property

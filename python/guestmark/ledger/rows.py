@@ -1,4 +1,4 @@
-"""Converts rows of the ledger's tables to what they stand for and back, and stores trials.
+"""Converts rows of the ledger's tables to objects and back, and stores trials.
 
 A trial is stored with its checksum and the end of its attempt, completely or not at all. In a file that is a
 transaction. On a server it is one statement with one answer, as a lab's machines wait for each round trip.
@@ -24,7 +24,7 @@ from guestmark.ledger import checksums, codec, schema
 from guestmark.ledger.environment_variables import strip_unrecorded
 from guestmark.ledger.validation import FORGED, ReadBudget
 
-# The prefix of a cell's id among the names of what is left out.
+# The prefix of a cell's id among the names of entries that were left out.
 _CELL = "cell:"
 
 
@@ -77,7 +77,7 @@ def measure_run_size(connection: Connection, run_id: str) -> int:
 
 
 def add_left_out(connection: Connection, run_id: str, entry: LeftOut) -> None:
-    """Store what cannot be measured; a later record of the same platform or cell replaces it."""
+    """Store a platform or cell that cannot be measured; a later record of the same one replaces it."""
     table = schema.unusable
     name = f"{_CELL}{entry.cell}" if entry.cell else entry.platform
     row = {"run_id": run_id, "platform": name, "reason": entry.reason, "hint": entry.hint}
@@ -87,7 +87,7 @@ def add_left_out(connection: Connection, run_id: str, entry: LeftOut) -> None:
 
 
 def read_left_out(row: Row[Any], plan: Plan) -> LeftOut:
-    """Return what a row of `add_left_out` stands for."""
+    """Return the entry that `add_left_out` stored in this row."""
     name = str(row.platform)
     wanted = name.removeprefix(_CELL)
     # Version 0.1 stored a cell's id without the prefix.
@@ -126,7 +126,7 @@ def read_last_environments(connection: Connection, run_ids: Sequence[str]) -> di
 
 
 T = TypeVar("T")
-BEGUN, STORED, LOST = "begun", "stored", "lost"  # what became of an attempt
+BEGUN, STORED, LOST = "begun", "stored", "lost"  # the outcome of an attempt
 
 
 class LedgerWriter(Protocol):
@@ -134,7 +134,7 @@ class LedgerWriter(Protocol):
 
     @property
     def is_file(self) -> bool:
-        """Whether it is a file, not a server."""
+        """True if it is a file, not a server."""
 
     def change_run(self, doing: str, run_id: str, action: Callable[[Connection], T]) -> T:
         """Run `action`, which changes this run, in a transaction."""

@@ -22,7 +22,7 @@ from guestmark.ledger.schema import remarks as table
 
 NAME, NOTE, LABEL, TAG, REMOVED, IMPORTED = "name", "note", "label", "tag", "removed", "imported"
 _PLACE = "place"
-# Signatures and the like are not for people.
+# Kinds that people see; signatures and the like are internal.
 _OF_PEOPLE = (NAME, NOTE, LABEL, TAG, REMOVED, IMPORTED)
 
 

@@ -1,4 +1,4 @@
-"""A run beside earlier ones in its ledger: these are read before it is judged, and its ratios stored afterwards."""
+"""Compares a run with earlier ones in its ledger: reads these before it is judged, and stores its ratios afterwards."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _DISTURBED = 0.5
 
 
 def analyse_with_history(ledger: Ledger, run: StoredRun) -> Analysis:
-    """Return the run's analysis, beside what the ledger knows of earlier runs."""
+    """Return the run's analysis in comparison with earlier runs in the ledger."""
     return analyse_run(
         run.plan, run.trials, run.unusable, environments=run.environments, history=read_history(ledger, run)
     )
 
 
 def read_history(ledger: Ledger, run: StoredRun) -> History:
-    """Return what earlier runs of the same host found for the same ratios, and for similar null comparisons.
+    """Return the results of earlier runs on the same host for the same ratios, and for similar null comparisons.
 
     Reads the index and the environments of the runs that it names, never a trial.
     """
@@ -79,7 +79,7 @@ def _find_changes_between_runs(
 
 
 def store_ratios(ledger: Ledger, run: StoredRun, analysis: Analysis) -> None:
-    """Store what the run found, for later runs to compare with.
+    """Store the run's ratios, for later runs to compare with.
 
     Ratios that a severe finding withdraws are not stored, nor those without an interval.
     """

@@ -25,13 +25,13 @@ from guestmark.ledger.run_annotations import NO_ANNOTATIONS, Annotations
 from guestmark.ledger.schema import comparisons
 from guestmark.ledger.validation import is_moment, is_text
 
-# Only so many earlier runs are read for one ratio.
+# The largest number of earlier runs that are read for one ratio.
 MOST_EARLIER_RUNS = 20
 _MOST_LOG = 100.0  # no ratio is this far from 1
 
 
 def replace_ratios(connection: Connection, run_id: str, rows: Sequence[StoredRatio]) -> None:
-    """Store what a run found, in place of what it had found before it was resumed."""
+    """Store a run's ratios, replacing those from before it was resumed."""
     comparisons.create(connection, checkfirst=True)
     connection.execute(delete(comparisons).where(comparisons.c.run_id == run_id))
     if rows:
@@ -74,7 +74,7 @@ def _read_ratios(rows: Iterable[Any]) -> list[StoredRatio]:
 
 
 def _is_possible(row: Any) -> bool:
-    """Whether a row has numbers where they belong, and possible ones: a damaged row is ignored."""
+    """Return whether a row has numbers where they belong, with possible values: a damaged row is ignored."""
     for log in (row.log_ratio, row.low, row.high):
         if not isinstance(log, float) or not abs(log) < _MOST_LOG:
             return False
@@ -201,7 +201,7 @@ def resolve_run(connection: Connection, wanted: str, where: str, *, removed: boo
 
 
 def check_name(wanted: str, where: str) -> None:
-    """Raise `LedgerError` for text that no run can be called: a database refuses it even in a query."""
+    """Raise `LedgerError` for a text that cannot be a run's name: a database refuses it even in a query."""
     if not is_text(wanted):
         raise LedgerError(
             f"there is no run {wanted!r} in the ledger {where}", hint="`guestmark runs` lists all"

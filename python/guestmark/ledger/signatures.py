@@ -76,7 +76,7 @@ def keep_signed(connection: Connection, run_id: str) -> Iterator[None]:
 
 
 def verify_signature(connection: Connection, run_id: str) -> SignatureStatus:
-    """Return what the signature of a run shows."""
+    """Return the status of a run's signature."""
     found = verify_signatures(connection, [run_id])[run_id]
     if (
         found is SignatureStatus.OWN
@@ -87,7 +87,7 @@ def verify_signature(connection: Connection, run_id: str) -> SignatureStatus:
 
 
 def verify_signatures(connection: Connection, run_ids: Sequence[str]) -> dict[str, SignatureStatus]:
-    """Return what the signatures of several runs show, without comparing the checksums of their rows."""
+    """Return the status of several runs' signatures, without comparing the checksums of their rows."""
     stored, own = _read_signatures(connection, run_ids), signing_key.read_public_key()
     heads = _digest_heads(connection, [run_id for run_id in run_ids if run_id in stored])
     found = {}

@@ -270,7 +270,7 @@ class Ledger:
         rows.store_trial(self, run_id, trial, token)
 
     def record_left_out(self, run_id: str, entry: LeftOut) -> None:
-        """Record what cannot be measured here; a later record of the same platform or cell replaces it."""
+        """Record a platform or cell that cannot be measured here; a later record of the same one replaces it."""
         self.change_run(
             f"recording that {entry.name} is unusable in run {run_id}",
             run_id,
@@ -385,7 +385,7 @@ class Ledger:
     # --- reading --------------------------------------------------------------------------------------------
 
     def resolve_run(self, wanted: str) -> str:
-        """The full id of the run that `wanted` refers to: an id, its unique beginning or end, or `last`.
+        """Return the full id of the run that `wanted` refers to: an id, its unique beginning or end, or `last`.
 
         Raises `LedgerError` naming the candidates or the nearest ids.
         """
@@ -580,7 +580,7 @@ class Ledger:
             return read_last_environments(connection, run_ids)
 
     def _has_checksums(self, connection: Connection) -> bool:
-        """Whether the ledger has checksums: one of version 0.1 gets them when it is next written to."""
+        """Return whether the ledger has checksums: one of version 0.1 gets them when it is next written to."""
         return schema.has_table(connection, schema.checks)
 
     def check_all(self) -> LedgerCheck:

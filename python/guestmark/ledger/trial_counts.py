@@ -1,4 +1,4 @@
-"""How far a run is, counted by the database, so that thousands of machines claim blocks without reading trials."""
+"""Counts a run's progress in the database, so that thousands of machines claim blocks without reading trials."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class CompleteBlocks:
         return sum(map(len, self.whole))
 
     def find_incomplete(self, most: int) -> list[int]:
-        """Return the first `most` blocks but for these, in order."""
+        """Return the first `most` blocks that are not complete, in order."""
         found: list[int] = []
         begin = 0
         for each in self.whole:

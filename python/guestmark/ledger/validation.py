@@ -24,12 +24,12 @@ MOST_BLOCKS = 1_000_000
 WORD_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}", re.ASCII)  # a run's name, a label's, a tag
 FORGED = "it is damaged or forged"  # the hint for data that cannot have been measured
 RESERVED = frozenset({LATEST})  # which cannot name a run
-# From another ledger at most so many bytes are read, one run after another.
+# The largest number of bytes that are read from another ledger, one run after another.
 LARGEST_LEDGER = 8 << 30
 MOST_VALUES_OF_LEDGER = 200_000_000
 _MOST_ROWS = {"trials": 500_000, "environments": 20_000, "left out": 20_000}
 _MOST_SAID = 1000  # notes, labels and tags of a run
-# A cell's id has at most so many characters, as a server's column holds no more.
+# The largest length of a cell's id in characters, as a server's column holds no more.
 _LONGEST_ID = 255
 _RUN_ID = re.compile(r"[0-9a-z][0-9a-z-]{4,63}", re.ASCII)
 # The Unix time of the year 10000, which datetime cannot represent.
@@ -63,7 +63,7 @@ class ReadBudget:
         return self._size
 
     def charge_amount(self, size: int) -> None:
-        """Charge for that many bytes."""
+        """Charge for this many bytes."""
         self._size -= size
         if self._size < 0:
             raise _make_too_large_error("it holds more bytes than a run's record needs")

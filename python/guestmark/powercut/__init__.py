@@ -1,1 +1,1 @@
-"""What survives a power cut: logs of writes are replayed to every state in which a cut could have left a disk."""
+"""Determines what survives a power cut: replays logs of writes to every state in which a cut could leave a disk."""

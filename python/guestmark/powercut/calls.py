@@ -49,7 +49,7 @@ class Call:
 
 
 def parse_calls(text: str) -> list[Call]:
-    """Parse the lines of `guestmark-agent follow`; a line that is cut short is left out."""
+    """Parse the lines of `guestmark-agent follow`; an incomplete line is left out."""
     found = []
     for line in text.splitlines():
         deed, *paths = line.split(" ")
@@ -61,7 +61,7 @@ def parse_calls(text: str) -> list[Call]:
 
 
 class Change(StrEnum):
-    """How a file differs from what the program left."""
+    """How a file differs from the state in which the program left it."""
 
     MISSING = "is missing"
     BACK = "is there again"
@@ -115,13 +115,13 @@ def locate_sync_point(call: Call) -> SyncPoint:
 
 
 def list_sync_points(done: Sequence[Call]) -> list[SyncPoint]:
-    """Return all places after which something was left unsynced for a while, each once."""
+    """Return all places after which data stayed unsynced for a while, each once."""
     changing = (_OF_NAMES | _OF_CONTENT) - {CallKind.MAP}
     return list(dict.fromkeys(locate_sync_point(call) for call in done if call.kind in changing))
 
 
 def widen_sync_point(point: SyncPoint, done: Sequence[Call]) -> SyncPoint:
-    """Return the narrowest place around this one in which the program made such a call; the same if there is none."""
+    """Return the narrowest place around `point` in which the program made such a call; `point` itself if none."""
     kind, path = point
     if not any(call.kind == kind for call in done):
         return point
@@ -181,7 +181,7 @@ def find_late_call(later: Sequence[Call], difference: Difference) -> UnsyncedCal
 
 
 def list_unsynced_writes(done: Sequence[Call]) -> list[UnsyncedCall]:
-    """Return all calls that left the content of a file unsynced; used if nothing tells which of them mattered."""
+    """Return all calls that left a file's content unsynced; used if it is unknown which of them mattered."""
     paths = dict.fromkeys(call.path for call in reversed(done) if call.kind in _OF_CONTENT)
     found = (find_unsynced_call(done, Difference(path, Change.CONTENT)) for path in paths)
     return [unsynced for unsynced in found if unsynced is not None and unsynced.call.kind in _OF_CONTENT]

@@ -7,11 +7,11 @@ import signal
 from dataclasses import dataclass
 from enum import StrEnum
 
-_NO_WORLD = 125  # exit status of `guestmark-agent world` where it cannot make one
+_NO_WORLD = 125  # exit status of `guestmark-agent world` if it cannot make one
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127  # exit statuses of POSIX shells
 _SHELL_SIGNALS = 128
-# Signals by which somebody else, or a limit on its resources, ends a program. By others, such as SIGSEGV, it ends for
-# what it has read, which a power cut may have damaged.
+# Signals that another process, or a resource limit, sends to end a program. Others, such as SIGSEGV, are due to the
+# data that it has read, which a power cut may have damaged.
 _FROM_OUTSIDE = frozenset(
     {
         signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGXCPU, signal.SIGXFSZ,
@@ -26,18 +26,18 @@ class Ending(StrEnum):
     FAILED = "failed"
     LATE = "late"  # not within its time limit
     UNSTARTED = "not started"
-    KILLED = "killed"  # by somebody else, or by a limit on its resources
+    KILLED = "killed"  # by another process, or by a resource limit
     OUT_OF_MEMORY = "out of memory"
-    OUT_OF_ROOM = "out of room"  # of what it may write outside the disk
-    TOO_STRICT = "too strict"  # it refuses what the program wrote after the last acknowledgement
+    OUT_OF_ROOM = "out of room"  # for its files outside the disk
+    TOO_STRICT = "too strict"  # it rejects data that the program wrote after the last acknowledgement
 
 
 _REMEDIES = {
     Ending.LATE: "give it longer: --check-limit 5min",
     Ending.UNSTARTED: "it runs in sh, at the top of the disk, as root here",
-    Ending.TOO_STRICT: "have it look for each line that it is told, and accept what is newer than the last one",
-    Ending.OUT_OF_ROOM: "have it write less there, or to the disk that it examines",
-    Ending.KILLED: "see who ends it: a signal, or a limit that it sets itself (ulimit)",
+    Ending.TOO_STRICT: "have it search for each line that it is told, and accept anything newer than the last one",
+    Ending.OUT_OF_ROOM: "have it write less there, or write to the disk that it examines",
+    Ending.KILLED: "find out what ends it: a signal, or a limit that it sets itself (ulimit)",
     Ending.OUT_OF_MEMORY: "free some memory, or have the check use less",
 }
 
@@ -60,15 +60,15 @@ class Answer:
 
     @property
     def summary(self) -> str:
-        """The answer in one line: the check's last words, else how it ended."""
+        """The answer in one line: the check's last line, or else how it ended."""
         words = next((lines[-1] for lines in (self.err, self.out) if lines), "")
         match self.ending:
             case Ending.LATE:
                 ended = f"it did not end within {self.took_s:.0f} s"
             case Ending.OUT_OF_MEMORY:
-                ended = "the kernel killed some of it for want of memory"
+                ended = "the kernel killed some of its processes for lack of memory"
             case Ending.TOO_STRICT:
-                ended = "it passes if it is told the next line as well, which is newer than what had been acknowledged"
+                ended = "it passes if it is also told the next line, which is newer than the last acknowledged one"
             case Ending.OUT_OF_ROOM:
                 ended = "its /tmp was full"
             case Ending.KILLED:
@@ -79,27 +79,27 @@ class Answer:
 
     @property
     def remedy(self) -> str:
-        """What helps to have it judged; empty if it was."""
+        """A remedy if the check gave no verdict; else empty."""
         return _REMEDIES.get(self.ending, "")
 
     @property
     def exit(self) -> str:
-        """How the process of the check ended: by a signal, or with a status."""
+        """How the check's process ended: by a signal, or with a status."""
         return "a signal ended it" if self.status is None else f"status {self.status}"
 
 
 def classify_end(
     status: int | None, signal_number: int | None, *, apart: bool, was_full: bool = False
 ) -> Ending:
-    """Return what the status of a check, or the signal that ended it, says about the disk.
+    """Return how a check ended, from its status or the signal that ended it.
 
-    `was_full`: at some time there was no room for what it writes elsewhere, and whatever then failed did so for that.
+    `was_full` says that at some time it had no room for files outside the disk, which explains any failure.
     """
     if status == 0:
         return Ending.PASSED
     if was_full:
         return Ending.OUT_OF_ROOM
-    # A shell ends with 128 and the number of the signal that has ended its last command.
+    # A shell's exit status is 128 plus the number of the signal that ended its last command.
     killed_by = status - _SHELL_SIGNALS if status is not None and status > _SHELL_SIGNALS else signal_number
     if killed_by in _FROM_OUTSIDE:
         return Ending.KILLED

@@ -31,13 +31,13 @@ from guestmark.powercut.survey import (
 from guestmark.powercut.user_check import Check, Limit
 from guestmark.powercut.writelog import Entry, Flag, WriteLog
 
-# Time limit of the first run of a check without a limit of its own.
+# Seconds for the first run of a check without its own limit.
 _TRIED_S = 60.0
-# Limit of its other runs: so many times as long as the first, but at least so many seconds.
+# Limit of its other runs: this many times as long as the first, but at least this many seconds.
 _LEAST_LIMIT_S, _TIMES_TRIED = 20.0, 10.0
 _CONTROL_STATES, _SCRAMBLED_STATES = 24, 96
-_CONTROL_SHARE = 0.2  # of the time left until the deadline
-# A word needs so many judged states, unless there are fewer in all.
+_CONTROL_SHARE = 0.2  # share of the time left until the deadline
+# A verdict needs this many judged states, unless there are fewer in all.
 _FEWEST = 20
 _REASONS = 8
 _SUSPECTS = 2
@@ -60,16 +60,16 @@ class CheckRequest:
     command: str
     lines: Sequence[bytes]
     limit_s: float | None = None
-    deadline: float | None = None  # of the monotonic clock
+    deadline: float | None = None  # on the monotonic clock
     failed_deadline: float | None = None
-    # True for a further log: the check was tried before, and can fail.
+    # True for a further log: the check has been tried before, and is known to be able to fail.
     confirms: bool = False
-    # With so many failing states the others need not be judged; None: all are.
+    # After this many failing states the others need not be judged; None stands for no such limit.
     enough: int | None = None
     tell: Callable[[str], None] = lambda _: None
-    # The calls of the program, which is followed to explain a failure.
+    # The calls of the program, which is traced to explain a failure.
     calls: Sequence[Call] | None = None
-    explain_s: float | None = None  # how long that may take; None: as long as usual
+    explain_s: float | None = None  # seconds for that; None stands for the usual time
 
     @property
     def only_consistency(self) -> bool:
@@ -80,8 +80,8 @@ class CheckRequest:
 def prove_by_check(request: proof.ProofRequest, asked: CheckRequest) -> tuple[Proven, list[SyncPoint]]:
     """Judge the log by the check, and keep it as evidence.
 
-    Returns the proof, and the calls after which a sync would mend what was found, by their kind and path; the latter is
-    empty unless the program was followed. Raises `WorkloadError` if the check fails with nothing cut.
+    Returns the proof, and the calls after which a sync would prevent the loss, by kind and path; these are empty
+    unless the program was traced. Raises `WorkloadError` if the check fails with nothing cut.
     """
     begin = time.monotonic()
     alone = user_check.explain_not_separable()
@@ -124,7 +124,7 @@ def prove_by_check(request: proof.ProofRequest, asked: CheckRequest) -> tuple[Pr
         if explained is not None:
             found.explanation, cures = explained
         found.coverage = chosen.compute_coverage([state.cut for state in survey.states])
-    # The check may pass whatever it is told, or run without a world of its own; the report says so.
+    # The check may pass whatever it is told, or run without its own namespaces; the report says so.
     found.blind, found.alone, found.checks = blind, alone, check.runs
     judged = _summarize_judged_states(survey)
     found.kept = str(
@@ -140,12 +140,12 @@ def prove_by_check(request: proof.ProofRequest, asked: CheckRequest) -> tuple[Pr
 def _explain_failure(
     disk: Disk, check: Check, survey: Survey, asked: CheckRequest
 ) -> tuple[Explanation, list[SyncPoint]] | None:
-    """Return what had to differ for the commonest failure, and after which calls a sync would mend it."""
+    """Return the differences that cause the most common failure, and the calls after which a sync would prevent it."""
     group = max(survey.failing_groups, key=lambda group: len(group.states))
     # A damaged disk has no answer, and a torn write is blamed on a call only if nothing else failed.
     answered = [state for state in group.states if state.answer is not None]
     whole_writes = [state for state in answered if state.cut.survival not in TEARING]
-    # Of a state that keeps only what was flushed, nothing but a missing sync is to blame.
+    # In a state that keeps only flushed data, only a missing sync can be to blame.
     flushed_only = [state for state in whole_writes if state.cut.survival is Survival.NONE]
     state = next(reversed(flushed_only or whole_writes or answered), None)
     if state is None or asked.calls is None:
@@ -172,7 +172,7 @@ def _explain_failure(
         elif (found := calls.find_late_call(later, difference)) is not None:
             late.append(found)
     if not guilty and not late:
-        # What is missing was first written to another file, such as a log.
+        # The missing data were first written to another file, such as a log.
         guilty = calls.list_unsynced_writes(before)[:_SUSPECTS]
     words = list(dict.fromkeys(found.words for found in (*guilty, *late)))
     points = dict.fromkeys(found.sync_point for found in (*guilty, *late))
@@ -210,7 +210,7 @@ def _make_failure_test(asked: CheckRequest) -> Callable[[CrashState], bool]:
 
 
 def _try_check(at: Bench, check: Check, entries: Sequence[Entry], asked: CheckRequest) -> bool:
-    """Run the check on the disk as the program left it; return True if it passes there whatever it is told.
+    """Run the check on the disk as the program left it; return True if it passes there even for a forged line.
 
     Raises `WorkloadError` if it does not pass.
     """
@@ -245,14 +245,16 @@ def _make_refusal(answer: Answer) -> WorkloadError:
         case Ending.KILLED | Ending.OUT_OF_MEMORY | Ending.OUT_OF_ROOM | Ending.TOO_STRICT:
             said = f"the check does not end by itself on the disk with nothing cut: {answer.summary}"
     return WorkloadError(
-        said, hint=answer.remedy or "it runs at the top of the disk, with the acknowledged lines as its input"
+        said,
+        hint=answer.remedy
+        or "it runs in the disk's root directory, with the acknowledged lines as its input",
     )
 
 
 def forge_unacknowledged_line(lines: Sequence[bytes]) -> bytes:
     """Return a line that looks like the last one, but that the program never printed."""
     last = lines[-1]
-    # A number far beyond the last one is missing for sure; a check that passes nevertheless does not look.
+    # A number far beyond the last one is certainly missing; a check that passes nevertheless does not search for it.
     numbers = list(re.finditer(rb"\d+", last))
     if not numbers:
         return last + b"-never"
@@ -271,7 +273,7 @@ def _choose_cuts(entries: Sequence[Entry], seen: Acknowledged, request: proof.Pr
 def _run_control(
     at: Bench, entries: Sequence[Entry], seen: Acknowledged, request: proof.ProofRequest, asked: CheckRequest
 ) -> Control:
-    """Judge the log as a hypervisor that drops flushes would have left it; one lost state is enough."""
+    """Judge the log as if a hypervisor had dropped its flushes; one lost state is enough."""
     start = max(request.written.start, seen.requests_before_first_record)
     if asked.only_consistency:
         chosen = cuts.choose_scrambled_cuts(entries, start=start, count=_SCRAMBLED_STATES, seed=request.seed)
@@ -339,7 +341,7 @@ def _describe_lost_state(state: CrashState) -> str:
 def _decide_check_word(
     survey: Survey, controls: list[Control], layers: list[stack.Layer], flushes: str, asked: CheckRequest
 ) -> tuple[Durability, str]:
-    """Return the word of the proof, and its reason."""
+    """Return the proof's verdict and its reason."""
     if survey.unsteady is not None:
         first, _ = survey.unsteady
         return Durability.UNKNOWN, (
@@ -358,7 +360,7 @@ def _decide_check_word(
 
 
 def _explain_missing_states(survey: Survey) -> str:
-    """Return why too few states were judged for a word; empty if enough were."""
+    """Return why too few states were judged for a verdict; empty if enough were."""
     if survey.unjudged_states:
         several = format_count(len(survey.unjudged_states), "crash state")
         first = survey.unjudged_states[0]
@@ -373,7 +375,7 @@ def _explain_missing_states(survey: Survey) -> str:
 def _decide_consistency(
     controls: list[Control], unseen: stack.Layer | None, flushes: str
 ) -> tuple[Durability, str]:
-    """Return the word and its reason for a program that acknowledges nothing, if nothing broke."""
+    """Return the verdict and its reason for a program that acknowledges nothing, if nothing broke."""
     if unseen is not None:
         return Durability.UNKNOWN, f"below is {unseen}"
     if not all(control.is_caught for control in controls):
@@ -387,7 +389,7 @@ def _decide_consistency(
 def _decide_durability(
     controls: list[Control], unseen: stack.Layer | None, flushes: str
 ) -> tuple[Durability, str]:
-    """Return the word and its reason if nothing was lost."""
+    """Return the verdict and its reason if nothing was lost."""
     if missed := [control.name for control in controls if not control.is_caught]:
         return Durability.REACHED, f"no proof: {missed[0]} should lose records here and did not"
     if unseen is not None:
@@ -415,7 +417,7 @@ def _build_reason(state: CrashState, states: int, judged: bool) -> Reason:
 
 
 def _summarize_judged_states(survey: Survey) -> JudgedStates:
-    """Return the survey's states as evidence keeps them."""
+    """Return the survey's states in the form that evidence stores."""
     judged = JudgedStates()
     for state in sorted(survey.states, key=lambda state: state.cut.after):
         lost = state.newest if state.is_failed else None

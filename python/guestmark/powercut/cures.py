@@ -1,8 +1,8 @@
-"""Searches by experiment for the fewest syncs with which a program loses nothing.
+"""Searches by experiment for the smallest set of syncs with which a program loses nothing.
 
-Syncs are added where the trace has none, then before each acknowledgement, in the end after every call that changes the
-disk. If something is lost even then, no sync cures it. Otherwise delta debugging (Zeller, Hildebrandt 2002) leaves out
-every sync without which nothing is lost either.
+Syncs are added where the trace lacks them, then before each acknowledgement, and finally after every call that changes
+the disk. If something is lost even then, no sync cures it. Otherwise delta debugging (Zeller, Hildebrandt 2002)
+leaves out every sync without which nothing is lost either.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from guestmark.core.findings import Durability, Explanation, LossCause, Proven
 from guestmark.powercut.calls import AddedSyncs, Call, CallKind, SyncPoint, list_sync_points, widen_sync_point
 from guestmark.powercut.minimize import find_minimal_failing_subset
 
-# How often syncs are added where the trace of the last log lacks them.
+# Number of rounds in which syncs are added where the last log's trace lacks them.
 _ROUNDS = 4
-# A log without a loss says something if chance leaves it so in at most this share of cases.
+# A log without a loss is conclusive if the probability that this is chance is at most this.
 _CHANCE = 0.05
-# Logs that are written to leave out syncs.
+# Number of logs that are written to leave out syncs.
 _MOST_LOGS = 24
 
 
@@ -48,7 +48,7 @@ class SyncTrial(Protocol):
     """Writes and judges a log of the program with syncs added."""
 
     def __call__(self, syncs: AddedSyncs, *, until_loss: bool) -> TriedSyncs | None:
-        """Return what is lost, with `until_loss` only whether anything is; None if there is no such log."""
+        """Return what is lost, or with `until_loss` only whether anything is; None if no log could be made."""
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class CureSearch:
     try_syncs: SyncTrial
     has_time: Callable[[], bool]
     acknowledges: bool
-    # The reasons for losses that were met with syncs added, the first one first.
+    # The reasons for losses found with syncs added, in order.
     causes: list[LossCause] = field(default_factory=list)
     _lost: list[AddedSyncs] = field(default_factory=list)
     # The smallest share of states that failed in a log.
@@ -70,9 +70,9 @@ class CureSearch:
     def add_cure_to_explanation(
         self, explained: Explanation, points: Sequence[SyncPoint], first: Proven
     ) -> Explanation:
-        """Return the explanation with what syncs did about the loss; `points` are where the first log lacked them."""
+        """Return the explanation with the effect of added syncs; the first log lacked them at `points`."""
         self._note_share(first)
-        # A torn write has no place in which a sync is missing, and rare ones may fail to appear in another log.
+        # For a torn write no sync is missing, and rare ones may not appear in another log.
         torn_only = first.untorn is not None and not first.untorn.losing
         tried = self._try_all_syncs() if torn_only else self._add_syncs(points)
         if tried is None or (torn_only and not tried.proven.losing):
@@ -95,7 +95,7 @@ class CureSearch:
         )
 
     def _add_syncs(self, points: Sequence[SyncPoint]) -> TriedSyncs | None:
-        """Return the first log that loses nothing, else the one with the most syncs; None if none could be judged."""
+        """Return the first log that loses nothing, or else that with the most syncs; None if none was judged."""
         added: tuple[SyncPoint, ...] = ()
         last: TriedSyncs | None = None
         for _ in range(_ROUNDS):
@@ -117,7 +117,7 @@ class CureSearch:
         return self._try_and_explain(AddedSyncs(each=self.acknowledges, every=True))
 
     def _try_and_explain(self, syncs: AddedSyncs) -> TriedSyncs | None:
-        """Try syncs; if a place has another name in each log, in all of its directory. Keep the cause of a loss."""
+        """Try syncs, in a whole directory if names in it differ from log to log; keep the cause of a loss."""
         tried = self._try_conclusively(syncs)
         if tried is None:
             return None
@@ -130,7 +130,7 @@ class CureSearch:
         return tried
 
     def _try_conclusively(self, syncs: AddedSyncs, *, until_loss: bool = False) -> TriedSyncs | None:
-        """Return a log that loses something, or that has states enough to show that it does not; else None."""
+        """Return the attempt if it lost data, or judged enough states to show that it does not; else None."""
         tried = self.try_syncs(syncs, until_loss=until_loss) if self.has_time() else None
         if tried is None or not tried.is_conclusive:
             return None
@@ -139,7 +139,7 @@ class CureSearch:
             if not until_loss:
                 self._note_share(tried.proven)
             return tried
-        # If as many failed as in the other logs, that none does would be a chance of so much.
+        # The probability that no state fails, if as large a share failed as in the other logs.
         chance = (1.0 - self._rarest) ** tried.proven.states
         return tried if chance <= _CHANCE else None
 
@@ -159,7 +159,7 @@ class CureSearch:
         def holds_with_syncs(left: Sequence[SyncPoint | None]) -> bool:
             nonlocal logs
             syncs = AddedSyncs(tuple(_select_necessary_places(left)), each=None in left)
-            # Chance may spare one log what another one lost, so that one loss is enough.
+            # One log may escape by chance what another one lost, so one loss is enough.
             if self._has_lost(syncs):
                 return False
             logs += 1
@@ -173,7 +173,7 @@ class CureSearch:
 
         with contextlib.suppress(TimeoutError):
             find_minimal_failing_subset(places, holds_with_syncs)
-        # It was chosen among several because it held, so it has to hold once more.
+        # It was selected because it held, so it has to hold once more.
         while len(held) > 1:
             again = self._try_conclusively(held[-1].syncs, until_loss=True)
             if again is None or not again.proven.losing:

@@ -1,7 +1,7 @@
 """Chooses crash states: moments at which the power is cut, and which of the writes in flight survive.
 
-Everything that a completed flush covers is on the disk, and so is a write with FUA. Of what came after the last flush a
-disk may have kept anything: all, nothing, the first half, or any subset; and of one write any of its sectors.
+Everything that a completed flush covers is on the disk, and so is a write with FUA. Of later writes a disk may have
+kept anything: all, none, the first half, or any subset; and of one write any of its sectors.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _ATOMIC = 512
 _PAGE, _BEFORE_PAGE = 8192, 4096
 # Parts of a checkpoint's write after which it is torn: pages that had no content before are safe in any case.
 _TORN_AT = (0.5, 0.25, 0.75)
-# Attempts for each random state that is wanted, since many cuts have the same outcome.
+# Attempts for each random state, since many cuts have the same outcome.
 _ATTEMPTS = 8
 _MOST = 6000  # states of one log
 # Flushes that follow a write which is missing alone: later, it has often been written again.
 _FLUSHES_AFTER = 6
-# Writes that a disk which honours no flush has lost; at most half of those in flight.
+# Number of writes that a disk which ignores flushes has lost; at most half of those in flight.
 _MISSING = (1, 1, 2, 4, 16, 1 << 30)
 
 
@@ -68,7 +68,7 @@ class Piece:
     length: int
 
 
-Outcome = tuple[int, tuple[Piece, ...]]  # what is kept, and what of the rest
+Outcome = tuple[int, tuple[Piece, ...]]  # the kept requests, and pieces of the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +107,8 @@ class ChosenCuts:
     kinds: Mapping[CutKind, tuple[Outcome, ...]]
 
     def choose_sampling_order(self) -> list[Cut]:
-        """Return the states so that every beginning is a fair sample: the worst first, then equal parts of all other
-        kinds.
+        """Return the states so that every beginning is a fair sample: the worst first, then equal parts of all
+        other kinds.
         """
         worst = _order_by_bit_reversal(self.kinds[CutKind.WORST])
         others = []
@@ -123,7 +123,7 @@ class ChosenCuts:
         return [by_outcome[outcome] for outcome in dict.fromkeys([*worst, *(other[2] for other in others)])]
 
     def compute_coverage(self, judged: Collection[Cut]) -> Coverage:
-        """Return what is covered if only these states were judged."""
+        """Return the coverage if only these states were judged."""
         seen = {cut.outcome for cut in judged}
         part = {kind: sum(outcome in seen for outcome in outcomes) for kind, outcomes in self.kinds.items()}
         return msgspec.structs.replace(
@@ -149,7 +149,7 @@ def choose_cuts(
     most: int | None = None,
     checkpoints: Sequence[range] = (),
 ) -> ChosenCuts:
-    """Return the states that a proof looks at, of a log whose first `start` requests are not cut.
+    """Return the states that a proof judges, of a log whose first `start` requests are not cut.
 
     - For each of `moments`, after which something had been acknowledged, the worst state: only what was flushed
       survives.
@@ -217,7 +217,7 @@ def choose_cuts(
 
 
 def choose_scrambled_cuts(entries: Sequence[Entry], *, start: int, count: int, seed: int) -> ChosenCuts:
-    """Return states of a disk that honours no flush, of a log whose first `start` requests are not cut.
+    """Return states of a disk that ignores flushes, of a log whose first `start` requests are not cut.
 
     In up to half of them only the first write before a flush is missing, and all that came after it is there: a program
     syncs what later writes rely on. In the others one, some or half of the writes in flight are missing, at random, and
@@ -276,9 +276,9 @@ def _omit_first_writes(
 
 
 def _choose_torn_length(entry: Entry, part: float = 0.5) -> int:
-    """Return about that part of a write, in units that a disk writes atomically, ending within a database's page.
+    """Return the length of about that part of a write, in atomic units, ending within a database's page.
 
-    Returns all of one that cannot be torn.
+    Returns the full length of a write that cannot be torn.
     """
     if not _can_tear(entry):
         return entry.length

@@ -1,7 +1,7 @@
-"""Finds acknowledgements that came before the disk had been told to keep what they promise.
+"""Finds acknowledgements that came before the disk was told to keep the promised data.
 
 A call that returns too early looks like a flush that was dropped, but the data are on their way: they are safe after
-one of the next flushes. That is a fault of what runs below the program, such as its kernel's filesystem.
+one of the next flushes. The fault is in a layer below the program, such as its kernel's filesystem.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FLUSHES = 6
 
 @dataclass(frozen=True, slots=True)
 class EarlyReturns:
-    """Losing states in which the call had returned too early; `requests` is by how many, the first time."""
+    """Losing states in which the call had returned too early; `requests` is by how many requests in the first one."""
 
     states: int = 0
     requests: int = 0
@@ -31,7 +31,7 @@ class EarlyReturns:
 def find_early_returns(
     evidence: JudgeInput, entries: Sequence[Entry], judged: JudgedStates, parent: Path
 ) -> EarlyReturns:
-    """Judge whether what is lost is there after one of the next flushes. Raises `MachineError`."""
+    """Return in how many losing states the data are there after one of the next flushes. Raises `MachineError`."""
     by_newest: dict[int, list[Crash]] = {}
     for crash in judged.crashes:
         if crash.lost is not None:
@@ -49,7 +49,7 @@ def find_early_returns(
 def _count_late_requests(
     evidence: JudgeInput, entries: Sequence[Entry], newest: int, moment: int, parent: Path
 ) -> int:
-    """Return how many requests after its acknowledgement a record was safe; 0 if no such flush was found."""
+    """Return the number of requests after its acknowledgement until a record was safe; 0 if no such flush was found."""
     flushes: list[int] = []
     for position in range(moment, len(entries)):
         if entries[position].is_flush and len(flushes) < _FLUSHES:

@@ -1,4 +1,4 @@
-"""Keeps logs of writes, and looks into them: their requests, and images of single cuts."""
+"""Keeps logs of writes, and shows their requests and images of single cuts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class KeptLog:
 
 @dataclass(frozen=True, slots=True)
 class CheckRecord:
-    """A check as it was run: its command, and all lines of its input; each run got a beginning of them."""
+    """A check: its command, and all lines of its input, of which each run got a beginning."""
 
     command: str
     lines: tuple[bytes, ...]
@@ -65,7 +65,7 @@ def keep_evidence(  # noqa: PLR0917 (what there is to know)
     """
     parent = locate_evidence()
     parent.mkdir(parents=True, exist_ok=True)
-    # The random part tells two proofs of the same second apart.
+    # The random part distinguishes two proofs of the same second.
     target = parent / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     target.mkdir()
     copy_without_zeroes(files.base, target / _BASE)

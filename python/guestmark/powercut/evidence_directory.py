@@ -1,4 +1,4 @@
-"""Where kept logs of proofs are. Every run says so, and only those that prove something import what writes them."""
+"""Locates kept logs of proofs. Every run needs this; only runs that prove something import more."""
 
 import contextlib
 from collections.abc import Iterator

@@ -45,7 +45,7 @@ class FileCopier:
     def read(
         self, agent: Agent, directory: Path, names: Sequence[str], newest: int, *, exact: bool
     ) -> Recovered:
-        """See `recovery.Reader`."""
+        """Copy the files; see `recovery.Reader`."""
         done = agent.exec(
             ["cp", "-a", "--sparse=always", f"{directory}/.", str(self.target)], timeout_s=_COPY_S
         )
@@ -119,7 +119,7 @@ def list_differences(whole: Path, failing: Path) -> Iterator[Difference]:
     for path in sorted(ours | theirs):
         one, other = whole / path, failing / path
         if path not in theirs:
-            # What is in a missing directory is missing with it, and is not listed.
+            # The content of a missing directory is not listed.
             if str(Path(path).parent) in {".", *theirs}:
                 yield Difference(path, Change.MISSING)
         elif path not in ours:

@@ -1,4 +1,4 @@
-"""Tells images of ext2 to ext4 apart by what a kernel would find in them, without mounting them.
+"""Compares images of ext2 to ext4 by the content that a kernel would find, without mounting them.
 
 The digest covers the blocks in use, each with its place. It leaves out free blocks, those of the journal, which has
 been replayed, and the superblock's times. So two images with equal digests have the same files. The kernel's
@@ -24,7 +24,7 @@ _WIDE = 0x80
 _UNINITIALIZED = 0x2  # the flag of a group without a bitmap
 # Fields that e2fsck and each mount write: times, counts of mounts and of what was written, the checksum.
 _VARYING = ((0x2C, 10), (0x40, 4), (0x178, 8), (0x274, 6), (0x3FC, 4))
-# A copy of the journal's block map, valid with this type.
+# The superblock's copy of the journal's block map, valid with this type.
 _JOURNAL_COPY, _JOURNAL_COPY_TYPE, _COPIED = 0x10C, 0xFD, 1
 _EXTENTS_MAGIC = 0xF30A
 _EXTENT = struct.Struct("<IHHI")
@@ -107,7 +107,7 @@ def _mark_used(descriptor: int, geometry: _Geometry) -> int:
 
 
 def _list_journal_extents(superblock: bytes | bytearray) -> Iterator[tuple[int, int]]:
-    """Yield the first block and the number of blocks of each extent of the journal, if all of them are told."""
+    """Yield the first block and the number of blocks of each extent of the journal, if the superblock names all."""
     magic, entries, _, depth = struct.unpack_from("<HHHH", superblock, _JOURNAL_COPY)
     if superblock[_JOURNAL_COPY_TYPE] != _COPIED or magic != _EXTENTS_MAGIC or depth:
         return
@@ -117,7 +117,7 @@ def _list_journal_extents(superblock: bytes | bytearray) -> Iterator[tuple[int, 
 
 
 def _read_used(descriptor: int, block_size: int, used: int) -> Iterator[tuple[int, bytes]]:
-    """Yield what is not all zeroes, piece by piece, with its place; blocks that are not in use read as zeroes.
+    """Yield pieces that are not all zeroes, each with its place; unused blocks read as zeroes.
 
     Holes and zeroes are the same: a write makes a hole of many blocks data.
     """
@@ -132,7 +132,7 @@ def _read_used(descriptor: int, block_size: int, used: int) -> Iterator[tuple[in
                 continue
             data = bytearray(os.pread(descriptor, _PIECE, number * _PIECE))
             if number == 0:
-                # The superblock was told apart before.
+                # The superblock was compared before.
                 data[_SUPERBLOCK : 2 * _SUPERBLOCK] = bytes(_SUPERBLOCK)
             for block in range(blocks if wanted != every else 0):
                 if not wanted >> block & 1:

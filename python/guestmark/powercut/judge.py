@@ -1,4 +1,4 @@
-"""Judges crash states: each is recovered, and then holds every record that had been acknowledged, or does not.
+"""Judges crash states: recovers each one, and checks whether it holds every record acknowledged by then.
 
 Images of crash states are made one after the other without writing the whole image again.
 """
@@ -26,13 +26,13 @@ from guestmark.setting.image import Format
 _HOLE = 4096
 _MEMORY = Path("/dev/shm")
 _CONTROL_GROUPS = Path("/sys/fs/cgroup")
-_MEMORY_SHARE = 0.5  # of what is free there
+_MEMORY_SHARE = 0.5  # share of the free memory
 
 
 class Replay:
     """Turns cuts into images in `directory`; cuts in ascending order need no work twice.
 
-    One image advances with what is kept. Each state is a copy of the blocks that it occupies (by reference if the
+    One image advances with the kept requests. Each state is a copy of the blocks that it occupies (by reference if the
     filesystem can), with what survives on top. So neither the size of the image nor that of the log determines memory
     or time.
     """
@@ -91,8 +91,8 @@ class Replay:
 def choose_image_parent(base: Path, log: Path, form: str, parent: Path, workers: int) -> Path:
     """Return where the images of crash states are made: in memory if it has room for all of them, else in `parent`.
 
-    What recovers an image syncs it, which takes longer than all its other work and is of no use here. A check may fill
-    its disk, so each image counts as large as its disk is.
+    Programs that recover an image sync it, which takes longer than all their other work and is useless here. A check
+    may fill its disk, so each image counts at the full size of its disk.
     """
     if form != Format.RAW or not _MEMORY.is_dir() or not is_in_memory(str(_MEMORY)):
         return parent
@@ -103,7 +103,7 @@ def choose_image_parent(base: Path, log: Path, form: str, parent: Path, workers:
 
 
 def _read_free_group_memory() -> int:
-    """Return how many bytes of memory this process's control groups leave it; a very large number without a limit."""
+    """Return the bytes of memory that this process's control groups leave it; a very large number without a limit."""
     free = 1 << 63
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         number, _, path = line.split(":", 2)
@@ -234,7 +234,7 @@ def judge_cuts(
     except OSError as error:
         raise MachineError(
             f"no crash states can be made in {parent}: {error.strerror or error}",
-            hint="they take little, but for the data that is written: free some room there",
+            hint="they take little room apart from the written data: free some there",
         ) from error
     finally:
         keeper().remove(directory)

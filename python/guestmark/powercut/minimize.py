@@ -1,4 +1,4 @@
-"""Delta debugging (Zeller, Hildebrandt 2002): finds a smallest part of a whole that still does what the whole does."""
+"""Delta debugging (Zeller, Hildebrandt 2002): finds a minimal part of a whole that still fails like the whole."""
 
 from __future__ import annotations
 

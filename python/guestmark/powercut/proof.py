@@ -1,4 +1,4 @@
-"""A proof: the crash states of a log of writes, with controls which show that a loss would have been found."""
+"""A proof: judges the crash states of a log of writes, with controls that show that a loss would have been found."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def _find_lost_record(
 
 
 def _run_control_without_flushes(asked: ProofRequest, log: WriteLog, entries: Sequence[Entry]) -> Control:
-    """Judge the same log as a hypervisor that drops flushes would have left it."""
+    """Judge the same log as if a hypervisor had dropped its flushes."""
     start = max(asked.written.start, asked.written.read_acknowledgements(log).requests_before_first_record)
     return _run_control(asked, log, cuts.drop_flushes(entries, start), asked.written, "no-flush")
 
@@ -196,7 +196,7 @@ def _run_control(
 
 
 def _count_control_states(asked: ProofRequest) -> int:
-    """Return the number of control states; a database server takes a second for each."""
+    """Return the number of control states, fewer for a database server, which takes a second for each."""
     return min(_CONTROL_STATES, asked.states) if asked.method.is_served else _CONTROL_STATES
 
 
@@ -245,7 +245,7 @@ def _describe_loss(crash: Crash) -> str:
 
 
 def compare_flush_counts(counts: FlushCounts, flushes: int) -> str:
-    """Return who saw how many flushes; a lower layer that saw fewer than the one above dropped or merged some."""
+    """Return how many flushes each layer saw; a layer that saw fewer than the one above dropped or merged some."""
     seen = []
     if counts.guest is not None:
         seen.append(f"the guest's kernel sent {counts.guest}")
@@ -256,7 +256,7 @@ def compare_flush_counts(counts: FlushCounts, flushes: int) -> str:
 
 
 def judge_volatile_layer(layers: list[stack.Layer]) -> tuple[Durability, str] | None:
-    """Return the word and its reason if a layer below the disk keeps nothing; else None."""
+    """Return the verdict and its reason if a layer below the disk keeps nothing; else None."""
     below = stack.find_volatile(layers)
     if below is None:
         return None

@@ -1,6 +1,6 @@
-"""Files that need no sync, because whoever opens their database after a power cut makes them anew without reading them.
+"""Files that need no sync, because a database recreates them after a power cut without reading them.
 
-They are recognized by their content and by that of the database beside them, as a name alone says nothing.
+They are recognised by their content and that of the database beside them, as a name alone proves nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 
 from guestmark.core.findings import Unsynced
 
-# Reads so many bytes of a file at an offset; fewer at its end, none if there is no such file.
+# Reads up to this many bytes of a file at an offset; fewer at its end, none if there is no such file.
 ReadFile = Callable[[str, int, int], bytes]
 
 _LMDB_MAGIC = 0xBEEFC0DE
@@ -57,7 +57,7 @@ _KINDS = (
 
 
 def split_rebuilt(unsynced: Iterable[Unsynced], read: ReadFile) -> tuple[list[Unsynced], list[Unsynced]]:
-    """Return the files that a power cut may take something of, and those that are made anew after it."""
+    """Return the files from which a power cut may take data, and those that are recreated after it."""
     lacking, rebuilt = list[Unsynced](), list[Unsynced]()
     for file in unsynced:
         (rebuilt if _is_rebuilt(file.path, read) else lacking).append(file)

@@ -1,4 +1,4 @@
-"""Numbered records: how they are made durable, which had been acknowledged at a cut, and what must be left of them.
+"""Numbered records: how they are made durable, which were acknowledged at a cut, and which must be left after it.
 
 The agent writes them (`crates/agent/src/records.rs`); a record consists of 64-byte lines that name it.
 """
@@ -107,7 +107,7 @@ class Acknowledged:
         return tuple(at for at, newest in zip(self.after_requests, self.newest, strict=True) if newest >= 0)
 
     def find_newest_after(self, requests: int) -> int:
-        """Return the newest record acknowledged after so many requests; -1 if there was none."""
+        """Return the newest record acknowledged after this many requests; -1 if there was none."""
         at = bisect.bisect_right(self.after_requests, requests)
         return self.newest[at - 1] if at else -1
 

@@ -1,4 +1,4 @@
-"""Recovers a disk after a power cut and reads what is left: the format's check, the filesystem's, files.
+"""Recovers a disk after a power cut: checks its format and its filesystem, and reads the files that are left.
 
 Filesystems whose tools recover an image by themselves (ext2 to ext4) need neither root nor a mount. The others are
 mounted through a loop device, in a mount namespace that ends with the agent in it, because only a kernel replays their
@@ -47,7 +47,7 @@ _PIECE = 1 << 20
 
 
 def convert_to_raw(image: Path, raw: Path) -> bool:
-    """Write the content of a qcow2 image; return False, without writing, if it is not plain. Raises `OSError`."""
+    """Write a qcow2 image's content to `raw`; return False, without writing, if it is not plain. Raises `OSError`."""
     with image.open("rb") as read:
         first = read.read(_HEADER.size + _FEATURES.size)
         if len(first) < _HEADER.size + _FEATURES.size:
@@ -138,8 +138,8 @@ class Recovered:
 class Reader(Protocol):
     """Examines a mounted filesystem.
 
-    It is mounted read-only, as unmounting it takes half as long then. Who changes it, as a database server does that
-    recovers its files, calls `allow_changes` before.
+    It is mounted read-only, as unmounting it takes half as long then. A reader that changes it, such as a database
+    server that recovers its files, calls `allow_changes` first.
     """
 
     def read(
@@ -147,7 +147,7 @@ class Reader(Protocol):
     ) -> Recovered:
         """Return what is left in the directory, as `agent` sees it.
 
-        `newest` is the record acknowledged last, -1 for none. With `exact` nothing written after that is there.
+        `newest` is the record acknowledged last, -1 for none. With `exact`, nothing that was written after it is there.
         """
 
 
@@ -187,7 +187,7 @@ class ExtRecovery:
         return replace(found, files={name: self._read_content(image, name) for name in names})
 
     def replay_journal(self, image: Path) -> Recovered:
-        """Leave the image as a booting machine does: journal replayed, and mended by e2fsck."""
+        """Leave the image as a booting machine would: with the journal replayed and repaired by e2fsck."""
         done = _run_tool([self._check, "-fy", str(image)])
         output = done.stdout.decode(errors="replace")
         if done.returncode & ~3:
@@ -203,17 +203,17 @@ class ExtRecovery:
 
 
 class ReadStates:
-    """What a reader has found in images with equal files; several recoveries may share it."""
+    """Results of a reader for images with equal files; several recoveries may share them."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[bytes, int], Recovered] = {}
 
     def recall(self, digest: bytes, newest: int) -> Recovered | None:
-        """Return what was found in an equal image after the same record; None if there was none."""
+        """Return the result for an equal image after the same record; None if there was none."""
         return self._found.get((digest, newest))
 
     def remember(self, digest: bytes, newest: int, found: Recovered) -> None:
-        """Keep what was found."""
+        """Keep the result."""
         self._found[digest, newest] = found
 
 
@@ -301,7 +301,7 @@ class MountedRecovery:
                 return ""
 
     def _mend_superblock(self, device: str) -> bool:
-        """Mend a superblock that a power cut tore, which the kernel does not do; return True if it was mended.
+        """Repair a superblock torn by a power cut, which the kernel does not do; return True if it was repaired.
 
         A disk of 512-byte sectors may tear those of btrfs, of 4096 bytes. `btrfs-rescue(8)` takes the copy, whose trees
         still exist.
@@ -334,7 +334,7 @@ class MountedRecovery:
 
 
 class FormattedRecovery:
-    """Recovers an image in a format: its own check comes first, then the filesystem in it."""
+    """Recovers an image in a format: checks the format first, then recovers the filesystem in it."""
 
     def __init__(self, inner: Recovery, form: Format) -> None:
         self._inner = inner
@@ -365,7 +365,7 @@ class FormattedRecovery:
 def explain_not_recoverable(filesystem: str, *, mounted: bool = False) -> str:
     """Return why crash states of a filesystem cannot be judged here; empty if they can.
 
-    `mounted`: the files are not only read, so the filesystem has to be mounted.
+    With `mounted` files are not only read, so the filesystem has to be mounted.
     """
     if filesystem.startswith("ext") and not mounted:
         return ""
@@ -373,7 +373,7 @@ def explain_not_recoverable(filesystem: str, *, mounted: bool = False) -> str:
 
 
 def count_workers(filesystem: str, *, mounted: bool = False) -> int:
-    """Return how many states to judge at once; mounting mostly waits, which needs no processor."""
+    """Return the number of states to judge at once; mounting mostly waits, which needs no processor."""
     # Older kernels refuse to mount two copies of one btrfs at the same time.
     if filesystem == "btrfs" and not _TEMPORARY_ID.exists():
         return 1

@@ -1,4 +1,4 @@
-"""Returns to a crash state of a kept log: its recovered disk, for the check that judged it, or for a shell."""
+"""Reopens a crash state of a kept log: its recovered disk, for the check that judged it or for a shell."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ROOM = Path("/var/tmp")
 
 
 def check_again(name: str, after: int, survival: str | None, ledger: Path | None) -> Iterator[str]:
-    """Run the check on the disk that a cut leaves, and yield what it says in lines. Raises `UsageError` without a
+    """Run the check on the disk that a cut leaves, and yield its output line by line. Raises `UsageError` without a
     check.
     """
     kept = evidence.load_evidence(name, ledger)
@@ -60,7 +60,7 @@ def _describe_ending(answer: Answer) -> str:
 
 
 def open_shell(name: str, after: int, survival: str | None, ledger: Path | None) -> int:
-    """Open a shell on the disk that a cut leaves, which is then thrown away; return the shell's exit status.
+    """Open a shell on the disk that a cut leaves, and discard the disk afterwards; return the shell's exit status.
 
     Raises `UsageError` for a disk that cannot be mounted.
     """
@@ -77,7 +77,7 @@ def open_shell(name: str, after: int, survival: str | None, ledger: Path | None)
 
 @dataclass(slots=True)
 class _Shell:
-    """A reader that is a person: the check is in `$CHECK`, its input in the file `$ACKNOWLEDGED`."""
+    """A reader that opens a shell: the check is in `$CHECK`, its input in the file `$ACKNOWLEDGED`."""
 
     check: str
     lines: Sequence[bytes]

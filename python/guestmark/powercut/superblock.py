@@ -1,7 +1,7 @@
-"""Superblocks that a filesystem expects its disk to write at once, although they are larger than a sector.
+"""Detects torn superblocks, which a filesystem expects its disk to write at once although they exceed a sector.
 
-That of btrfs has 4096 bytes. If a cut tears it, the kernel cannot mount the disk, and the copies are of the last whole
-commit: what was only logged since then, as `fsync` does it, is out of reach. No program can prevent that.
+That of btrfs has 4096 bytes. If a cut tears it, the kernel cannot mount the disk, and the copies are of the last full
+commit: data that was only logged since then, as by `fsync`, is lost. No program can prevent that.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import functools
 import struct
 from pathlib import Path
 
-# Where btrfs has its superblocks (fs/btrfs/disk-io.h), and the fields of one that are read here.
+# Offsets of btrfs's superblocks (fs/btrfs/disk-io.h), and the fields of one that are read here.
 _PLACES = (64 << 10, 64 << 20, 256 << 30)
 _SIZE = 4096
 _CHECKSUM = struct.Struct("<I")
@@ -22,7 +22,7 @@ _POLYNOMIAL = 0x82F6_3B78
 
 
 def has_torn_superblock(filesystem: str, image: Path) -> bool:
-    """Return True if a superblock of the filesystem in a raw image is one that no kernel has written as a whole."""
+    """Return True if a superblock of the filesystem in a raw image was not written as a whole."""
     if filesystem != "btrfs":
         return False
     with image.open("rb") as file:
@@ -43,7 +43,7 @@ def _is_torn(block: bytes) -> bool:
 
 
 def compute_crc32c(data: bytes) -> int:
-    """Return the CRC-32C (Castagnoli) of data, as RFC 3720 has it."""
+    """Return the CRC-32C (Castagnoli) of data, as in RFC 3720."""
     table = _make_table()
     crc = 0xFFFF_FFFF
     for byte in data:

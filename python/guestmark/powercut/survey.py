@@ -31,11 +31,11 @@ _LESS_WAITING = 2
 _BATCH_S = 4.0
 _LARGEST_BATCH = 400
 _FORECAST_AFTER = 5  # states
-# So many states that fail in the same way are judged again, the first of them several times: a check that fails by
+# This many states that fail in the same way are judged again, the first of them several times: a check that fails by
 # chance does not fail that often in a row.
 _USUAL_FINALISTS, _FIRST_TIMES = 8, 3
 INTERRUPTED = "it was interrupted"
-# So many states that were late beside others are judged again alone.
+# This many states that ran out of time beside others are judged again alone.
 _LATE_AGAIN = 3
 
 
@@ -70,7 +70,7 @@ class CrashState:
 
     @property
     def is_judged(self) -> bool:
-        """True if anything can be said about it."""
+        """True if the check gave a verdict, or the disk cannot be mounted."""
         return bool(self.damage) or (self.answer is not None and self.answer.is_conclusive)
 
     @property
@@ -80,7 +80,7 @@ class CrashState:
 
 
 class Bench:
-    """Recovers states of one log with several workers at once, each of which has its own image and agent."""
+    """Recovers states of one log with several workers at once, each with its own image and agent."""
 
     def __init__(
         self, workers: Sequence[_Worker], lone: _Worker, lone_check: Check, acknowledged: Callable[[int], int]
@@ -113,7 +113,7 @@ class Bench:
             raise
 
     def judge_alone(self, cut: Cut) -> CrashState:
-        """Judge a state while no other is judged, with a check that remembers nothing."""
+        """Judge a state while no other one is judged, with a check that has no memory."""
         return self._lone.judge_cut(cut, self._acknowledged(cut.after))
 
     def judge_told(self, cut: Cut, lines: Sequence[bytes]) -> CrashState:
@@ -252,7 +252,7 @@ class Survey:
 
     @property
     def judged_states(self) -> list[CrashState]:
-        """The states about which something can be said."""
+        """The states with a verdict."""
         return [state for state in self.states if state.is_judged]
 
     @property
@@ -280,7 +280,7 @@ class SurveyLimits:
         return self.deadline
 
     def explain_reached_cut(self, survey: Survey) -> str:
-        """Return why the survey has to end; empty if it goes on."""
+        """Return why the survey has to end; empty if it continues."""
         if survey.unsteady is not None:
             return "the check does not repeat itself"
         if self.enough is not None and survey.losing_count >= self.enough:
@@ -353,7 +353,7 @@ def _record_states(
 
 
 def _accepts_newer(bench: Bench, state: CrashState) -> bool:
-    """Return True if the check fails only for what the program was writing, which need not be there but may be.
+    """Return True if the check fails only for data that the program was writing, which may or may not be there.
 
     A check that looks for the newest line only may also miss a record that is lost while the next one is there, so that
     such a state says nothing.

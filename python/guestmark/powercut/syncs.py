@@ -1,4 +1,4 @@
-"""Looks in a crash state for the data that a program's own calls promised to be on its disk.
+"""Searches a crash state for the data that a program's own calls promised to be on its disk.
 
 The agent stops the program after each such call and prints what it has promised (`crates/agent/src/syncs`). At that
 very moment all of it has to be on the disk. Later the program may write over some of it. So of a file that was promised
@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 
 from guestmark.core.findings import Unsynced
 
-# The status of a program that was ended because it had promised enough.
+# The exit status of a program that was ended because it had promised enough.
 _STOPPED = "stopped"
 BLOCK = 4096  # bytes per digest
 
@@ -57,13 +57,13 @@ class _Seen:
 @dataclass(slots=True)
 class _File:
     seen: list[_Seen] = field(default_factory=list)
-    paths: list[tuple[int, str]] = field(default_factory=list)  # since when; empty: it was removed
+    paths: list[tuple[int, str]] = field(default_factory=list)  # digests since when; empty if it was removed
     blocks: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedFile:
-    """What has to be there: the blocks of a file below any of `paths`, or exactly the `names` of a directory."""
+    """Data that must exist: the blocks of a file at any of `paths`, or exactly the `names` of a directory."""
 
     call: str
     paths: tuple[str, ...]
@@ -73,7 +73,7 @@ class ExpectedFile:
     names: frozenset[str] | None = None
 
     def describe_missing(self, found: Mapping[str, FileState | None]) -> str:
-        """Return what is not there, in words; empty if all is."""
+        """Return a description of missing data; empty if nothing is missing."""
         wrong = []
         for path in self.paths:
             if why := self._describe_fault(found.get(path)):
@@ -98,18 +98,18 @@ class ExpectedFile:
 
 
 class Promises:
-    """What a program has promised, call by call. Paths and names are hexadecimal, as the agent prints them."""
+    """A program's promises, call by call. Paths and names are hexadecimal, as the agent prints them."""
 
     def __init__(self) -> None:
         # Each call, and whether nothing else of the program ran meanwhile.
         self.calls: list[tuple[str, bool]] = []
-        self.status: str | None = None  # how it ended
-        self.said = ""  # the last line of its errors
-        self.errors = ""  # the end of them
-        self.elsewhere = ""  # why it may have flushed in other ways
-        # Data that it wrote, left on the disk, and never synced.
+        self.status: str | None = None  # its exit status
+        self.said = ""  # the last line of its error output
+        self.errors = ""  # the end of its error output
+        self.elsewhere = ""  # why it may have flushed in ways that are not traced
+        # Data that it wrote to files still on the disk and never synced.
         self.unsynced: list[Unsynced] = []
-        # The same of files that are made anew after a power cut.
+        # The same for files that are recreated after a power cut.
         self.rebuilt: list[Unsynced] = []
         self._files: dict[int, _File] = {}
         # Earlier paths that the file at a path may still have.
@@ -166,7 +166,7 @@ class Promises:
         file.paths.append((after, path))
 
     def list_expected_files(self, newest: int, *, exact: bool) -> tuple[ExpectedFile, ...]:
-        """Return what has to be there if promise `newest` was the last; `exact`: the program waits there."""
+        """Return the data that must exist if promise `newest` was the last; with `exact` the program waits there."""
         exact = exact and newest >= 0 and self.calls[newest][1]
         if (newest, exact) not in self._known:
             found = []

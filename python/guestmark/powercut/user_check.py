@@ -1,7 +1,7 @@
-"""A user's check: it runs on what a power cut left, in a world of its own, and what it says is kept.
+"""A user's check: it runs in its own namespaces on the files that a power cut left, and its output is kept.
 
-Somebody's script is not to be trusted with a verdict. It passes or fails; if it did not end in time or could not be
-started, nothing was judged. It runs only once on the same files with the same input.
+A user's script is not trusted with a verdict. It passes or fails; if it did not end in time or could not be started,
+nothing was judged. It runs only once on the same files with the same input.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NOTHING_ASKED = Answer(Ending.PASSED, 0, (), (), 0.0)
 
 @dataclass(slots=True)
 class Limit:
-    """How long a check may take; it is changed once the time of the first run is known."""
+    """The time limit of a check; it is changed once the time of the first run is known."""
 
     seconds: float
 
@@ -50,8 +50,8 @@ class Limit:
 class Check:
     """A shell command that judges a mounted disk, as a `recovery.Reader`; its input are the acknowledged `lines`.
 
-    With `apart` each run gets namespaces of its own. With `always` it also runs where nothing had been acknowledged,
-    because the disk has to be consistent then as well. Unless `forgetful`, it is not run again on files that it has
+    With `apart` each run gets its own namespaces. With `always` it also runs if nothing had been acknowledged,
+    because the disk has to be consistent then, too. Unless `forgetful`, it is not run again on files that it has
     seen.
     """
 
@@ -94,7 +94,7 @@ class Check:
 
     def _answer_once(self, agent: Agent, directory: Path, acknowledged: Sequence[bytes]) -> Answer:
         try:
-            # Within the agent: starting a program takes longer than reading what most programs keep.
+            # Read by the agent itself: starting a program takes longer than reading most programs' files.
             digest = agent.digest_tree(str(directory), timeout_s=_DIGEST_S)
         except CallError as error:
             raise MachineError(
@@ -142,7 +142,7 @@ class Check:
         if done.timed_out:
             ending = Ending.LATE
         elif done.oom_killed and ending is not Ending.PASSED:
-            # The kernel does not say whose process it was, so that none of the checks of that time is believed.
+            # The kernel does not say whose process it was, so no check that ran at that time is believed.
             ending = Ending.OUT_OF_MEMORY
         took_s = self.limit.seconds if done.timed_out else done.wall_s
         return Answer(ending, done.status, _last_lines(done.stdout), _last_lines(done.stderr), took_s)

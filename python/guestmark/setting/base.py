@@ -1,4 +1,4 @@
-"""The types that factors of machines are made of, and what the levels of a disk do wherever it is used."""
+"""The types of factors of machines, and the effects of a disk's levels wherever the disk is used."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def quote_qemu_value(path: Path | str) -> str:
 
 
 class DiskKind(Flag):
-    """What a disk is, for factors that apply only to some disks."""
+    """The kinds of disks, for factors that apply only to some of them."""
 
     # An image file that the hypervisor opens.
     IMAGE = auto()
@@ -34,7 +34,7 @@ class DiskKind(Flag):
     LOOP = auto()
     # A directory of this host that the guest mounts.
     DIRECTORY = auto()
-    # A source is given the level too, not only the target.
+    # The source also gets the level, not only the target.
     SOURCE = auto()
     HYPERVISOR = IMAGE | DEVICE | SOURCE
     ATTACHED = IMAGE | DEVICE | DAEMON
@@ -50,20 +50,20 @@ class Check(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Why a level cannot be combined with another one, and what to do about it."""
+    """Why a level cannot be combined with another one, and a remedy."""
 
     why: str
     hint: str
 
 
 class Disk(Protocol):
-    """What a factor of disks may ask of the disk that has it; `setting.disk.DiskSpec` implements this."""
+    """The part of a disk that its factors may read; `setting.disk.DiskSpec` implements it."""
 
     def level(self, factor: DiskSetting[L]) -> L | None:
-        """Return its level of another factor; None where none was given and QEMU decides."""
+        """Return the disk's level of another factor; None if none was given and QEMU decides."""
 
     def __getitem__(self, factor: DiskSetting[L]) -> L:
-        """Return its level of a factor that every disk has."""
+        """Return the disk's level of a factor that every disk has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class AttestedDrive:
     processors: int  # of the guest
     # Reads a file of the disk's directory in the guest's sysfs; empty when the file does not exist.
     in_guest: Callable[[str], str]
-    query: Callable[[str], Any]  # asks QEMU's monitor
+    query: Callable[[str], Any]  # sends a command to QEMU's monitor
 
     @property
     def image(self) -> Mapping[str, Any]:
@@ -116,13 +116,13 @@ Options = Callable[[L, Disk], Sequence[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskSetting(Setting[L]):
-    """A factor of disks. Each function is given a level and the disk that has it, and each may be left out.
+    """A factor of disks. Each function gets a level and the disk that has it, and each may be omitted.
 
     Functions that make options return them in the spelling of QEMU and its tools, such as `cache=none`.
     """
 
     on: DiskKind = DiskKind.HYPERVISOR
-    # Whether it may decide what a power cut leaves on the disk.
+    # Whether it may affect what a power cut leaves on the disk.
     keeps: bool = True
     drive: Options[L] = _make_no_options  # of QEMU's `-drive`
     device: Options[L] = _make_no_options  # of QEMU's `-device`
@@ -157,7 +157,7 @@ def is_disk_setting(name: str, on: DiskKind | None = None) -> bool:
 
 
 def affects_durability(name: str) -> bool:
-    """Return whether the factor `name` may decide what a power cut leaves of a disk."""
+    """Return whether the factor `name` may affect what a power cut leaves on a disk."""
     return all(factor.keeps for factor in list_disk_settings() if factor.name == name)
 
 
@@ -178,7 +178,7 @@ def list_machine_options(disk: Disk) -> list[str]:
 
 
 def collect_options(disk: Disk, of: Callable[[DiskSetting[Any]], Options[Any]]) -> list[str]:
-    """Return the options that a disk's levels make; `of` selects which function of a factor makes them."""
+    """Return the options for a disk's levels; `of` selects the function of each factor that makes them."""
     return [word for factor, level in iterate_disk_levels(disk) for word in of(factor)(level, disk)]
 
 

@@ -1,4 +1,4 @@
-"""The disks of a cell: frozen descriptions, derived from nothing but the cell's workload and factors.
+"""The disks of a cell: frozen descriptions, derived only from the cell's workload and factors.
 
 A workload states in its parameters which disks it needs, so that a stored plan has them too: `params["disks"] =
 [{"role": "target"}, {"role": "source", "size": "1500M", "content": "random"}]`. The factors of the cell shape the
@@ -59,7 +59,7 @@ class DiskSpec:
     tree: str = ""
     logged: bool = False
     holds: int = 0
-    # Its name, where several cells have disks on one machine.
+    # Its name, if several cells have disks on one machine.
     alias: str = ""
 
     @classmethod
@@ -76,7 +76,7 @@ class DiskSpec:
         return replace(self, levels=self.levels.with_levels(levels))
 
     def level(self, factor: DiskSetting[L]) -> L | None:
-        """Return its level of a factor; None where none was given and QEMU decides."""
+        """Return the disk's level of a factor; None if none was given and QEMU decides."""
         return self.levels.get(factor)
 
     def __getitem__(self, factor: DiskSetting[L]) -> L:
@@ -100,7 +100,7 @@ class DiskSpec:
 
     @property
     def preallocation(self) -> Preallocation:
-        """How much of the image is allocated in advance."""
+        """The part of the image that is allocated in advance."""
         return self[PREALLOCATION]
 
     @property
@@ -110,17 +110,17 @@ class DiskSpec:
 
     @property
     def aio(self) -> Aio:
-        """How QEMU does its I/O."""
+        """The interface that QEMU uses for the disk's I/O."""
         return self[AIO]
 
     @property
     def bus(self) -> Bus:
-        """How it is attached."""
+        """The bus to which the disk is attached."""
         return self[BUS]
 
     @property
     def filesystem(self) -> Filesystem:
-        """The filesystem on it. A source has none."""
+        """The filesystem on the disk. A source has none."""
         return self[FILESYSTEM]
 
     @property
@@ -145,22 +145,22 @@ class DiskSpec:
 
     @property
     def is_directory(self) -> bool:
-        """Whether it is not a disk but a directory of the host that the guest mounts."""
+        """True if it is not a disk but a directory of the host that the guest mounts."""
         return self.filesystem.is_directory
 
     @property
     def is_packed(self) -> bool:
-        """Whether its filesystem is made together with its content and never written."""
+        """True if its filesystem is made together with its content and never written."""
         return self.filesystem.is_packed
 
     @property
     def read_only(self) -> bool:
-        """Whether it cannot be written: true of sources and of packed filesystems."""
+        """True if it cannot be written, as for sources and packed filesystems."""
         return self.role is Role.SOURCE or self.is_packed
 
     @property
     def kind(self) -> DiskKind:
-        """Which kind of disk it is, for factors that apply only to some disks."""
+        """The kind of disk, for factors that apply only to some disks."""
         if self.is_directory:
             return DiskKind.DIRECTORY
         if self.is_device:
@@ -171,7 +171,7 @@ class DiskSpec:
 
     @property
     def durability_levels(self) -> Levels:
-        """The levels that decide how much of what was written survives a power cut."""
+        """The levels that decide how much of the written data survives a power cut."""
         return Levels(
             {
                 factor.name: self.levels.texts[factor.name]
@@ -193,7 +193,7 @@ def read_disk_requests(cell: Cell) -> Sequence[Mapping[str, Any]] | None:
 class Disks(tuple[DiskSpec, ...]):
     """The disks of a cell, in the order in which they are attached; `cell.view(Disks)` derives and checks them once.
 
-    They are what the workload's parameters ask for, else one target when the cell has any disk factor, else none.
+    They are those that the workload's parameters ask for, else one target if the cell has any disk factor, else none.
     Levels of factors override the workload's, which override defaults. Raises `UsageError` for impossible
     combinations.
     """
@@ -258,12 +258,12 @@ def _derive_disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
     # A log holds a copy of every write, so the default size is small.
     if logged and SIZE.name not in need and SIZE.name not in asked:
         levels[SIZE.name] = Filesystem(levels[FILESYSTEM.name]).logged_size
-    # What the loop driver decides itself: the levels are recorded as they really are.
+    # The loop driver decides these itself; the levels record what it does.
     loop = cell.platform.is_this_host and need.get("host") == "loop"
     if loop:
         levels |= {BUS.name: Bus.LOOP, FORMAT.name: Format.RAW, AIO.name: Aio.THREADS}
     machine = cell.platform.inner.description
-    # Levels that every disk of such a machine has, whatever was asked for.
+    # Levels that all disks of such a machine have, whatever was requested.
     if machine.disk:
         levels |= machine.disk
         levels[BUS.name] = levels.pop(machine.bus_factor, levels[BUS.name])
@@ -312,7 +312,7 @@ def _check_disk(disk: DiskSpec, asked: Mapping[str, str], cell: Cell) -> None:
 
 
 def _describe_misplaced_level(disk: DiskSpec, factor: DiskSetting[Any], cell: Cell) -> UsageError:
-    """Return the error for a level that was asked for and that such a disk cannot have."""
+    """Return the error for a requested level that such a disk cannot have."""
     given = f"{factor.name}={cell.factors[factor.name]}"
     if disk.kind is DiskKind.DIRECTORY:
         return UsageError(
@@ -365,14 +365,14 @@ def _check_device(disk: DiskSpec, cell: Cell) -> None:
 def _check_packed(disk: DiskSpec, cell: Cell) -> None:
     if not disk.holds:
         raise UsageError(
-            f"{cell.id}: {disk.filesystem} cannot be written, and {cell.workload.name} writes",
+            f"{cell.id}: {disk.filesystem} is read-only, but {cell.workload.name} writes to it",
             hint="use workload fileread, which only reads, or another filesystem",
         )
     allocated = disk.preallocation is not Preallocation.OFF
     other = "a device" if disk.is_device else f"format={disk.format}" if disk.format is not Format.RAW else ""
     if other or allocated:
         raise UsageError(
-            f"{cell.id}: an image with {disk.filesystem} is the raw file that its maker writes, not "
+            f"{cell.id}: an image with {disk.filesystem} is a raw file written by mkfs, without "
             f"{other or f'preallocation={disk.preallocation}'}",
             hint=f"leave that out, {EXCLUDE}",
         )

@@ -1,4 +1,4 @@
-"""How a hypervisor attaches a disk, moves its data and limits it."""
+"""How a hypervisor attaches a disk, transfers its data and limits its rate."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ class CacheMode(StrEnum):
 
     @property
     def direct(self) -> bool:
-        """Whether the image is opened with O_DIRECT, bypassing the host's page cache."""
+        """True if the image is opened with O_DIRECT, bypassing the host's page cache."""
         return self in {CacheMode.NONE, CacheMode.DIRECTSYNC}
 
     @property
     def writethrough(self) -> bool:
-        """Whether every write is flushed, so that the guest sees a disk without a write cache."""
+        """True if every write is flushed, so that the guest sees a disk without a write cache."""
         return self in {CacheMode.WRITETHROUGH, CacheMode.DIRECTSYNC}
 
     @property
     def no_flush(self) -> bool:
-        """Whether flushes are dropped."""
+        """True if flushes are dropped."""
         return self is CacheMode.UNSAFE
 
     @property
     def write_cache(self) -> str:
-        """What `queue/write_cache` in the guest's sysfs says for this mode."""
+        """The value of `queue/write_cache` in the guest's sysfs for this mode."""
         return "write through" if self.writethrough else "write back"
 
 
@@ -192,7 +192,7 @@ _OF_QEMU = (Bus.VIRTIO_BLK, Bus.VIRTIO_SCSI, Bus.NVME, Bus.IDE, Bus.VHOST_USER)
 _OF_UML = (Bus.UBD, Bus.VHOST_USER)
 BUS = DiskSetting(
     "bus",
-    "what the disk is attached by (vhost-user: virtio-blk served by qemu-storage-daemon; UML: see uml_disk)",
+    "the bus to which the disk is attached (vhost-user: virtio-blk served by qemu-storage-daemon; UML: see uml_disk)",
     one_of(*_OF_QEMU),
     tuple(_OF_QEMU),
     read=Bus,
@@ -220,7 +220,7 @@ def _parse_count(text: str) -> str:
 def _parse_rate(text: str) -> str:
     size = parse_size(text)
     if not size:
-        raise ValueError(f"{text!r} would let nothing through")
+        raise ValueError(f"{text!r} would block all I/O")
     return format_size(size)
 
 
@@ -299,7 +299,7 @@ IOTHREAD = DiskSetting(
 
 
 def _attest_queues(asked: int, drive: AttestedDrive) -> Iterator[Check]:
-    """Count the queues; the guest uses no more than it has processors."""
+    """Count the queues; the guest uses at most as many as it has processors."""
     # sysfs has a directory for each hardware queue, but no count of them.
     found = 0
     while found <= asked and drive.in_guest(f"mq/{found}/nr_tags"):
@@ -354,7 +354,7 @@ def _attest_block_size(name: str) -> Callable[[int, AttestedDrive], Iterator[Che
 
 LOGICAL_BLOCK = DiskSetting(
     "logical_block",
-    "bytes of the smallest piece that the guest may read or write",
+    "bytes of the smallest unit that the guest may read or write",
     _parse_sector_size,
     ("512", "4096"),
     read=int,
@@ -386,7 +386,7 @@ def _attest_limit(name: str, of_qemu: str) -> Callable[[int, AttestedDrive], Ite
 
 BANDWIDTH = DiskSetting(
     "bandwidth",
-    "bytes that QEMU lets through per second, e.g. 100M",
+    "bytes per second to which QEMU limits the disk, e.g. 100M",
     _parse_rate,
     ("50M", "500M"),
     read=parse_size,
@@ -396,7 +396,7 @@ BANDWIDTH = DiskSetting(
 )
 IOPS = DiskSetting(
     "iops",
-    "requests that QEMU lets through per second",
+    "requests per second to which QEMU limits the disk",
     _parse_count,
     ("100", "1000"),
     read=int,

@@ -1,4 +1,4 @@
-"""What is on a disk: a filesystem and how it is made and mounted, or a directory of this host in its place.
+"""The content of a disk: a filesystem, how it is made and mounted, or a directory of this host in its place.
 
 For the mount options of such directories see Linux's Documentation/filesystems/{9p,virtiofs}.rst, QEMU's manual
 (`-fsdev`), and `virtiofsd --help`.
@@ -89,7 +89,7 @@ def _refuse_comma_in_location(filesystem: Filesystem, disk: Disk, _cell: Cell) -
     # UML passes the location to the kernel as a mount option, and the kernel splits options at commas.
     if filesystem is Filesystem.HOSTFS and "," in disk[LOCATION]:
         return Refusal(
-            f"the kernel would take what follows the comma in {disk[LOCATION]} for mount options",
+            f"the kernel would take the text after the comma in {disk[LOCATION]} for mount options",
             "choose another directory with --set location=DIRECTORY",
         )
     return None
@@ -195,12 +195,12 @@ SECURITY_MODEL = DiskSetting(
 
 
 def choose_share_cache(disk: Disk) -> str:
-    """Return how a directory of the host is cached: as the level says, else the filesystem's default."""
+    """Return the cache mode for a directory of the host: the level, or else the filesystem's default."""
     return disk.level(SHARE_CACHE) or next(iter(disk[FILESYSTEM].caches), "")
 
 
 def choose_security_model(disk: Disk) -> SecurityModel:
-    """Return how 9p stores owners and modes: as the level says, else `none`."""
+    """Return how 9p stores owners and modes: the level, or else `none`."""
     return disk.level(SECURITY_MODEL) or SecurityModel.NONE
 
 
@@ -217,6 +217,6 @@ def format_share_mount_options(disk: Disk, directory: str) -> str:
 
 
 def list_attested_options(disk: Disk) -> str:
-    """Return the options that must be in force: those that were typed, and those that a factor stands for."""
+    """Return the options that must be in effect: those that were typed, and those that factors imply."""
     cache = f"cache={choose_share_cache(disk)}" if disk[FILESYSTEM] is Filesystem.NINE_P else ""
     return ",".join(filter(None, [cache, disk[MOUNT]]))

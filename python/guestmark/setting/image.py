@@ -1,4 +1,4 @@
-"""What an image is: its format, its size, how much of it is allocated, and how QEMU's programs open it."""
+"""The properties of an image: its format, size, allocation, and how QEMU's programs open it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from guestmark.setting.base import (
 )
 
 KEY_ID = "image-key"
-# It protects nothing, as it is on every command line: LUKS images only measure the cost of encryption.
+# This key protects nothing, as every command line shows it: LUKS images only measure the cost of encryption.
 _LUKS_KEY = "guestmark"
 _SMALLEST_SUBCLUSTERED_BYTES = 16 << 10
 
@@ -128,7 +128,7 @@ def _refuse_preallocation(how: Preallocation, disk: Disk, _cell: Cell) -> Refusa
             f"use preallocation=off (sparse), falloc or full, {EXCLUDE}",
         )
     if how is Preallocation.METADATA and disk[FORMAT] is not Format.QCOW2:
-        return Refusal("preallocation=metadata is qcow2's", f"use another, {EXCLUDE}")
+        return Refusal("only qcow2 has preallocation=metadata", f"use another, {EXCLUDE}")
     if how is not Preallocation.OFF and (disk.level(BACKING) or disk.level(COMPRESSION)):
         return Refusal(
             "a compressed image, or one on a backing image, cannot be preallocated",
@@ -211,7 +211,7 @@ def _refuse_subclusters(on: bool, disk: Disk, cell: Cell) -> Refusal | None:
 
 SUBCLUSTERS = DiskSetting(
     "subclusters",
-    "whether qcow2's clusters are divided in 32 (extended_l2)",
+    "whether qcow2's clusters are divided into 32 subclusters (extended_l2)",
     one_of("off", "on"),
     ("off", "on"),
     read=_read_switch,

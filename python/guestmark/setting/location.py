@@ -1,4 +1,4 @@
-"""Where images lie: in a directory of this host, or on a block device named with `overwrite:` instead of an image.
+"""The place of images: a directory of this host, or a block device, named with `overwrite:`, instead of an image.
 
 This module names devices and reads their sizes; `disks.devices` takes and wipes them.
 """
@@ -15,7 +15,7 @@ from guestmark.setting.base import DiskKind, DiskSetting
 
 OVERWRITE_PREFIX = "overwrite:"
 SHARED_MEMORY = "/dev/shm"
-# Where sources lie when the target is a device, which has no directory.
+# Directory of sources if the target is a device, which has no directory.
 DIRECTORY_BESIDE_DEVICE = "/var/tmp"
 _SECTOR = 512
 _SYS = Path("/sys/dev/block")
@@ -64,7 +64,7 @@ def _parse_device(text: str) -> str:
         if not is_device:
             raise ValueError(f"{named!r} is not a block device")
         return f"{OVERWRITE_PREFIX}{path}"
-    # A device name alone is more often a mistake than a wish to lose its content.
+    # A bare device name is more often a mistake than consent to losing its content.
     if is_device:
         raise ValueError(
             f"{text!r} is a block device, and everything on it would be lost: "

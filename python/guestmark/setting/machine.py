@@ -1,4 +1,4 @@
-"""What a guest is: its memory, processors, kernel, firmware and hypervisor, and where on the host it runs."""
+"""The factors of a guest: its memory, processors, kernel, firmware and hypervisor, and where on the host it runs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class StartedGuest:
     program: str = ""
     # Whether the hypervisor loaded a saved machine; None without a monitor.
     restored: bool | None = None
-    # What its memory is on this host; None unless a factor asks for that.
+    # How this host backs its memory; None unless a factor needs that.
     backing: Backing | None = None
 
 
@@ -61,7 +61,7 @@ def _make_no_qemu_arguments(_level: Any, _architecture: Architecture) -> Sequenc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineSetting(Setting[L]):
-    """A factor of guests. Each function is given a level and may be left out; functions return whole arguments."""
+    """A factor of guests. Each function gets a level and may be omitted; functions return complete arguments."""
 
     qemu: Callable[[L, Architecture], Sequence[str]] = _make_no_qemu_arguments
     uml: Callable[[L], Sequence[str]] = _make_no_arguments
@@ -369,7 +369,7 @@ KERNEL_ARGS = MachineSetting(
 )
 QEMU_ARGS = MachineSetting(
     "qemu_args",
-    r"anything else for QEMU's command line, recorded as given; what it does is not attested (write a comma as \,)",
+    r"anything else for QEMU's command line, recorded as given; its effect is not attested (write a comma as \,)",
     _parse_qemu_args,
     (r"-device virtio-rng-pci",),
     read=shlex.split,

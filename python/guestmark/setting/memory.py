@@ -1,4 +1,4 @@
-"""What backs a guest's memory on this host: its page size, memory node, and whether it is allocated from the start."""
+"""The factors of how this host backs a guest's memory: page size, memory node, allocation in advance, sharing."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class HugePages(StrEnum):
         return _KERNEL / f"hugepages/hugepages-{self.bytes >> 10}kB"
 
     def count_free(self) -> int | None:
-        """Return how many pages this host has left; None if it has none of this size."""
+        """Return the number of free pages on this host; None if it has none of this size."""
         try:
             return int((self.folder / "free_hugepages").read_text())
         except (OSError, ValueError):
             return None
 
     def count_needed(self, size: int) -> int:
-        """Return how many pages hold `size` bytes."""
+        """Return the number of pages that hold `size` bytes."""
         return -(-size // self.bytes)
 
 
@@ -160,7 +160,7 @@ def _attest_balloon(level: int, guest: StartedGuest) -> Iterator[Check]:
 
 BALLOON = MachineSetting(
     "balloon",
-    "how much of the guest's memory its balloon leaves it, e.g. 512M",
+    "memory that the balloon leaves to the guest, e.g. 512M",
     _parse_balloon,
     ("512M", "256M"),
     read=parse_size,
@@ -215,7 +215,7 @@ _MEMORY_FACTORS: tuple[MachineSetting[Any], ...] = (
 
 
 def has_memory_factors(levels: Levels) -> bool:
-    """Return whether any factor asks for a particular kind of memory, which is then attested."""
+    """Return whether any factor requests a particular kind of memory, which is then attested."""
     return any(factor in levels for factor in _MEMORY_FACTORS)
 
 
@@ -251,7 +251,7 @@ def check_memory(levels: Levels, *, here: bool, on_pci: bool) -> None:
         )
     if levels[START] is Start.RESTORED:
         raise _make_refusal(
-            f"the memory of a restored guest is a file, which cannot have {name}", "give it start=cold"
+            f"the memory of a restored guest is a file, which does not support {name}", "use start=cold"
         )
     pages = levels[HUGEPAGES]
     if pages is not HugePages.OFF:
@@ -265,7 +265,9 @@ def check_memory(levels: Levels, *, here: bool, on_pci: bool) -> None:
     if node is not None and not (_NODES / f"node{node}").is_dir():
         raise _make_refusal(f"this host has no memory node {node}", f"it has {_list_nodes()}")
     if levels.get(KSM) is Switch.ON and _read_ksm_state() != "1":
-        raise _make_refusal("this host's kernel does not merge pages now", f"echo 1 >{_KERNEL}/ksm/run")
+        raise _make_refusal(
+            "this host's kernel is not merging pages at present", f"echo 1 >{_KERNEL}/ksm/run"
+        )
     _check_balloon(levels, name, on_pci=on_pci)
 
 
@@ -283,8 +285,8 @@ def _check_balloon(levels: Levels, name: str, *, on_pci: bool) -> None:
         )
     if balloon is not None and balloon >= size:
         raise _make_refusal(
-            f"a balloon cannot leave {format_size(balloon)} of {format_size(size)}",
-            "give it less than memory",
+            f"a balloon that leaves the guest {format_size(balloon)} needs more memory than {format_size(size)}",
+            "give it less than the guest's memory",
         )
 
 

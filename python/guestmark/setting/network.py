@@ -1,4 +1,4 @@
-"""The network of a machine, and what one that boots from a network has beside it: ROM, firmware, console, server."""
+"""The network of a machine, and further factors of network boots: ROM, firmware, console, server."""
 
 import os
 import re
@@ -48,7 +48,7 @@ class Nic:
 
     @property
     def is_virtio(self) -> bool:
-        """Whether the guest knows that the card is not real."""
+        """True if the card is paravirtual, so the guest knows that it is not real."""
         return self.device.startswith("virtio")
 
 
@@ -103,7 +103,7 @@ FIRMWARE = Setting(
 
 
 class Console(StrEnum):
-    """Where firmware and iPXE print."""
+    """The console on which firmware and iPXE print."""
 
     VGA = "vga"
     SERIAL = "serial"
@@ -130,31 +130,31 @@ ROM = Setting(
 
 
 class Network(StrEnum):
-    """What joins a machine with its peer, which has a network namespace of its own."""
+    """The connection between a machine and its peer, which has its own network namespace."""
 
     NONE = "none"
-    # Processes that answer for the peer's namespace by sockets of their own: QEMU or UML themselves, or another.
+    # Processes that answer for the peer's namespace through their own sockets: QEMU or UML themselves, or another.
     USER = "user"
     PASST = "passt"
     PASTA = "pasta"
     SLIRP4NETNS = "slirp4netns"
-    # An interface of the peer's namespace whose packets the hypervisor reads and writes.
+    # An interface in the peer's namespace whose packets the hypervisor reads and writes.
     TAP = "tap"
-    # The same, but a thread of the kernel reads and writes them in the hypervisor's place.
+    # The same, but a kernel thread reads and writes the packets in place of the hypervisor.
     VHOST = "vhost"
-    # UML's other transports: packet sockets on such an interface, both ways or for what arrives only.
+    # UML's other transports: packet sockets on such an interface, in both directions or for receiving only.
     RAW = "raw"
     HYBRID = "hybrid"
     # A pair of virtual interfaces.
     VETH = "veth"
-    # No network of its own: it is in the peer's namespace.
+    # The machine has no network of its own: it is in the peer's namespace.
     HOST = "host"
 
 
 _NETWORK_ALIASES = {"slirp": "user", "off": "none"}
 NETWORK = Setting(
     "network",
-    "what joins a machine with its peer: none, user, passt, tap, vhost, veth, …; nothing beyond the peer is reachable",
+    "how the machine is connected to its peer (it reaches nothing else): none, user, passt, tap, vhost, veth, …",
     one_of(*Network, aliases=_NETWORK_ALIASES),
     tuple(Network),
     read=Network,
@@ -164,7 +164,7 @@ NETWORK = Setting(
 
 
 class Offloads(StrEnum):
-    """Whether checksums and the cutting of data into packets are left to the other end of a link."""
+    """Whether checksums and segmentation are left to the other end of a link."""
 
     ON = "on"
     OFF = "off"
@@ -205,7 +205,7 @@ NIC_QUEUES = Setting(
 )
 OFFLOADS = Setting(
     "offloads",
-    "whether checksums and the cutting into packets are left to the other end of the machine's network: on or off",
+    "whether checksums and segmentation are left to the other end of the machine's network: on or off",
     one_of(*Offloads),
     tuple(Offloads),
     read=Offloads,
@@ -214,7 +214,7 @@ OFFLOADS = Setting(
 )
 NIC_RING = Setting(
     "nic_ring",
-    "descriptors of the ring that the machine's network card receives by: 256, 512 or 1024",
+    "size of the receive ring of the machine's network card: 256, 512 or 1024 descriptors",
     _parse_ring,
     ("256", "512", "1024"),
     read=int,
@@ -234,7 +234,7 @@ class Protocol(StrEnum):
 
 PROTOCOL = Setting(
     "protocol",
-    "how files are fetched: http, https (with params.certificate, by a ROM that knows it) or tftp",
+    "how files are fetched: http, https (with params.certificate and a ROM that trusts it) or tftp",
     one_of(*Protocol),
     tuple(Protocol),
     read=Protocol,
@@ -242,7 +242,7 @@ PROTOCOL = Setting(
 )
 IP = Setting(
     "ip",
-    "the version of the Internet Protocol that files are fetched over: 4 or 6",
+    "the version of the Internet Protocol over which files are fetched: 4 or 6",
     one_of("4", "6"),
     ("4", "6"),
     read=str,
@@ -250,7 +250,7 @@ IP = Setting(
 )
 SERVER_DELAY = Setting(
     "server_delay",
-    "what the server waits before each file, or before each block over TFTP: a difference of known size",
+    "time that the server waits before each file, or over TFTP before each block: a difference of known size",
     _parse_delay,
     ("0ms",),
     read=parse_duration,

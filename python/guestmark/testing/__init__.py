@@ -1,11 +1,11 @@
-"""The conformance kit: whether a workload, a platform or a factor of another distribution keeps the contract.
+"""The conformance kit: checks whether a workload, a platform or a factor of another distribution keeps the contract.
 
     from guestmark.testing import check_workload
 
     def test_it_keeps_the_contract() -> None:
         assert check_workload("walk", {"directory": "/usr/share/doc"}) == []
 
-Nothing is imitated: machines are started, trials run, machines are killed under a workload, and runs are interrupted.
+Nothing is simulated: machines are started, trials run, machines are killed under a workload, and runs interrupted.
 `python -m guestmark.testing workload walk` does the same without a test runner.
 """
 

@@ -24,7 +24,7 @@ _ABOUT_LEVELS = frozenset({"parse", "read", "refuse"})
 
 
 def check_factor(name: str, on: str = "tcg", levels: Sequence[str] = ()) -> list[Violation]:
-    """Return what a factor of guests breaks at two of its levels, by default the first two that it offers.
+    """Return the violations of a factor of guests at two of its levels, by default the first two that it offers.
 
     A guest is started at each of them. The options of a level must differ from those of the other, and the attestation
     of at least one guest must find that it does not have the other level. A factor of disks is also tried on every
@@ -100,7 +100,7 @@ def _check_use_once(cell: Cell) -> Iterator[Violation]:
 
 @dataclass(slots=True)
 class _FactorEffects:
-    """Effects of a factor, recorded while a guest was started and attested."""
+    """The effects of a factor, recorded while a guest was started and attested."""
 
     differs: bool = False  # its options differ at another level
     compared: bool = False  # something was attested
@@ -110,9 +110,9 @@ class _FactorEffects:
 
 @contextlib.contextmanager
 def _record_effects(factor: Setting[Any], other: object, seen: _FactorEffects) -> Iterator[None]:
-    """Watch the functions of a factor, and ask each of them the same for the `other` level.
+    """Record calls of a factor's functions, and call each of them for the `other` level as well.
 
-    The factor is one object that machines find by themselves, so the functions of this object are replaced.
+    Machines find the factor by themselves as one object, so this object's functions are replaced.
     """
     functions = {}
     for field in dataclasses.fields(factor):
@@ -142,14 +142,14 @@ def _record_effects(factor: Setting[Any], other: object, seen: _FactorEffects) -
 
 
 def _check_parsing(factor: Setting[Any], levels: Sequence[str]) -> Iterator[Violation]:
-    """Yield violations unless a level has one spelling, and nonsense is refused in the way that plans expect."""
+    """Yield violations unless each level has a unique spelling, and nonsense is refused as plans expect."""
     for level in levels:
         try:
             text = factor.parse(level)
             factor.read(text)
             if factor.parse(text) != text:
                 yield Violation(
-                    Rule.FACTORS, f"{level!r} has no one spelling", "parse(parse(x)) must be parse(x)"
+                    Rule.FACTORS, f"{level!r} has no unique spelling", "parse(parse(x)) must be parse(x)"
                 )
         # Extensions may raise anything.
         except Exception as error:

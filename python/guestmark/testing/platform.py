@@ -39,7 +39,7 @@ _DEAD_WITHIN_S = 2.0
 
 
 def check_platform(name: str) -> list[Violation]:
-    """Return what the platform of that name breaks, `unshare` for instance; its machines run on this host."""
+    """Return the violations of the platform of that name, such as `unshare`; its machines run on this host."""
     try:
         spec = PlatformSpec.read(name)
         kind = spec.inner.description
@@ -76,7 +76,7 @@ def check_platform(name: str) -> list[Violation]:
     for factor in kind.factors:
         if factor not in discovery.list_settings() or factor is PLACEMENT:
             found += check_level_read(cell, factor, _read_by_platform)
-    if not any(violation.rule is Rule.ENDED for violation in found):  # else the same would be found again
+    if not any(violation.rule is Rule.ENDED for violation in found):  # else it would be found again
         found += collect_violations("an interrupted trial", check_interruption(cell))
     return found
 
@@ -143,7 +143,7 @@ def _check_attestation(machine: Machine, cell: Cell) -> Iterator[Violation]:
 
 
 def _check_processes_end(platform: Platform, cell: Cell) -> Iterator[Violation]:
-    """Yield processes started on a machine, away from its session, that outlive a trial; also one that fails."""
+    """Yield violations for processes in their own session that outlive a trial, also a failed one."""
     for fails in (False, True):
         with watch_orphans() as left, contextlib.suppress(_TrialFailsError), platform.start(cell) as machine:
             machine.agent.exec(["setsid", "--fork", "sleep", "1000"], timeout_s=10)
@@ -166,7 +166,7 @@ def _check_killed_machine(platform: Platform, cell: Cell) -> Iterator[Violation]
     try:
         with platform.start(cell) as machine:
             kill_machine(machine)
-            # The kernel may take a moment to end all that lived in its namespaces.
+            # The kernel may take a moment to end everything in its namespaces.
             deadline = time.monotonic() + _DEAD_WITHIN_S
             try:
                 while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""The rules of the contract, and what its checks share."""
+"""The rules of the contract, and functions that its checks share."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ TYPED = (MachineError, WorkloadError, PlatformUnusableError)
 class Rule(StrEnum):
     """One demand of the contract."""
 
-    # The extension is found by its name, and all that its description names can be imported.
+    # The extension is found by name, and everything that its description names can be imported.
     DESCRIBED = "described"
     # Importing the description imports nothing costly.
     CHEAP = "cheap"
     # Parameters are checked, and read back from the ledger.
     PARAMETERS = "parameters"
-    # What is declared is measured, and nothing else.
+    # All declared metrics are measured, and no others.
     METRICS = "metrics"
     MEASURED = "measured"  # a trial ends well
-    # Whatever fails raises one of guestmark's errors.
+    # Every failure raises one of guestmark's errors.
     TYPED = "typed errors"
-    # An iteration ends within the time that it has.
+    # An iteration ends within its time limit.
     LIMIT = "limit"
     # A level that is accepted is used, and attested.
     FACTORS = "factors"
-    STARTED = "started"  # a machine has all that a machine has
+    STARTED = "started"  # a machine has all members of a machine
     # A machine's attestation returns facts that the ledger keeps.
     ATTESTED = "attested"
-    # Nothing is left of a machine, however it ends.
+    # A machine leaves nothing behind, however it ends.
     ENDED = "ended"
     # A run that is interrupted ends soon, and leaves nothing.
     INTERRUPTED = "interrupted"
@@ -55,7 +55,7 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One way in which the contract is broken: the rule, what was seen, and what to do."""
+    """A violation of the contract: the rule, the observation, and a remedy."""
 
     rule: Rule
     what: str
@@ -66,14 +66,14 @@ class Violation:
 
 
 def make_not_found_violation(error: Exception) -> Violation:
-    """Return the violation of an unknown name."""
+    """Return the violation for an unknown name."""
     return Violation(
         Rule.DESCRIBED, str(error), f"name it in an entry point of the group {discovery.ENTRY_POINTS}"
     )
 
 
 def check_loading(text: str, loaders: Mapping[str, Callable[[], object]]) -> Iterator[Violation]:
-    """Checks that the help of a description is one line, and that its loaders, by name, can import what they return."""
+    """Yield violations unless a description's help is one line, and its loaders can import what they return."""
     if not text or "\n" in text:
         yield Violation(Rule.DESCRIBED, "help is not one line", "say in a few words what it is")
     for name, load in loaders.items():
@@ -87,7 +87,7 @@ def check_loading(text: str, loaders: Mapping[str, Callable[[], object]]) -> Ite
 
 
 def check_cheap(describes: Callable[[ModuleType], bool], modules: Iterable[str]) -> Iterator[Violation]:
-    """Imports the module of the entry point that `describes` it, in a process of its own."""
+    """Import, in a separate process, the module of the entry point that `describes` it; yield costly imports."""
     entries = entry_points(group=discovery.ENTRY_POINTS)
     module = next((entry.value for entry in entries if describes(entry.load())), None)
     if module is None:  # guestmark's own
@@ -111,7 +111,7 @@ def check_cheap(describes: Callable[[ModuleType], bool], modules: Iterable[str])
 
 
 def run_guarded(what: str, action: Callable[[], T]) -> tuple[T | None, list[Violation]]:
-    """Return what `action` returns, or the violation by its failure; an error that is not guestmark's is one, too."""
+    """Return the result of `action`, or the violation by its failure; any error that is not guestmark's is one, too."""
     try:
         return action(), []
     except GuestmarkError as error:
@@ -122,18 +122,18 @@ def run_guarded(what: str, action: Callable[[], T]) -> tuple[T | None, list[Viol
 
 
 def collect_violations(what: str, check: Iterable[Violation]) -> list[Violation]:
-    """Return all violations that a check finds; a check that cannot be made is one, too."""
+    """Return all violations that a check finds; a check that fails itself is one, too."""
     found, broken = run_guarded(what, lambda: list(check))
     return broken if found is None else found
 
 
 def make_untyped_error_violation(what: str, error: Exception) -> Violation:
-    """Return the violation by an error that a trial does not expect, which would end the whole run."""
+    """Return the violation for an error that trials do not expect, and that would end the whole run."""
     return Violation(
         Rule.TYPED, f"{what} raised {error!r}", "raise WorkloadError, MachineError or PlatformUnusableError"
     )
 
 
 def build_module_environment() -> dict[str, str]:
-    """Return the environment for programs that have to find the same modules."""
+    """Return the environment for programs that have to import the same modules."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

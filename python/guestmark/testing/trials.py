@@ -1,4 +1,4 @@
-"""Runs trials of what is checked: with a machine that is killed, with levels that are watched, and interrupted."""
+"""Runs trials of an extension: with a killed machine, with levels whose reading is recorded, and interrupted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from guestmark.platforms.base import Machine
 from guestmark.testing.rules import Rule, Violation, build_module_environment, run_guarded
 from guestmark.workloads import base
 
-# Time in which an interrupted run has to end, and half of it for what a killed one leaves behind.
+# Seconds in which an interrupted run has to end; leftovers of a killed one get half of it.
 _END_S = 10.0
 _LIMIT_S = 60.0
 _SET_SUBREAPER, _GET_SUBREAPER = 36, 37  # linux/prctl.h
@@ -44,14 +44,14 @@ SELF = "guestmark.testing"
 
 
 def make_plan(cell: Cell, metrics: Sequence[Metric] = (), limit_s: float = _LIMIT_S) -> Plan:
-    """Return a plan of that cell only; commands have this process's surroundings."""
+    """Return a plan with only this cell; commands run in this process's environment and directory."""
     context = Context(env=dict(os.environ), cwd=os.getcwd())
     return Plan("checked", (cell,), Policy(trial_limit_s=limit_s), tuple(metrics), context)
 
 
 @contextlib.contextmanager
 def prepare_workload(cell: Cell, limit_s: float = _LIMIT_S) -> Iterator[tuple[base.Workload[Any], Machine]]:
-    """Yield the workload of a cell, prepared on a machine of its own."""
+    """Yield the workload of a cell, prepared on its own machine."""
     workload = base.create_trial(make_plan(cell, limit_s=limit_s), cell)
     platform = platforms.get_platform(base.choose_started_cell(cell).platform)
     levels = cell.factors.levels if isinstance(cell.factors, _Watched) else cell.factors
@@ -68,7 +68,7 @@ def kill_machine(machine: Machine) -> None:
 
 
 class _Watched(Mapping[str, str]):
-    """The factors of a cell, which remember which of them were read."""
+    """The factors of a cell, which record which of them were read."""
 
     def __init__(self, levels: Mapping[str, str]) -> None:
         self.levels = levels
@@ -100,9 +100,7 @@ def check_level_read(cell: Cell, factor: Factor, use: Callable[[Cell], None]) ->
 
 
 def check_interruption(cell: Cell) -> Iterator[Violation]:
-    """Run a trial in a separate process that is told to end, then one that is killed; yield what is wrong with their
-    ends.
-    """
+    """Run a trial in a separate process that is told to end, then one that is killed; yield violations."""
     for number in (signal.SIGINT, signal.SIGKILL):
         with scratch_directory("conformance") as folder, watch_orphans() as left:
             order = TrialOrder.from_cell(cell, _LIMIT_S).encode()
@@ -144,9 +142,9 @@ def check_interruption(cell: Cell) -> Iterator[Violation]:
 
 @contextlib.contextmanager
 def watch_orphans() -> Iterator[list[tuple[int, str]]]:
-    """Yield a list that receives the processes which outlive the context, as number and command; they are ended.
+    """Yield a list of processes that outlive the context, each with id and command, filled at its end; they are killed.
 
-    Processes that nobody waits for become children of this process while the context lasts.
+    Orphaned processes become children of this process while the context lasts.
     """
     left: list[tuple[int, str]] = []
     before = set(list_descendants(os.getpid()))
@@ -184,7 +182,7 @@ def _read_command_line(pid: int) -> str:
 
 
 def _announce_machine_start(thread: int) -> None:
-    """Print `measuring` as soon as that thread is inside a workload's `run`."""
+    """Print `measuring` as soon as that thread is in a workload's `run`."""
     while True:
         frame = sys._current_frames().get(thread)
         while frame is not None:

@@ -40,15 +40,14 @@ from guestmark.testing.trials import (
 )
 from guestmark.workloads import base
 
-# A quarter of a run this long can be told from the time that a call takes.
+# For a run this long, a quarter of its time is clearly longer than a call takes.
 _LONG_S = 0.2
 
 
 def check_workload(
     name: str, params: Mapping[str, Any] | None = None, *, on: str = "host", optional: Collection[str] = ()
 ) -> list[Violation]:
-    """Return what the workload of this name breaks with these parameters, as a plan gives them, on a platform of this
-    host.
+    """Return the violations of a workload with these parameters, in a plan's form, on a platform of this host.
 
     `optional` are declared metrics that this platform may lack.
     """
@@ -151,7 +150,7 @@ def _run_trial(plan: Plan) -> tuple[Trial | None, list[Violation]]:
 
 
 def _check_killed_machine(cell: Cell) -> Iterator[Violation]:
-    """Kill the machine when the workload is ready, and yield what its calls do wrong."""
+    """Kill the machine once the workload is ready, and yield violations by its calls."""
     with prepare_workload(cell) as (workload, machine):
         kill_machine(machine)
         try:
@@ -174,7 +173,7 @@ def _check_killed_machine(cell: Cell) -> Iterator[Violation]:
 
 
 def _check_limit(cell: Cell, trial: Trial) -> Iterator[Violation]:
-    """Yield a violation if an iteration with a quarter of its usual time takes over twice that."""
+    """Yield a violation if an iteration that is given a quarter of its usual time takes over twice that long."""
     took_s = min(trial.run_s)
     if took_s < _LONG_S:
         return
