@@ -80,7 +80,7 @@ def build_initramfs(
     directory.mkdir(exist_ok=True)
     target = directory / f"{key.hexdigest()[:20]}.cpio"
     if target.exists():
-        # `_forget_old` goes by the time of the last use.
+        # `_remove_old_archives` goes by the time of the last use.
         os.utime(target)
         return target
     tree = ModuleTree.read(modules) if modules else None
@@ -100,7 +100,7 @@ def build_initramfs(
             f"guestmark/{name}", content if isinstance(content, bytes) else content.read_bytes(), 0o755
         )
     put_into_cache(target, archive.to_bytes(), "the initramfs")
-    _forget_old(directory)
+    _remove_old_archives(directory)
     return target
 
 
@@ -118,7 +118,7 @@ def _add_modules(archive: CpioArchive, tree: ModuleTree, wanted: ModuleList) -> 
     return lines
 
 
-def _forget_old(directory: Path, keep: int = 20) -> None:
+def _remove_old_archives(directory: Path, keep: int = 20) -> None:
     """Keeps only the most recently used archives, as each build of the agent leaves one."""
     used: list[tuple[float, Path]] = []
     for path in directory.glob("*.cpio"):

@@ -257,7 +257,7 @@ def format_fresh(spec: DiskSpec, device: Path) -> None:
     """Make the filesystem directly on a block device of any size. Raises `MachineError`."""
     if spec.filesystem is Filesystem.NONE:
         return
-    known = _mark_options(spec)
+    known = _build_mark_options(spec)
     if spec.filesystem is not Filesystem.XFS:
         _run_maker(spec, device, known, device)
         return
@@ -269,7 +269,7 @@ def format_fresh(spec: DiskSpec, device: Path) -> None:
         lay_on_device(image, device)
 
 
-def _mark_options(spec: DiskSpec) -> tuple[str, ...]:
+def _build_mark_options(spec: DiskSpec) -> tuple[str, ...]:
     """Return the options that give a filesystem the UUID by which a later run recognises it as guestmark's."""
     given = " ".join(spec.mkfs_options)
     is_xfs = spec.filesystem is Filesystem.XFS

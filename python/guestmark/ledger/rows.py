@@ -76,7 +76,7 @@ def measure_run_size(connection: Connection, run_id: str) -> int:
     return sum(int(connection.execute(each).scalar() or 0) for each in sums)
 
 
-def add_left_out(connection: Connection, run_id: str, entry: LeftOut) -> None:
+def store_left_out(connection: Connection, run_id: str, entry: LeftOut) -> None:
     """Store a platform or cell that cannot be measured; a later record of the same one replaces it."""
     table = schema.unusable
     name = f"{_CELL}{entry.cell}" if entry.cell else entry.platform
@@ -87,7 +87,7 @@ def add_left_out(connection: Connection, run_id: str, entry: LeftOut) -> None:
 
 
 def read_left_out(row: Row[Any], plan: Plan) -> LeftOut:
-    """Return the entry that `add_left_out` stored in this row."""
+    """Return the entry that `store_left_out` stored in this row."""
     name = str(row.platform)
     wanted = name.removeprefix(_CELL)
     # Version 0.1 stored a cell's id without the prefix.

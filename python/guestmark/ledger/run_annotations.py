@@ -120,11 +120,11 @@ def remove_annotations(
             _delete_row(connection, run_id, kind, key)
 
 
-def mark_removed(connection: Connection, run_id: str, *, gone: bool) -> None:
+def set_hidden(connection: Connection, run_id: str, *, hidden: bool) -> None:
     """Hide a run, or show it again."""
     table.create(connection, checkfirst=True)
     _delete_row(connection, run_id, REMOVED, "")
-    if gone:
+    if hidden:
         connection.execute(insert(table).values(run_id=run_id, kind=REMOVED, key="", value=repr(time.time())))
 
 

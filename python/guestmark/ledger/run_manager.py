@@ -12,7 +12,7 @@ from guestmark.core.errors import LedgerError
 from guestmark.core.model import RunState
 from guestmark.ledger import checksums, codec, run_annotations, schema, signatures
 from guestmark.ledger.model import StoredRun
-from guestmark.ledger.rows import add_environment, add_left_out, make_run_row
+from guestmark.ledger.rows import add_environment, make_run_row, store_left_out
 from guestmark.ledger.run_annotations import Annotations
 from guestmark.ledger.schema import comparisons
 from guestmark.ledger.store import Ledger
@@ -38,7 +38,7 @@ class RunManager:
             self._ledger.write_transaction(f"removing run {run_id}") as connection,
             signatures.keep_signed(connection, run_id),
         ):
-            run_annotations.mark_removed(connection, run_id, gone=True)
+            run_annotations.set_hidden(connection, run_id, hidden=True)
         return run_id
 
     def restore_run(self, wanted: str) -> str:
@@ -46,7 +46,7 @@ class RunManager:
         with self._ledger.write_transaction(f"bringing back run {wanted}") as connection:
             run_id = self._ledger.resolve_removed(connection, wanted)
             with signatures.keep_signed(connection, run_id):
-                run_annotations.mark_removed(connection, run_id, gone=False)
+                run_annotations.set_hidden(connection, run_id, hidden=False)
         return run_id
 
     def delete_removed_runs(self) -> list[str]:
@@ -76,7 +76,7 @@ class RunManager:
             for environment in run.environments:
                 add_environment(connection, run_id, environment)
             for entry in run.unusable:
-                add_left_out(connection, run_id, entry)
+                store_left_out(connection, run_id, entry)
             for trial in run.trials:
                 connection.execute(insert(schema.trials).values(run_id=run_id, **codec.make_trial_row(trial)))
             for table in (runs, schema.trials):

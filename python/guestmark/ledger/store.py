@@ -47,13 +47,13 @@ from guestmark.ledger.model import (
 from guestmark.ledger.postgres import PREPARED_OPTIONS, Patience, connect_autocommit, is_transient
 from guestmark.ledger.rows import (
     add_environment,
-    add_left_out,
     find_environments,
     make_run_row,
     measure_run_size,
     read_last_environments,
     read_left_out,
     read_trial,
+    store_left_out,
 )
 from guestmark.ledger.run_annotations import NO_ANNOTATIONS, Annotations
 from guestmark.ledger.validation import ReadBudget
@@ -219,7 +219,7 @@ class Ledger:
                 checksums.store_checksums(connection, runs, run_id)
                 add_environment(connection, run_id, environment)
                 for entry in left_out:
-                    add_left_out(connection, run_id, entry)
+                    store_left_out(connection, run_id, entry)
                 if said != NO_ANNOTATIONS:
                     run_annotations.add_annotations(connection, run_id, said)
                 signatures.sign_run(connection, run_id)
@@ -274,7 +274,7 @@ class Ledger:
         self.change_run(
             f"recording that {entry.name} is unusable in run {run_id}",
             run_id,
-            lambda connection: add_left_out(connection, run_id, entry),
+            lambda connection: store_left_out(connection, run_id, entry),
         )
 
     def set_plan(self, run_id: str, plan: Plan) -> None:

@@ -274,7 +274,7 @@ def measure_backing(guest: Guest) -> Backing | None:
         left_bytes=balloon["actual"] if balloon else None,
         mergeable=start in mergeable,
         merged_bytes=_read_merged_bytes(process),
-        reports_free=_negotiated_free_reporting(guest) if FREE_PAGE_REPORTING in guest.cell.levels else None,
+        reports_free=_has_free_page_reporting(guest) if FREE_PAGE_REPORTING in guest.cell.levels else None,
     )
 
 
@@ -284,7 +284,7 @@ def _read_merged_bytes(process: Path) -> int | None:
     return None
 
 
-def _negotiated_free_reporting(guest: Guest) -> bool:
+def _has_free_page_reporting(guest: Guest) -> bool:
     """Returns whether the guest's kernel and its balloon have agreed on reporting free pages.
 
     That is feature bit 5 (VIRTIO_BALLOON_F_REPORTING); sysfs lists the bits in order.

@@ -1,4 +1,4 @@
-"""Where a hypervisor is started: on this host, or (`qemu.nested.place`) in an outer guest."""
+"""The place where a hypervisor runs: this host, or (`qemu.nested.place`) an outer guest."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def read_plain_file(path: Path | str, at_most: int = _SMALL_BYTES) -> bytes:
 
 
 class FileIdentity(NamedTuple):
-    """What distinguishes a file from all others on its machine."""
+    """Numbers that distinguish a file from all others on its machine."""
 
     device: int
     # Number of the device that the file is; 0 for a plain file.
@@ -95,13 +95,13 @@ class HypervisorProcess(Protocol):
         """
 
     def is_running(self) -> bool:
-        """Returns whether it has not ended yet."""
+        """Returns whether the process still runs."""
 
     def pid(self) -> int | None:
         """Returns its process id, in the place where it runs."""
 
     def wait(self, timeout_s: float) -> int | None:
-        """Returns its exit status; None if it still runs after `timeout_s`."""
+        """Waits for the process and returns its exit status; None if it still runs after `timeout_s`."""
 
     def end_after(self, order: Callable[[], None], timeout_s: float) -> tuple[float, float | None]:
         """Calls `order` and waits for the process's end; returns both times, None for an end later than `timeout_s`."""
@@ -117,7 +117,7 @@ class Stream(Protocol):
     fds: tuple[int, ...]
 
     def transport(self) -> Transport:
-        """Returns our end, for an agent's client."""
+        """Returns a transport over our end, for an agent's client."""
 
     def close_inherited(self) -> None:
         """Closes our copies of what the process has inherited, once it has been started."""
@@ -133,7 +133,7 @@ class Line(Stream, Protocol):
         """Returns the argument of QEMU's `-chardev` for the id `name`."""
 
     def own_socket(self) -> socket.socket:
-        """Returns our end, for QEMU's monitor."""
+        """Returns our end of the socket, for QEMU's monitor."""
 
 
 class InheritedLine(Stream, Protocol):
@@ -260,7 +260,7 @@ class Socketpair:
         return self._ours
 
     def transport(self) -> Transport:
-        """Reads and writes our half of the pair."""
+        """Returns a transport over our half of the pair."""
         return Transport.of_socket(self._ours)
 
     def close_inherited(self) -> None:
@@ -290,7 +290,7 @@ class Pipes:
         return f"fd:{self.fds[0]},fd:{self.fds[1]}"
 
     def transport(self) -> Transport:
-        """Reads one pipe and writes the other."""
+        """Returns a transport over the two pipes."""
         return Transport(self._from_guest.fileno(), self._from_us.fileno(), self._from_us.close)
 
     def close_inherited(self) -> None:

@@ -145,7 +145,7 @@ def probe_all(
 
 
 def recall_findings(platforms: Iterable[Startable]) -> dict[str, Usable | Unusable]:
-    """Returns what is remembered about the platforms; one that was not tried yet counts as usable."""
+    """Returns the remembered findings about platforms; one that was not tried yet counts as usable."""
     known = _read_findings()
     return {platform.name: known.get(platform.name, Usable(0.0)) for platform in platforms}
 
@@ -261,7 +261,7 @@ def _describe_circumstances() -> list[str]:
 
 
 def _list_restrictions() -> list[str]:
-    """Returns what this process may not do although others of the same user may: UML needs ptrace, for instance."""
+    """Returns restrictions of this process that the user's others may not have: UML needs ptrace, for instance."""
     named = ("CapEff:", "NoNewPrivs:", "Seccomp:")
     with contextlib.suppress(OSError):
         lines = Path("/proc/self/status").read_text().splitlines()

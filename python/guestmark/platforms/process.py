@@ -219,7 +219,7 @@ class SupervisedProcess:
         return self._console
 
     def end_with(self, name: str, helper: "SupervisedProcess") -> None:
-        """Ends this process as soon as `helper` has ended, without which it would wait for ever.
+        """Ends this process as soon as `helper` has ended, as it would wait for the helper for ever.
 
         A process that is started later also ends with `helper`.
         """

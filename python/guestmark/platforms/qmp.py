@@ -16,7 +16,7 @@ _NO_ANSWERS = (RecursionError, ValueError, TypeError, KeyError, MemoryError)
 
 @contextlib.contextmanager
 def require_shape() -> Iterator[None]:
-    """Inside, an answer that has another shape than QEMU's raises `MachineError` when it is looked into."""
+    """Inside the context, reading an answer of unexpected shape raises `MachineError`."""
     try:
         yield
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -86,7 +86,7 @@ class Monitor:
         self._runner = asyncio.Runner()
         self._client = QMPClient("guestmark")
         self._client.logger.setLevel("CRITICAL")
-        # Nobody reads events, so they would pile up.
+        # Events are never read, so they would pile up.
         self._client.events.event_filter = lambda _event: False
         self._wait_for_answer(self._client.connect(self._socket), timeout_s)
 

@@ -1,4 +1,4 @@
-"""The objects that start machines, one for each platform name."""
+"""Keeps the objects that start machines, one for each platform name."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ def _try_check(at: Bench, check: Check, entries: Sequence[Entry], asked: CheckRe
         check.limit.seconds = max(_LEAST_LIMIT_S, _TIMES_TRIED * answer.took_s)
     if asked.only_consistency:
         return False
-    forged = at.judge_told(state.cut, [*asked.lines, forge_unacknowledged_line(asked.lines)])
+    forged = at.judge_with_lines(state.cut, [*asked.lines, forge_unacknowledged_line(asked.lines)])
     return forged.answer is not None and forged.answer.ending is Ending.PASSED
 
 

@@ -116,7 +116,7 @@ class Bench:
         """Judge a state while no other one is judged, with a check that has no memory."""
         return self._lone.judge_cut(cut, self._acknowledged(cut.after))
 
-    def judge_told(self, cut: Cut, lines: Sequence[bytes]) -> CrashState:
+    def judge_with_lines(self, cut: Cut, lines: Sequence[bytes]) -> CrashState:
         """Judge a state as `judge_alone` does, with these lines as input of the check."""
         check, before = self._lone_check, self._lone_check.lines
         check.lines = lines
@@ -125,7 +125,7 @@ class Bench:
         finally:
             check.lines = before
 
-    def judge_further(self, state: CrashState) -> CrashState | None:
+    def judge_with_next_line(self, state: CrashState) -> CrashState | None:
         """Judge a state as `judge_alone` does, told the next line as well; None if there is none."""
         if not 0 <= state.newest < len(self._lone_check.lines) - 1:
             return None
@@ -358,7 +358,7 @@ def _accepts_newer(bench: Bench, state: CrashState) -> bool:
     A check that looks for the newest line only may also miss a record that is lost while the next one is there, so that
     such a state says nothing.
     """
-    further = bench.judge_further(state) if state.answer is not None else None
+    further = bench.judge_with_next_line(state) if state.answer is not None else None
     return further is not None and further.answer is not None and further.answer.ending is Ending.PASSED
 
 

@@ -59,8 +59,8 @@ def test_a_cached_answer_without_kvm_keeps_no_launch_from_trying(
 ) -> None:
     """The appliance is built without /dev/kvm, and an outer guest reads the same cache as its host."""
     home, _ = _appliance(tmp_path, monkeypatch, "true")
-    monkeypatch.setattr(libguestfs, "cache_directory", lambda: home)
-    monkeypatch.setattr(libguestfs, "_kernel_environment", lambda _: {})
+    monkeypatch.setattr(libguestfs, "locate_cache", lambda: home)
+    monkeypatch.setattr(libguestfs, "_build_kernel_environment", lambda _: {})
     monkeypatch.setattr(shutil, "which", lambda program: program)
     answer = home / "libguestfs" / f".guestfs-{os.geteuid()}" / "qemu-18397984-1779741869.query-kvm"
     answer.parent.mkdir(parents=True)

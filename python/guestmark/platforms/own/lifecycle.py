@@ -45,7 +45,7 @@ class Made:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of its commands."""
+        """The environment in which the definition's commands run."""
         return make_command_environment(self.definition)
 
 

@@ -78,7 +78,7 @@ def _find_backing_file(guest: Guest) -> str:
 
 
 def _find_running_program(guest: Guest) -> str:
-    """Returns the hypervisor's executable; empty for one inside another guest, which is not looked at."""
+    """Returns the path of the hypervisor's executable; empty for one inside another guest."""
     if guest.place is not HERE or guest.vmm_pid is None:
         return ""
     return os.path.realpath(f"/proc/{guest.vmm_pid}/exe")
@@ -99,7 +99,7 @@ def _find_shared_directory(pid: int, wanted: Path) -> str:
 
 
 def query_vmm(monitor: Monitor, architecture: Architecture) -> Vmm:
-    """Returns what QEMU says it runs: version, accelerator, processors and their model, memory in bytes."""
+    """Returns QEMU's own report: version, accelerator, processors and their model, memory in bytes."""
     with require_shape():
         kvm = monitor.execute("query-kvm")
         processors = monitor.execute("query-cpus-fast")

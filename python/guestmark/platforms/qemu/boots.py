@@ -1,4 +1,4 @@
-"""What a guest boots: agent, kernel and the root that is shared with it, of this host or of another architecture."""
+"""Finds what a guest boots: agent, kernel and shared root, of this host's or another architecture."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HOST_ROOT = Path("/")
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """What one guest boots. `share` is how its root is shared; empty if it has none and stays in the initramfs."""
+    """The boot of a guest. `share` is how its root is shared; empty if it has none and stays in the initramfs."""
 
     agent: Path
     kernel: Kernel
@@ -40,7 +40,7 @@ class Boot:
 
 
 def find_boot(architecture: Architecture, cell: Cell, levels: Levels, notify: Notify) -> Boot:
-    """Returns what the cell's guest boots; missing parts are fetched or made. Raises `GuestmarkError`."""
+    """Returns the boot of the cell's guest; fetches or makes missing parts. Raises `GuestmarkError`."""
     wanted = levels.get(KERNEL) or ""
     if architecture.is_host:
         as_it_is = wanted and not architecture.kernel_unpacked
@@ -79,9 +79,7 @@ def use_given_modules(kernel: Kernel, levels: Levels) -> Kernel:
 
 
 def rank_kernel(kernel: Kernel) -> int | None:
-    """Ranks kernels when none is asked for: first those with 9p, then those whose root a daemon can serve for this
-    user.
-    """
+    """Ranks kernels if none is requested: first those with 9p, then those whose root a daemon can serve."""
     try:
         share = _choose_share(kernel)
         if share == VIRTIOFS:

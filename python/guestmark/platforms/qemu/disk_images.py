@@ -1,4 +1,4 @@
-"""A disk image of the user's own as a guest: its firmware, boot loader, kernel and system, with our agent in it.
+"""A user's own disk image as a guest, with its own firmware, boot loader, kernel and system, and the agent in it.
 
 The image itself is never written to. libguestfs puts the agent, and a service that starts it, into an overlay, once for
 each image; the overlay is kept in the cache. Without libguestfs the agent comes on a second disk, a seed for the data
@@ -43,13 +43,13 @@ from guestmark.platforms.qemu.firmware import find_ovmf
 from guestmark.setting.base import quote_qemu_value
 from guestmark.setting.machine import IMAGE, KERNEL, KERNEL_ARGS, MODULES, ROOTFS, START, Start
 
-# A whole system boots: under TCG on a busy host that takes minutes.
+# A complete system boots: under TCG on a busy host that takes minutes.
 START_LIMIT_S = 300.0
 NODE = "guestmark-image"
 _AGENT = "/usr/local/bin/guestmark-agent"
 _PORT = "virtio:guestmark"
 _UNIT = "/etc/systemd/system/guestmark.service"
-# What makes cloud-init's seed.
+# Programs that make cloud-init's seed.
 _SEED_PROGRAMS = ("mkfs.vfat", "mcopy")
 _MEBIBYTE = 1 << 20
 _INSPECT_S = 600.0
@@ -62,7 +62,7 @@ _BOOT_CODE = slice(0, 440)
 _EFI_SYSTEM_TYPE = 0xEF
 # The type of an EFI system partition in a GUID partition table (UEFI specification 2.10, table 5.7), as stored.
 _EFI_SYSTEM_GUID = bytes.fromhex("28732ac11ff8d211ba4b00a0c93ec93b")
-# Of these an image has at least one that is no link, which libguestfs does not follow.
+# An image has at least one of these that is not a link, as libguestfs does not follow links.
 _PROGRAMS = ("/usr/bin/bash", "/bin/bash", "/bin/busybox", "/usr/bin/coreutils", "/usr/bin/env")
 _SERVICE = f"""\
 [Unit]
@@ -156,9 +156,9 @@ class ImageGuest(Guest):
         return "/var/tmp"
 
     def await_settled(self) -> None:
-        """Wait until systemd has started all that starts at boot: measured commands do not compete with it.
+        """Wait until systemd has finished the boot, so that measured commands do not compete with it.
 
-        Other systems cannot be asked; there the agent is among what is started last.
+        Other systems cannot be asked; there the agent is among the last programs to start.
         """
         command = "command -v systemctl >/dev/null || exit 0; exec systemctl is-system-running --wait"
         self.agent.exec(["/bin/sh", "-c", command], timeout_s=_SETTLE_S, question=True)
@@ -166,7 +166,7 @@ class ImageGuest(Guest):
         self._add_boot_phases()
 
     def _add_boot_phases(self) -> None:
-        """Add when the image's kernel, initrd and systemd began: the guest's clock, in the host's time."""
+        """Add the starts of the image's kernel, initrd and systemd, converted from the guest's clock to the host's."""
         ping = self.agent.ping()
         # The guest's monotonic clock begins with its kernel.
         kernel_s = (ping.host_ns - ping.guest_ns) / 1e9 - self.started_at
@@ -245,7 +245,7 @@ def find_image_boot(
 
 
 def _choose_entry() -> ImageEntry:
-    """Return how the agent gets in. Raises `PlatformUnusableError` where the programs for both ways are missing."""
+    """Return how to bring in the agent. Raises `PlatformUnusableError` if the programs for both ways are missing."""
     if shutil.which(libguestfs.GUESTFISH):
         return ImageEntry.OVERLAY
     if all(map(shutil.which, _SEED_PROGRAMS)):
@@ -261,7 +261,7 @@ def _create_command(backing: str, overlay: Path, backing_format: str = "qcow2") 
 
 
 def _run_in_place(place: Place, command: Sequence[str]) -> None:
-    """Run a short program where the hypervisor will run. Raises `MachineError` if it says anything or does not end."""
+    """Run a short program where the hypervisor will run. Raises `MachineError` if it prints or hangs."""
     helper = place.start_helper(command)
     deadline = time.monotonic() + _CREATE_S
     while helper.is_running() and time.monotonic() < deadline:
@@ -273,14 +273,14 @@ def _run_in_place(place: Place, command: Sequence[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Description:
-    """What `qemu-img info` says of an image."""
+    """The report of `qemu-img info` about an image."""
 
     format: str
     size: int
 
 
 def _describe_image(path: Path) -> _Description:
-    """Ask qemu-img. Raises `PlatformUnusableError` for a file that is no image, is encrypted, or cannot be read."""
+    """Describe an image by qemu-img. Raises `PlatformUnusableError` if it is no image, encrypted, or unreadable."""
     if shutil.which("qemu-img") is None:
         raise PlatformUnusableError("qemu-img is not installed", hint="install the package qemu-utils")
     done = subprocess.run(
@@ -335,7 +335,7 @@ def _make_overlay(path: Path, overlay: Path, entry: ImageEntry) -> DiskImage:
 
 
 def _check_architecture(path: Path, said: str, architecture: Architecture) -> None:
-    # What is no name of an architecture is an error about a program that is not there.
+    # Lines that name no architecture are errors about missing programs.
     named = [line for line in said.splitlines() if line.replace("_", "").isalnum()]
     if named and named[0] != architecture.machine_name:
         raise PlatformUnusableError(
@@ -382,7 +382,7 @@ def _find_firmware(path: Path) -> ImageFirmware:
 
 
 def _inject_agent(path: Path, overlay: Path, agent: Path, accelerator: str) -> str:
-    """Put the agent and what starts it into the overlay; return the architectures of programs in the image.
+    """Put the agent and its service into the overlay; return the architectures of programs in the image.
 
     Raises `PlatformUnusableError` when libguestfs finds no Linux in it.
     """
@@ -412,7 +412,7 @@ def _inject_agent(path: Path, overlay: Path, agent: Path, accelerator: str) -> s
 
 
 def _find_error(output: str) -> str:
-    """Return what guestfish complained about; its last line may be advice about reporting bugs."""
+    """Return guestfish's error message; its last line may be advice about reporting bugs."""
     lines = [make_inert(line).strip() for line in output.splitlines() if line.strip()]
     errors = [line.partition("error:")[2].strip() for line in lines if "error:" in line]
     return (errors or lines or ["nothing"])[-1][:200]

@@ -71,7 +71,7 @@ _KVM_HINT = (
 
 
 def suggest_kvm_remedy(cause: Cause) -> str:
-    """Returns what to do about a KVM guest that failed for this cause; empty if nothing is known."""
+    """Returns a hint for a KVM guest that failed for this cause; empty if none is known."""
     device = Path("/dev/kvm")
     if not device.exists():
         return "there is no /dev/kvm: load kvm_amd or kvm_intel, or enable virtualization in the firmware"
@@ -81,7 +81,7 @@ def suggest_kvm_remedy(cause: Cause) -> str:
 
 
 def add_kvm_hint(found: Usable | Unusable) -> Usable | Unusable:
-    """Adds what to do about KVM to the finding of a probe that has no hint."""
+    """Adds a hint about KVM to a probe's finding that has none."""
     if isinstance(found, Unusable) and not found.hint:
         return replace(found, hint=suggest_kvm_remedy(found.cause))
     return found
@@ -96,7 +96,7 @@ _UNSAVABLE_BUSES = (Bus.NVME, Bus.VHOST_USER, Bus.VIRTIOFS)
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """What a start needs beyond the cell's factors, such as further arguments and optional modules."""
+    """Extras of a start beyond the cell's factors, such as further arguments and optional modules."""
 
     arguments: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
@@ -119,7 +119,7 @@ NO_EXTRAS = Extras()
 
 @dataclass(frozen=True, slots=True)
 class _GuestStart:
-    """What one start's command line is made of, besides streams and disks."""
+    """The parts of one start's command line, besides streams and disks."""
 
     cell: Cell
     levels: Levels
@@ -260,7 +260,7 @@ class QemuPlatform:
         ]
 
     def _find_boot(self, cell: Cell, levels: Levels, virtio: VirtioBus, place: Place) -> Boot | ImageBoot:
-        """Return what the cell's guest boots: the level `image`, else a kernel with the host's root."""
+        """Return the boot of the cell's guest: its level `image`, or else a kernel with the host's root."""
         if IMAGE in levels:
             # libguestfs runs on this host, which may be unable to do what an outer guest can.
             accelerator = self.accelerator if place is HERE else TCG
@@ -276,7 +276,7 @@ class QemuPlatform:
         boot: Boot,
         made: Sequence[Image],
     ) -> Iterator[restored.Template]:
-        """Yields what a guest with these arguments goes on from: a template of the block, or one made for it.
+        """Yields the template for a guest with these arguments: the block's, or one made for this guest.
 
         The template has disks like the guest's but never reads or writes them, so the first guest's own disks serve.
         """
@@ -325,7 +325,7 @@ class QemuPlatform:
             )
 
     def make_parts(self, packages: Sequence[str], progress: Progress) -> None:
-        """Makes what guests of another architecture boot, if it does not exist yet. Raises `GuestmarkError`."""
+        """Makes missing kernels and roots for guests of another architecture. Raises `GuestmarkError`."""
         if self.architecture.is_host:
             if found := self.find_missing(Levels(NO_FACTORS)):
                 raise PlatformUnusableError(found.reason, hint=found.hint, cause=found.cause)
@@ -338,7 +338,7 @@ class QemuPlatform:
         return [row.emulator] if row.emulator.path is None else []
 
     def find_missing(self, levels: Levels) -> Unusable | None:
-        """Returns what has to be installed first; None if everything is installed."""
+        """Returns a finding about programs that have to be installed first; None if all are installed."""
         row = self.architecture
         if row.is_host:
             return find_missing_program(row.emulator)
@@ -412,7 +412,7 @@ def _has_generation_id(architecture: Architecture) -> bool:
 
 
 def _require_restorable(cell: Cell, boot: Boot, place: Place, virtio: VirtioBus, *, watched: bool) -> None:
-    """Raises `PlatformUnusableError` for a guest that cannot be saved, or whose start is what is measured."""
+    """Raises `PlatformUnusableError` for a guest that cannot be saved, or whose boot is to be measured."""
     disks = cell.view(Disks)
     unsavable = next((disk.bus for disk in disks if disk.bus in _UNSAVABLE_BUSES), None)
     if place is not HERE:
@@ -474,7 +474,7 @@ def _complete_guest(guest: Guest, monitor: Monitor, made: Sequence[Image], level
 
 
 def _apply_memory_orders(monitor: Monitor, levels: Levels) -> None:
-    """Sends the monitor what levels order, and waits until a balloon has its size. Raises `MachineError`."""
+    """Sends the levels' commands to the monitor, and waits until a balloon has its size. Raises `MachineError`."""
     for command, arguments in memory.list_monitor_commands(levels):
         monitor.execute(command, arguments)
     wanted = levels.get(memory.BALLOON)

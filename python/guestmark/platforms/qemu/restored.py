@@ -1,4 +1,4 @@
-"""Guests that go on from a saved one, the *template*, instead of booting.
+"""Guests that are restored from a saved one, the *template*, instead of booting.
 
 A template is booted up to where its agent waits before the root is mounted (a mounted 9p share cannot be saved), and is
 stopped there: its memory is one file, the state of its devices another. A clone maps that memory privately, so any
@@ -52,7 +52,7 @@ _DESCRIPTOR = re.compile(r"\bfd=\d+")
 
 @dataclass(slots=True)
 class Template:
-    """A saved guest, and the number of guests that have gone on from it."""
+    """A saved guest, and the number of guests restored from it."""
 
     key: str
     memory: Path
@@ -127,7 +127,7 @@ TEMPLATES = Templates()
 
 
 def compute_template_key(command: Sequence[str], program: str) -> str:
-    """Returns a hash of what a template is good for: this command line and this QEMU.
+    """Returns the key of a template: a hash of this command line and this QEMU.
 
     Kernel and agent are part of the command line, as their files are named by their content.
     """

@@ -57,7 +57,7 @@ def describe_share(image: Image) -> Share:
 
 @contextlib.contextmanager
 def serve_directory(hypervisor: SupervisedProcess, share: Share, bus: str) -> Iterator[list[str]]:
-    """Runs virtiofsd and yields QEMU's arguments that attach what it serves.
+    """Runs virtiofsd and yields QEMU's arguments that attach the share.
 
     The socket is bound here and handed over, so it exists before anybody connects. It is in the scratch directory of
     the hypervisor, which ends with the daemon. The guest's memory must be shared with the daemon. Whether the guest
@@ -139,7 +139,7 @@ def _build_daemon_options(share: Share, legacy: bool) -> list[str]:
 
 
 def find_difference(served: SupervisedProcess, share: Share) -> str:
-    """Returns what differs on the daemon's command line from what was asked for; empty if nothing does."""
+    """Returns how the daemon's command line differs from the requested one; empty if it does not."""
     pid = served.pid()
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="surrogateescape").split("\0")

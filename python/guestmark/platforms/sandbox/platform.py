@@ -205,7 +205,7 @@ def _can_be_layer(where: str) -> bool:
 
 
 class SandboxMachine(Host):
-    """A sandbox; attested by what this host's kernel says about its process, and by what is seen inside."""
+    """A sandbox, attested by this host's kernel from outside and by its agent from inside."""
 
     def __init__(self, *arguments: Any, runtime: Runtime, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -256,7 +256,7 @@ class SandboxMachine(Host):
         return found
 
     def remarks(self) -> list[str]:
-        """Returns what the machine lacks of what was asked for, and what is to be known about its network."""
+        """Returns remarks about requested limits that the machine lacks, and about its network."""
         found = super().remarks()
         if self._unlimited:
             found.append("no memory limit was set: this process may not make control groups for memory")

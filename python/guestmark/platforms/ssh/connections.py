@@ -1,8 +1,8 @@
 """Connections to other machines, each of which serves many trials.
 
 A trial is a conversation with an agent of its own, and nothing of it is left on the machine when the next one begins
-(`crates/agent/src/trials.rs`). What a trial asks of its machine before it changes anything is asked ahead for the next
-trial, together with the lock, so that all of it takes one round trip.
+(`crates/agent/src/trials.rs`). A trial's questions to its machine, before it changes anything, are sent in advance
+for the next trial, together with the lock, so that all of them take one round trip.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Connection:
     last: str = ""
 
     def begin_conversation(self, cell_id: str, ours: bytes | None, deadline: float) -> None:
-        """Asks ahead and waits for the greeting. Raises `AgentError` if the connection is lost."""
+        """Sends the questions of the last conversation in advance, then waits for the greeting. Raises `AgentError`."""
         questions = self.asked.get(cell_id) or self.asked.get(self.last, ())
         self.agent.ask_ahead(questions, ours)
         self.agent.hello(timeout_s=max(1.0, min(_GREETING_S, deadline - time.monotonic())))
@@ -57,7 +57,7 @@ class _Connection:
 class Connections:
     """The connections to one machine.
 
-    One is kept while somebody measures; there are more only while they are in use.
+    One is kept during a run; there are more only while they are in use.
     """
 
     def __init__(self, make: Callable[[], Session]) -> None:
@@ -167,7 +167,7 @@ def _open_session(
 
 @contextlib.contextmanager
 def _explain_silence(opened: Session) -> Iterator[None]:
-    """Replaces the error of an agent that fell silent by one that says what became of the connection."""
+    """Replaces the error of an agent that fell silent by one about its connection."""
     try:
         yield
     except CallError:

@@ -1,4 +1,4 @@
-"""The factors that say how another machine is made fresh before each trial."""
+"""The factors that decide how another machine is made fresh before each trial."""
 
 from guestmark.core.factor import Factor
 

@@ -158,7 +158,7 @@ class RemotePlace(OuterPlace):
 
 @dataclass(slots=True)
 class _RemoteAsGuest:
-    """What a place needs of its outer guest, for a machine that guestmark did not start."""
+    """The members of an outer guest that a place needs, for a machine that guestmark did not start."""
 
     remote: Remote
 
@@ -175,7 +175,7 @@ class _RemoteAsGuest:
         return not self.remote.agent.closed
 
     def console(self) -> str:
-        """Returns what ssh printed."""
+        """Returns the output of ssh."""
         return self.remote.console()
 
 
@@ -386,7 +386,7 @@ class RemoteGuest(GuestWithin):
             return RemoteGuestMachine(**msgspec.structs.asdict(found), on=self._remote.attest())
 
     def console(self) -> str:
-        """Returns what the guest and its hypervisor printed."""
+        """Returns the output of the guest and its hypervisor."""
         return self.inner.console()
 
     def vmm_stats(self) -> Mapping[str, float]:

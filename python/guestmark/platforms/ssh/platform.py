@@ -118,7 +118,7 @@ class Remote:
         return self.session.directory
 
     def attest(self) -> RemoteMachine:
-        """Returns what the machine is. Raises `AttestationError` if that differs from what it reported at first."""
+        """Returns facts about the machine. Raises `AttestationError` if they differ from its first report."""
         greeting = self.session.greeting
         assert greeting is not None
         self._found = describe_machine(self.agent, self.session.dest, greeting.arch, self.first)
@@ -132,15 +132,15 @@ class Remote:
         return self._caller
 
     def console(self) -> str:
-        """Returns what ssh printed."""
+        """Returns the output of ssh."""
         return self.session.read_errors()
 
     def vmm_stats(self) -> Mapping[str, float]:
-        """Returns nothing: whatever runs the machine is out of sight."""
+        """Returns nothing, as the machine's hypervisor is out of reach."""
         return {}
 
     def counters(self) -> Mapping[str, float]:
-        """Returns nothing: whatever runs the machine is out of sight."""
+        """Returns nothing, as the machine's hypervisor is out of reach."""
         return {}
 
     def remarks(self) -> list[str]:
@@ -260,7 +260,7 @@ class SshPlatform:
         return Session(self._dest).clean_up(time.monotonic() + READY_DEADLINE_S, dry_run=dry_run)
 
     def _try_twice(self, deadline_s: float | None) -> Usable:
-        """Tries it, and once more if a connection was lost; a wrong key or name would be wrong again."""
+        """Tries the machine, and again if a connection was lost; a wrong key or name would stay wrong."""
         try:
             return self._try_once(deadline_s)
         except MachineError as error:
@@ -276,7 +276,7 @@ class SshPlatform:
 
 
 def check_cell(cell: Cell) -> None:
-    """Raises for a cell that asks for what no other machine can be given."""
+    """Raises `UsageError` or `PlatformUnusableError` for a cell that other machines cannot serve."""
     if cell.view(Disks):
         raise PlatformUnusableError(
             f"{cell.platform}: disks of another machine are not supported",
@@ -337,7 +337,7 @@ printf "== uml\\n"; grep -m1 -o "User Mode Linux" /proc/cpuinfo
 
 
 def describe_machine(agent: Agent, dest: str, arch: str, first: Ping) -> RemoteMachine:
-    """Returns what the machine is. Raises `AttestationError` if its agent runs on another one than greeted us."""
+    """Returns facts about the machine. Raises `AttestationError` if its agent runs on another one than greeted us."""
     hello, facts = agent.hello(), agent.read_facts()
     if hello.arch != arch:
         raise AttestationError(f"{dest} is not what it reported: asked {arch}, found {hello.arch}")
@@ -373,7 +373,7 @@ def describe_machine(agent: Agent, dest: str, arch: str, first: Ping) -> RemoteM
 
 
 def name_hypervisor(leaf: str, vendor: str, product: str, xen: str = "") -> str:
-    """Returns what runs the machine: `none` for a physical one; an unknown hypervisor by its own signature."""
+    """Returns the name of the machine's hypervisor: `none` for a physical one, the signature of an unknown one."""
     if xen:
         return "xen"
     if leaf:

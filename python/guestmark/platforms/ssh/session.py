@@ -33,7 +33,7 @@ _AFTER = (_ON_THE_WAY, "kex_exchange_identification")
 
 
 def explain_refusal(dest: str, said: str, status: int | None, printed: str = "") -> MachineError:
-    """Returns the error for a session that did not come about: `said` by ssh itself, `printed` by the other side."""
+    """Returns the error for a session that failed to start: `said` by ssh itself, `printed` by the other side."""
     if _ON_THE_WAY in said:
         return _explain_proxy_failure(dest, said)
     text = f"{said}\n{printed}"
@@ -51,7 +51,7 @@ def explain_refusal(dest: str, said: str, status: int | None, printed: str = "")
         )
     if last:
         return MachineError(f"no session on {dest}: {last}", hint=f"try it by hand: ssh {dest}", console=said)
-    how = "nothing was said" if status is None else f"ssh ended with status {status}"
+    how = "there was no message" if status is None else f"ssh ended with status {status}"
     return MachineError(f"no session on {dest}: {how}", hint=f"try it by hand: ssh {dest}", console=said)
 
 
@@ -71,7 +71,7 @@ def _explain_proxy_failure(dest: str, said: str) -> MachineError:
 
 
 def is_final(said: str) -> bool:
-    """Returns whether ssh will say the same at the next attempt, because a key, a name or a configuration is wrong."""
+    """Returns whether the next attempt would fail the same way, because a key, a name or a configuration is wrong."""
     said = "\n".join(line for line in said.splitlines() if _ON_THE_WAY not in line)
     cause = classify_message(Speaker.SSH, said).cause
     return cause is not Cause.OTHER and not cause.may_answer_later
@@ -92,7 +92,7 @@ GREETING = "guestmark-ssh-1"
 READY = "guestmark-ready"
 REFUSED = "guestmark-refused"
 REMOVED = "guestmark-removed"
-# Whether the machine has the agent already.
+# Words that say whether the machine already has the agent.
 KEPT, WANTED = "kept", "wanted"
 DIRECTORY = "guestmark-agent-"
 # The agent sends something so often, by which its sshd notices that a network was cut. Otherwise sshd would keep the
@@ -238,7 +238,7 @@ class Greeting:
 
 
 def make_ssh_words(dest: str) -> list[str]:
-    """Returns the words of an ssh that asks nobody, before the line that a shell at `dest` runs."""
+    """Returns the words of an ssh call that never prompts, before the line that a shell at `dest` runs."""
     return [*build_ssh_command(), *OPTIONS, "--", dest]
 
 

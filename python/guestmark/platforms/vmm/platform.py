@@ -73,7 +73,7 @@ _MAKER = slice(10, 16)
 
 @dataclass(frozen=True, slots=True)
 class MachineConfig:
-    """What a hypervisor needs to know to make a machine."""
+    """The description of a machine for a hypervisor."""
 
     kernel: str
     initramfs: str

@@ -121,7 +121,7 @@ class ClonesTrial(ClonesWorkload):
         sent = time.time()
         date = machine.agent.exec(["date", "+%s.%N"], timeout_s=_LOOK_S, env={"PATH": PATH})
         received = time.time()
-        found = {source.name: self._show_source(machine, source) for source in sources}
+        found = {source.name: self._read_values_of_source(machine, source) for source in sources}
         after = machine.agent.ping()
         with contextlib.suppress(ValueError):
             self._clocks.append(
@@ -135,7 +135,7 @@ class ClonesTrial(ClonesWorkload):
             )
         return found
 
-    def _show_source(self, machine: Machine, source: Source) -> ShownValues:
+    def _read_values_of_source(self, machine: Machine, source: Source) -> ShownValues:
         program = source.command[0]
         try:
             done = machine.agent.exec(source.command, timeout_s=_LOOK_S, env={"PATH": PATH, "HOME": "/tmp"})
@@ -166,7 +166,7 @@ class ClonesTrial(ClonesWorkload):
         if isinstance(self._platform, OwnPlatform):
             yield self._check_saved_secret()
             return
-        looks = self._show_control_clones(Extras(kernel=_UNRENEWED), ())
+        looks = self._read_control_clones(Extras(kernel=_UNRENEWED), ())
         # Without renewal a clone continues at the time of its template, which has to be detected.
         clock = judge.judge_clocks(self._clocks)
         yield Control(
@@ -174,10 +174,10 @@ class ClonesTrial(ClonesWorkload):
         )
         # After some seconds their kernel also draws from the processor's generator; only the first values are equal.
         first = (BOOT_ID, GETRANDOM, URANDOM)
-        looks = self._show_control_clones(Extras(kernel=_UNRENEWED, generation_id=False), first)
+        looks = self._read_control_clones(Extras(kernel=_UNRENEWED, generation_id=False), first)
         yield self._check_identical_clones("neither renewed nor with a generation ID", looks, first, some=any)
         if self.cell.platform.foreign_architecture in (None, find_host_architecture()):
-            looks = self._show_control_clones(Extras(programs=collect_resident_files()), RESIDENTS)
+            looks = self._read_control_clones(Extras(programs=collect_resident_files()), RESIDENTS)
             yield self._check_identical_clones("a program that lived before", looks, RESIDENTS, some=all)
 
     def _check_saved_secret(self) -> Control:
@@ -189,10 +189,10 @@ class ClonesTrial(ClonesWorkload):
                 assert isinstance(found, OwnMachine)
                 assert found.restored is not None
                 source = SAVED_FILE if found.restored.files else SAVED_PROGRAM
-                looks.append({source.name: self._show_source(machine, source)})
+                looks.append({source.name: self._read_values_of_source(machine, source)})
         return self._check_identical_clones("a secret from before it was saved", looks, (source,), some=all)
 
-    def _show_control_clones(self, extras: Extras, sources: Sequence[Source]) -> list[dict[str, ShownValues]]:
+    def _read_control_clones(self, extras: Extras, sources: Sequence[Source]) -> list[dict[str, ShownValues]]:
         # The clocks of a control are judged separately from those of the machines.
         self._clocks.clear()
         looks = []

@@ -56,7 +56,7 @@ class CopyTrial(MovingTrial[C]):
         """The number of requests at once."""
         return 1
 
-    def get_ready(self, machine: Machine) -> None:
+    def prepare_source(self, machine: Machine) -> None:
         """Computes the source's digest before the timing."""
         find_source(machine).image.checksum()
 
@@ -110,7 +110,7 @@ class ShareTrial(MovingTrial[SourcedBytes]):
         self._image: Image | None = None
         self._at = ""
 
-    def get_ready(self, machine: Machine) -> None:
+    def prepare_source(self, machine: Machine) -> None:
         """Makes the file on the host and mounts the share in the guest."""
         self._image = self.find_source()
         self._image.checksum()
@@ -197,7 +197,7 @@ class FilereadTrial(_PatternTrial[ReadBytes]):
 
     READS = True
 
-    def get_ready(self, machine: Machine) -> None:
+    def prepare_source(self, machine: Machine) -> None:
         """Writes the file, unless the disk was made with it."""
         disk = find_target(machine)
         if disk.spec.is_packed:

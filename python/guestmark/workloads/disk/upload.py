@@ -45,7 +45,7 @@ class UploadTrial(MovingTrial[UploadedBytes]):
         else:
             super().prepare(machine)
 
-    def get_ready(self, machine: Machine) -> None:
+    def prepare_source(self, machine: Machine) -> None:
         """Makes the bytes on the host."""
         if self._variant == "full":
             self._image = self.find_source()
@@ -157,7 +157,7 @@ class TarTrial(MovingTrial[SourcedBytes]):
         self._image: Image | None = None
         self._archive: Path | None = None
 
-    def get_ready(self, machine: Machine) -> None:
+    def prepare_source(self, machine: Machine) -> None:
         """Makes the archive on the host, and runs the guest's programs once, so that they are cached."""
         self._image = self.find_source()
         self._image.checksum()

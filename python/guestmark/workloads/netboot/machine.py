@@ -160,7 +160,7 @@ class NetbootMachine:
     def capture(self, file: Path) -> Iterator[None]:
         """Captures every complete packet of the card into `file` until the context ends."""
         name = file.stem
-        self.monitor.execute("object-add", _filter_dump(name, file))
+        self.monitor.execute("object-add", _build_dump_options(name, file))
         try:
             yield
         finally:
@@ -168,7 +168,7 @@ class NetbootMachine:
                 self.monitor.execute("object-del", {"id": name})
 
 
-def _filter_dump(name: str, file: Path) -> dict[str, Any]:
+def _build_dump_options(name: str, file: Path) -> dict[str, Any]:
     return {
         "qom-type": "filter-dump", "id": name, "netdev": NETDEV, "file": str(file), "maxlen": _FULL_PACKETS,
     }  # fmt: skip
@@ -202,7 +202,7 @@ def start_machine(
             *card_log.arguments(),
             "-device", settings.build_card_argument(NETDEV),
             "-object", ",".join(["filter-dump", *(f"{key}={value}" for key, value in
-                                 _filter_dump(_BOOT_CAPTURE, boot).items() if key != "qom-type")]),
+                                 _build_dump_options(_BOOT_CAPTURE, boot).items() if key != "qom-type")]),
             "-chardev", f"socket,id=monitor,fd={theirs.fileno()}", "-mon", "chardev=monitor,mode=control",
         ]  # fmt: skip
         # If iPXE is booted as a kernel, it reads its first script from the initramfs.

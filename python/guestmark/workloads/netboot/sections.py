@@ -41,7 +41,7 @@ def render_phases(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
         _LETTERS,
         title="Phases of the boot",
         caption="From QEMU's start through firmware and ROM, link, DHCP and script to the last file of a round; means "
-        "over the trials, which are also among the further metrics.",
+        "over the trials, which are also listed among the further metrics.",
         summary=lambda said: f"From QEMU's start to the last file: {said}.",
     )
     leases = []

@@ -111,7 +111,7 @@ class InnerImage(Image):
     def allocated_bytes(self) -> int:
         """Returns the bytes of the blocks that `stat` counts in the outer guest."""
         with self._using_place() as place:
-            return int(_run_inside(place, "stat", "-c", "%b", str(self.path))) * 512
+            return int(_run_in_outer_guest(place, "stat", "-c", "%b", str(self.path))) * 512
 
     def checksum(self) -> Checksum:
         """Returns the checksum that the outer guest's agent computes."""
@@ -122,7 +122,7 @@ class InnerImage(Image):
         """Returns the checksum of a file that `debugfs` writes into a pipe in the outer guest, whose agent reads it."""
         with self._using_place() as place, place.using_agent() as agent:
             fifo = f"{self.path}.{name}"
-            _run_inside(place, "mkfifo", fifo)
+            _run_in_outer_guest(place, "mkfifo", fifo)
             words = " ".join(map(shlex.quote, (find_program("debugfs"), "-R", f"cat {name}", str(self.path))))
             reading = agent.background(["sh", "-c", f"exec {words} > {shlex.quote(fifo)}"])
             found = agent.checksum(fifo, timeout_s=_PROGRAM_S)
@@ -138,7 +138,7 @@ class InnerImage(Image):
     def run_on_image(self, program: str, *arguments: str, writable: Sequence[Path] = ()) -> None:
         """Runs a program in the outer guest, all of which is writable to it."""
         with self._using_place() as place:
-            _run_inside(place, find_program(program), *arguments)
+            _run_in_outer_guest(place, find_program(program), *arguments)
 
     @contextlib.contextmanager
     def _using_place(self) -> Iterator[ImageHolder]:
@@ -161,11 +161,13 @@ def _make_target(place: ImageHolder, spec: DiskSpec, directory: str) -> Image:
     begin = time.monotonic()
     original, was_there = find_template(spec)
     path = Path(directory, f"{spec.name}.{spec.format}")
-    _run_inside(place, "tar", "-xSf", str(_pack_template(original)), "-C", directory)
-    _run_inside(place, "mv", f"{directory}/{original.name}", str(path))
+    _run_in_outer_guest(place, "tar", "-xSf", str(_pack_template(original)), "-C", directory)
+    _run_in_outer_guest(place, "mv", f"{directory}/{original.name}", str(path))
     if not spec.preallocation.is_sparse:
         # In memory, allocating a file's blocks and writing zeroes to them are the same.
-        _run_inside(place, "fallocate", "-l", _run_inside(place, "stat", "-c", "%s", str(path)), str(path))
+        _run_in_outer_guest(
+            place, "fallocate", "-l", _run_in_outer_guest(place, "stat", "-c", "%s", str(path)), str(path)
+        )
     return InnerImage(spec, path, time.monotonic() - begin, was_there, place=place)
 
 
@@ -213,7 +215,7 @@ def _make_source(place: ImageHolder, spec: DiskSpec) -> Image:
     return InnerImage(spec, place.sources[key], time.monotonic() - begin, was_there, place=place)
 
 
-def _run_inside(place: ImageHolder, *command: str) -> str:
+def _run_in_outer_guest(place: ImageHolder, *command: str) -> str:
     """Runs a program in the outer guest and returns its output. Raises `MachineError` with the program's last words."""
     with place.using_agent() as agent:
         done = agent.exec(command, timeout_s=_PROGRAM_S)

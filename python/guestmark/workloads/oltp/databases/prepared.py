@@ -75,7 +75,7 @@ def find_prepared(
     finally:
         keeper().remove(work)
         keeper().remove(part)
-    _forget_old(folder)
+    _remove_old_data(folder)
     return Prepared(tree, time.monotonic() - begin, False)
 
 
@@ -135,7 +135,7 @@ def _load_tables(server: Server, tables: int, rows: int) -> None:
         server.kill_server()
 
 
-def _forget_old(folder: Path) -> None:
+def _remove_old_data(folder: Path) -> None:
     """Removes all but the most recently used directories, and leftovers of killed processes after a day."""
     by_use = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
     kept = [path for path in by_use if path.suffix != ".part"]
