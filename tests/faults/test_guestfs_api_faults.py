@@ -60,7 +60,7 @@ def test_libguestfs_without_user_mode_linux_is_said_beforehand_and_nothing_is_tr
     guestmark: CommandLine, tmp_path: Path
 ) -> None:
     result = run(guestmark, tmp_path, "uml")
-    reason = f"{own_guest.version()} no longer has a backend for User-Mode Linux: invalid backend: uml"
+    reason = f"{own_guest.read_guestfish_version()} no longer has a backend for User-Mode Linux: invalid backend: uml"
     assert result.status == 3
     assert f"nothing can be measured here: uml: {reason}" in result.stderr
     assert "block 1" not in result.stderr

@@ -305,7 +305,7 @@ def test_what_is_sent_again_and_again_is_prepared_once(server: Server) -> None:
                 made = trial(block)
                 ledger.store_trial(run_id, made, token=attempts.begin_trial(made.cell_id, block, made.order))
             seen = text("SELECT generic_plans + custom_plans FROM pg_prepared_statements")
-            assert list(ledger._claims[-1].current_session().execute(seen).scalars()).count(4) == 2
+            assert list(ledger._claims[-1].get_current_session().execute(seen).scalars()).count(4) == 2
 
 
 def test_a_claim_keeps_no_transaction_open(server: Server) -> None:

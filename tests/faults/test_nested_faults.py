@@ -55,7 +55,7 @@ def panic(guest: NestedGuest) -> None:
 
 def kill_inner_hypervisor(guest: NestedGuest) -> None:
     pid, place = guest.process.pid(), guest.place
-    with a(OuterPlace, place).using_agent() as outer:
+    with a(OuterPlace, place).hold_agent() as outer:
         outer.exec(["kill", "-KILL", str(pid)], timeout_s=10)
     guest.agent.exec(["true"], timeout_s=10)
 
@@ -66,7 +66,7 @@ def assert_the_outer_one_is_well(guest: NestedGuest, first: str) -> None:
     assert (outer.guest.boot_id, outer.inner_guest) == (first, 2)
     pid, place = known(guest.process.pid()), a(OuterPlace, guest.place)
     mine = {pid, *place.list_descendants(pid)}
-    with place.using_agent() as agent:
+    with place.hold_agent() as agent:
         left = agent.exec(["sh", "-c", LEFT], timeout_s=30).stdout.decode().split()
     assert left[0] == str(guest.process.scratch)
     assert {int(pid) for pid in left[1:]} <= mine

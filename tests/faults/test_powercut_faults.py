@@ -126,7 +126,9 @@ def test_parallel_writes_keep_their_bytes(files: LoggedFiles, tmp_path: Path) ->
     with WriteLog(files.log) as log:
         (tmp_path / "cut").mkdir()
         replay = Replay(files.base, log, log.entries, tmp_path / "cut")
-        assert replay.make_image(cuts.cut_at(log.entries, len(log), Survival.ALL)).read_bytes() == content
+        assert (
+            replay.make_image(cuts.make_cut_at(log.entries, len(log), Survival.ALL)).read_bytes() == content
+        )
         replay.close()
 
 
@@ -158,7 +160,7 @@ def test_what_is_acknowledged_before_its_flush_has_ended_is_seen_to(
         os.close(descriptor)
     with WriteLog(files.log) as log:
         assert [entry.mark for entry in log.entries] == [None, 1, None, 2]
-        assert [cuts.cut_at(log.entries, after, Survival.NONE).kept for after in (2, 4)] == [0, 4]
+        assert [cuts.make_cut_at(log.entries, after, Survival.NONE).kept for after in (2, 4)] == [0, 4]
 
 
 @with_fuse

@@ -52,7 +52,7 @@ def bare_server(name: str) -> Iterator[Server]:
     settings = database.derive_settings(ServerSizes(buffer="32M", log="8M"), 20)
     with open_launcher(str(data), settings, account, on_host=True) as confined:
         agent = get_scratch_store().start_agent()
-        for command in database.install_commands(str(data), settings):
+        for command in database.list_install_commands(str(data), settings):
             done = agent.exec(confined.wrap_command(command), env=ENVIRONMENT, cwd="/", timeout_s=60)
             assert done.ok, done
         server = Server(agent, database, str(data), settings, account=account, launcher=confined)

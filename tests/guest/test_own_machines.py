@@ -145,7 +145,7 @@ def test_a_definition_is_measured_like_a_platform(guestmark: CommandLine, tmp_pa
     guestmark.environment[VARIABLE] = str(path)
     refused = guestmark.measure("--on", "own:cell", "--", "true")
     assert refused.status != 0
-    assert "nobody has trusted" in refused.stderr
+    assert "are not trusted yet" in refused.stderr
     trust_as(guestmark, path)
     document = guestmark.measure("--on", "host,own:cell", "-r", "2", "--", "true").document()
     assert {"host", "own:cell"} <= {cell["id"] for cell in document["cells"]}
@@ -416,7 +416,7 @@ def test_a_foreign_file_is_not_copied_into_ones_own_folder_before_it_is_trusted(
     path = own_machine(tmp_path)
     copied = guestmark("machine", "new", "mine", "--from", path)
     assert copied.status != 0
-    assert "nobody has trusted" in copied.stderr
+    assert "are not trusted yet" in copied.stderr
     shown = guestmark("machine", "show", path)
     assert "nobody has trusted" in shown.stderr
     assert shown.stdout == path.read_text()

@@ -533,8 +533,8 @@ def test_equal_states_have_the_answers_that_each_would_have(
 
 
 def test_a_line_that_was_never_acknowledged_looks_like_one() -> None:
-    assert check_proof.forge_unacknowledged_line([b"a 1", b"a 14 of 20"]) == b"a 14 of 1000023"
-    assert check_proof.forge_unacknowledged_line([b"done"]) == b"done-never"
+    assert check_proof.make_unacknowledged_line([b"a 1", b"a 14 of 20"]) == b"a 14 of 1000023"
+    assert check_proof.make_unacknowledged_line([b"done"]) == b"done-never"
 
 
 def test_a_world_ends_as_a_whole(tmp_path: Path) -> None:

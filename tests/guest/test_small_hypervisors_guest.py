@@ -92,7 +92,7 @@ def test_one_that_is_killed_is_told_from_the_outer_guest(name: str) -> None:
 def kill(guest: NestedGuest) -> None:
     """Its hypervisor, and asks what is gone then."""
     pid = str(known(guest.inner.vmm_pid))
-    with a(OuterPlace, guest.place).using_agent() as outer:
+    with a(OuterPlace, guest.place).hold_agent() as outer:
         assert outer.exec(["kill", f"-{signal.SIGKILL}", pid], timeout_s=30).status == 0
     guest.agent.exec(["true"], timeout_s=30)
 

@@ -38,7 +38,7 @@ def put_into_cache(target: Path, content: bytes, what: str) -> None:
 
 
 def _make_temporary_cache(wanted: Path) -> Path:
-    path = temporary_directory() / f"guestmark-cache-{os.getuid()}"
+    path = get_temporary_directory() / f"guestmark-cache-{os.getuid()}"
     try:
         path.mkdir(mode=0o700, exist_ok=True)
         found = path.lstat()
@@ -57,7 +57,7 @@ def _make_cache_error(wanted: Path, path: str, reason: str) -> GuestmarkError:
     )
 
 
-def temporary_directory() -> Path:
+def get_temporary_directory() -> Path:
     """Returns `$TMPDIR`, or `/tmp`, as an absolute path. Raises `GuestmarkError` if that is no directory."""
     path = Path(os.environ.get("TMPDIR") or "/tmp").absolute()
     if not path.is_dir():
@@ -72,7 +72,7 @@ def choose_scratch_parent() -> Path:
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and runtime.startswith("/") and os.access(runtime, os.W_OK):
         return Path(runtime)
-    return temporary_directory()
+    return get_temporary_directory()
 
 
 T = TypeVar("T")

@@ -90,10 +90,10 @@ class Image:
         except OSError as error:
             raise _describe_failure(self.spec, error) from error
         length = self.path.stat().st_size
-        if self.allocated_bytes() < length:
+        if self.count_allocated_bytes() < length:
             raise AttestationError(
                 f"preallocation={self.spec.preallocation} did not take effect: asked {length} bytes, "
-                f"found {self.allocated_bytes()} allocated"
+                f"found {self.count_allocated_bytes()} allocated"
             )
         return replace(self, prepared_s=self.prepared_s + time.monotonic() - begin, allocation=None)
 
@@ -109,7 +109,7 @@ class Image:
                 os.close(fd)
         return time.monotonic() - begin
 
-    def allocated_bytes(self) -> int:
+    def count_allocated_bytes(self) -> int:
         """Return the bytes that the image occupies on the host's disk."""
         if self.spec.is_device:
             return self.spec.size

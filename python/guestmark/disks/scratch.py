@@ -41,7 +41,7 @@ class Store:
                 self._directories[location] = self._make_directory(location)
             return self._directories[location]
 
-    def is_gone(self) -> Path | None:
+    def find_missing_directory(self) -> Path | None:
         """Return a directory of this run that no longer exists; None while all exist."""
         return next((path for path in self._directories.values() if not path.is_dir()), None)
 

@@ -116,7 +116,7 @@ def run_trial(
             record.console = error.console or record.console
             record.phases = record.phases or error.phases
     except OSError:
-        gone = get_scratch_store().is_gone()
+        gone = get_scratch_store().find_missing_directory()
         if gone is None:
             raise
         cause = Cause.DISKS_GONE

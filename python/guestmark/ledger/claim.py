@@ -174,9 +174,9 @@ class ServerClaim:
                 self._session.execute(text("SELECT 1"))
             except Exception:
                 self.drop()
-        self.current_session()
+        self.get_current_session()
 
-    def current_session(self) -> Connection:
+    def get_current_session(self) -> Connection:
         """Return the session that holds the claim as far as is known here; every statement in it is a transaction.
 
         Raises as `ensure_held` does.
@@ -192,10 +192,10 @@ class ServerClaim:
         assert self._session is not None
         return self._session
 
-    def verified_session(self) -> Connection:
+    def get_verified_session(self) -> Connection:
         """Return the session after checking that it holds the claim; raises as `ensure_held` does."""
         self.ensure_held()
-        return self.current_session()
+        return self.get_current_session()
 
     def drop(self) -> None:
         """End the session, and with it the lock. May be called twice."""

@@ -147,7 +147,7 @@ class Ledger:
                 claim.ensure_held()
             tried = True
             if self._claims:
-                session = self._claims[-1].current_session()
+                session = self._claims[-1].get_current_session()
                 return tuple(session.execute(statement, values, execution_options=PREPARED_OPTIONS).one())
             with connect_autocommit(self._engine) as connection:
                 return tuple(connection.execute(statement, values).one())
@@ -167,7 +167,9 @@ class Ledger:
                     # At the isolation level "read committed" a transaction would change nothing for statements that
                     # only read.
                     if self._claims:
-                        yield self.patience.retry_until_done(self._claims[-1].verified_session, is_transient)
+                        yield self.patience.retry_until_done(
+                            self._claims[-1].get_verified_session, is_transient
+                        )
                         return
                     with self.patience.retry_until_done(self._connect_autocommit, is_transient) as connection:
                         yield connection

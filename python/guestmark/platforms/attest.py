@@ -60,7 +60,7 @@ def attest_each_disk(guest: Guest) -> dict[str, Disk]:
             aio=disk.spec.aio if guest.query else None,
             device=disk.device,
             location=disk.spec.location,
-            allocated_bytes=disk.image.allocated_bytes(),
+            allocated_bytes=disk.image.count_allocated_bytes(),
             prepared_s=disk.image.prepared_s,
             from_template=disk.image.from_template,
         )
@@ -90,7 +90,7 @@ def _attest_directory(guest: Guest, disk: AttachedDisk) -> Disk:
         write_cache="",
         device=disk.device,
         location=spec.location,
-        allocated_bytes=disk.image.allocated_bytes(),
+        allocated_bytes=disk.image.count_allocated_bytes(),
         prepared_s=disk.image.prepared_s,
         from_template=disk.image.from_template,
         served=how,

@@ -78,7 +78,7 @@ class Watch:
         port = architecture.firmware_log
         return ["-device", f"{port},chardev=console"] if port else []
 
-    def qemu_kernel_arguments(self, architecture: Architecture) -> list[str]:
+    def build_qemu_kernel_arguments(self, architecture: Architecture) -> list[str]:
         """Returns words for the kernel's command line, to be put first.
 
         A `quiet` that follows them still silences the kernel after its first line.
@@ -86,7 +86,7 @@ class Watch:
         early = [architecture.early_console] if architecture.early_console else []
         return ["loglevel=6", *early, *self.kernel_arguments()]
 
-    def uml_arguments(self) -> list[str]:
+    def build_uml_arguments(self) -> list[str]:
         """Returns words for UML in place of `quiet`, which silences more than the kernel."""
         return ["loglevel=4", *self.kernel_arguments()]
 

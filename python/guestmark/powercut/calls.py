@@ -149,7 +149,7 @@ def find_unsynced_call(done: Sequence[Call], difference: Difference) -> Unsynced
     named = _last_call(done, difference.path, _OF_NAMES)
     bare = None if named is None or _is_name_synced(done, named) else named
     if difference.change is not Change.CONTENT:
-        return _describe_unsynced_name(done[bare]) if bare is not None else None
+        return _make_unsynced_name_call(done[bare]) if bare is not None else None
     written, aliases = _last_content_change(done, difference.path)
     if written is not None and not _is_content_synced(done, written, aliases):
         path = done[written].path
@@ -162,7 +162,7 @@ def find_unsynced_call(done: Sequence[Call], difference: Difference) -> Unsynced
         return UnsyncedCall(
             f"what was written to {path}{as_now} was never followed by a sync of it", done[written]
         )
-    return _describe_unsynced_name(done[bare]) if bare is not None else None
+    return _make_unsynced_name_call(done[bare]) if bare is not None else None
 
 
 def find_late_call(later: Sequence[Call], difference: Difference) -> UnsyncedCall | None:
@@ -231,7 +231,7 @@ def _get_parent_directory(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-def _describe_unsynced_name(done: Call) -> UnsyncedCall:
+def _make_unsynced_name_call(done: Call) -> UnsyncedCall:
     parent = _get_parent_directory(done.path) or _TOP
     match done.kind:
         case CallKind.RENAME:

@@ -196,7 +196,7 @@ def _find_differences(
         explanation.copy_files(disk, state.cut, failing)
         for moment in dict.fromkeys(moments):
             whole = room / f"whole-{moment}"
-            explanation.copy_files(disk, cuts.cut_at(disk.entries, moment, Survival.ALL), whole)
+            explanation.copy_files(disk, cuts.make_cut_at(disk.entries, moment, Survival.ALL), whole)
             found = explanation.find_fewest_differences(
                 check, acknowledged, state.fault, whole, failing, until
             )
@@ -214,7 +214,7 @@ def _try_check(at: Bench, check: Check, entries: Sequence[Entry], asked: CheckRe
 
     Raises `WorkloadError` if it does not pass.
     """
-    state = at.judge_alone(cuts.cut_at(entries, len(entries), Survival.ALL))
+    state = at.judge_alone(cuts.make_cut_at(entries, len(entries), Survival.ALL))
     answer = state.answer
     if answer is None:
         raise WorkloadError(
@@ -227,7 +227,7 @@ def _try_check(at: Bench, check: Check, entries: Sequence[Entry], asked: CheckRe
         check.limit.seconds = max(_LEAST_LIMIT_S, _TIMES_TRIED * answer.took_s)
     if asked.only_consistency:
         return False
-    forged = at.judge_with_lines(state.cut, [*asked.lines, forge_unacknowledged_line(asked.lines)])
+    forged = at.judge_with_lines(state.cut, [*asked.lines, make_unacknowledged_line(asked.lines)])
     return forged.answer is not None and forged.answer.ending is Ending.PASSED
 
 
@@ -251,7 +251,7 @@ def _make_refusal(answer: Answer) -> WorkloadError:
     )
 
 
-def forge_unacknowledged_line(lines: Sequence[bytes]) -> bytes:
+def make_unacknowledged_line(lines: Sequence[bytes]) -> bytes:
     """Return a line that looks like the last one, but that the program never printed."""
     last = lines[-1]
     # A number far beyond the last one is certainly missing; a check that passes nevertheless does not search for it.

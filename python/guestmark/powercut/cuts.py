@@ -315,7 +315,7 @@ def _pick_evenly(values: Sequence[T], most: int) -> list[T]:
     return [values[len(values) - 1 - int(number * step)] for number in range(most)]
 
 
-def cut_at(entries: Sequence[Entry], after: int, survival: Survival) -> Cut:
+def make_cut_at(entries: Sequence[Entry], after: int, survival: Survival) -> Cut:
     """Return one crash state; a random survival always gives the same."""
     return _make_cut(entries, _count_flushed_requests(entries), after, survival, random.Random(0))
 

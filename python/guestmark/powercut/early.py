@@ -58,7 +58,7 @@ def _count_late_requests(
         return 0
     # At those moments more had been acknowledged, and more written, which does not matter here.
     asked = replace(evidence, acknowledged=lambda _: newest, moment=lambda _: 0)
-    states = [cuts.cut_at(entries, after, Survival.NONE) for after in flushes]
+    states = [cuts.make_cut_at(entries, after, Survival.NONE) for after in flushes]
     judged = judge_cuts(asked, entries, states, parent)
     lost = {crash.cut.after for crash in judged.crashes if crash.lost is not None or crash.torn_superblock}
     return next((after - moment for after in flushes if after not in lost), 0)

@@ -184,7 +184,7 @@ def rebuild_cut(kept: KeptLog, log: WriteLog, after: int, survival: str | None) 
     if survival is None and found is not None:
         pieces = tuple(Piece(*numbers) for numbers in found["pieces"])
         return Cut(after, found["kept"], Survival(found["survival"]), pieces)
-    return cuts.cut_at(log.entries, after, _SURVIVALS[survival or "none"])
+    return cuts.make_cut_at(log.entries, after, _SURVIVALS[survival or "none"])
 
 
 def write_cut_image(

@@ -119,7 +119,7 @@ def prove_durability(asked: ProofRequest) -> Proven:
         nothing_cut = judge_cuts(
             _make_judge_input(asked, log, seen, part),
             settled,
-            [cuts.cut_at(settled, part.settled, Survival.ALL)],
+            [cuts.make_cut_at(settled, part.settled, Survival.ALL)],
             _choose_scratch_parent(asked),
         )
         controls = [_run_control_without_flushes(asked, log, main)]

@@ -136,12 +136,12 @@ class DiskSpec:
     @property
     def is_device(self) -> bool:
         """Whether it is a block device of this host instead of an image."""
-        return bool(location.device_path(self[LOCATION]))
+        return bool(location.parse_device_path(self[LOCATION]))
 
     @property
     def location(self) -> str:
         """The host directory that holds the image, or the block device that is the disk."""
-        return location.device_path(self[LOCATION]) or self[LOCATION]
+        return location.parse_device_path(self[LOCATION]) or self[LOCATION]
 
     @property
     def is_directory(self) -> bool:
@@ -267,7 +267,7 @@ def _derive_disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
     if machine.disk:
         levels |= machine.disk
         levels[BUS.name] = levels.pop(machine.bus_factor, levels[BUS.name])
-    if device := location.device_path(levels[LOCATION.name]):
+    if device := location.parse_device_path(levels[LOCATION.name]):
         levels[SIZE.name] = str(location.read_device_size(device))
     # A directory is attached by the filesystem type that mounts it, such as virtiofs.
     if Filesystem(levels[FILESYSTEM.name]).is_directory:

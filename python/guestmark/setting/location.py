@@ -21,14 +21,14 @@ _SECTOR = 512
 _SYS = Path("/sys/dev/block")
 
 
-def device_path(level: str) -> str:
+def parse_device_path(level: str) -> str:
     """Return the device that a level of `location` names; empty for a directory."""
     return level.removeprefix(OVERWRITE_PREFIX) if level.startswith(OVERWRITE_PREFIX) else ""
 
 
 def parse_image_directory(level: str) -> str:
     """Return the directory for further images: the location itself, or /var/tmp if that is a device."""
-    return DIRECTORY_BESIDE_DEVICE if device_path(level) else level
+    return DIRECTORY_BESIDE_DEVICE if parse_device_path(level) else level
 
 
 def read_device_number(path: str) -> str:

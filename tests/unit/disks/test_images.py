@@ -46,7 +46,7 @@ def test_images_are_what_was_asked_for_and_go(filesystem: str, format_: str) -> 
         image.check_filesystem()
         found = info(image.path)
         assert (found["format"], found["virtual-size"]) == (format_, 64 * MB)
-        assert image.allocated_bytes() < 16 * MB
+        assert image.count_allocated_bytes() < 16 * MB
     assert not image.path.exists()
     with make_images([target(filesystem=filesystem, format=format_)]) as (again,):
         assert again.from_template
@@ -107,7 +107,7 @@ def test_preallocation_holds_in_the_finished_image(
     for _ in range(2):  # made, then copied
         with make_images([spec]) as (made,):
             image = made.finish_allocation()
-            assert (image.allocated_bytes() >= 64 * MB) is allocated
+            assert (image.count_allocated_bytes() >= 64 * MB) is allocated
             image.check_filesystem()
             if mapped is not None:
                 extents = json.loads(daemon.run_program("qemu-img", "map", "--output=json", str(image.path)))

@@ -142,12 +142,12 @@ def test_a_foreign_file_is_trusted_by_its_text(homes: Path, monkeypatch: pytest.
     path = homes / "box.toml"
     path.write_text(text_of())
     monkeypatch.setenv(VARIABLE, str(path))
-    with pytest.raises(UsageError, match="nobody has trusted"):
+    with pytest.raises(UsageError, match="are not trusted yet"):
         check_trust(find_definition("box"))
     trust(find_definition("box"))
     check_trust(find_definition("box"))
     path.write_text(text_of(destroy='"tool rm {id} --all"'))
-    with pytest.raises(UsageError, match="nobody has trusted"):
+    with pytest.raises(UsageError, match="are not trusted yet"):
         check_trust(find_definition("box"))
 
 

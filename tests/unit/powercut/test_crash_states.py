@@ -95,7 +95,7 @@ def test_what_survives_a_cut(
     base = tmp_path / "base"
     base.write_bytes(block("-", 3 * 4096))
     replay = Replay(base, log, log.entries, tmp_path)
-    image = replay.make_image(cuts.cut_at(log.entries, after, survival)).read_bytes()
+    image = replay.make_image(cuts.make_cut_at(log.entries, after, survival)).read_bytes()
     assert bytes(image[start] for start in range(0, 3 * 4096, 4096)).startswith(left)
     replay.close()
     assert base.read_bytes() == block("-", 3 * 4096)
@@ -122,9 +122,9 @@ def test_the_worst_state_of_each_acknowledgement_is_covered_and_each_cut_between
     chosen = cuts.choose_cuts(log.entries, [4, 6], start=0, count=0, seed=1)
     outcomes = {cut.outcome: cut.after for cut in chosen.cuts}
     for after in (4, 6):
-        assert outcomes[cuts.cut_at(log.entries, after, Survival.NONE).outcome] >= after
+        assert outcomes[cuts.make_cut_at(log.entries, after, Survival.NONE).outcome] >= after
     for after in range(len(log) + 1):
-        assert cuts.cut_at(log.entries, after, Survival.ALL).outcome in outcomes
+        assert cuts.make_cut_at(log.entries, after, Survival.ALL).outcome in outcomes
     assert str(chosen.coverage) == "all 2 acknowledgements, all 7 cuts, 0 of 5 torn writes, 0 random states"
 
 
@@ -160,7 +160,7 @@ def test_many_cuts_are_limited_and_said_to_be() -> None:
 
 def test_dropped_flushes_leave_everything_in_flight(log: WriteLog) -> None:
     without = cuts.drop_flushes(log.entries, 0)
-    assert cuts.cut_at(without, 6, Survival.NONE).pieces == ()
+    assert cuts.make_cut_at(without, 6, Survival.NONE).pieces == ()
     assert not cuts.is_write_through(without, 0)
 
 

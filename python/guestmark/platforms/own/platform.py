@@ -69,7 +69,7 @@ class ExecSession(Session):
         with mark_machine_start():
             super()._connect(deadline)
 
-    def refused(self, printed: str = "") -> MachineError:
+    def make_refusal_error(self, printed: str = "") -> MachineError:
         """Return the error for a command that ended before the agent's greeting."""
         said, status = self.read_errors(), self.status()
         last = last_inert_line(said) or last_inert_line(printed)
@@ -80,7 +80,7 @@ class ExecSession(Session):
             console=said,
         )
 
-    def failed(self, why: str) -> MachineError:
+    def make_failure_error(self, why: str) -> MachineError:
         """Return the error for an agent that failed after its greeting."""
         last = last_inert_line(self.read_errors())
         what = f"the connection to {self.dest} ended" if self.gone else f"the agent in {self.dest} failed"

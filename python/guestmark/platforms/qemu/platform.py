@@ -361,7 +361,7 @@ class QemuPlatform:
         self, place: Place, share: str, levels: Levels, watch: Watch | None
     ) -> str:
         row = self.architecture
-        words = watch.qemu_kernel_arguments(row) if watch else []
+        words = watch.build_qemu_kernel_arguments(row) if watch else []
         words += [
             f"console={row.console} quiet panic=-1",
             self.accelerator.build_kernel_command_line(row),

@@ -107,7 +107,7 @@ class SandboxPlatform(HostLike):
             command += ["--", *self.runtime.command(sandbox)]
 
             def begin() -> float:
-                prepared.shut_write()
+                prepared.close_write_end()
                 if not select.select([prepared.read], [], [], _SETUP_S)[0] or not os.read(prepared.read, 16):
                     raise self.explain_silence(MachineError("its root cannot be made"), within)
                 began = time.monotonic()
@@ -150,9 +150,9 @@ class Pipe:
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self.read, self.write = os.pipe()
         stack.callback(os.close, self.read)
-        stack.callback(self.shut_write)
+        stack.callback(self.close_write_end)
 
-    def shut_write(self) -> None:
+    def close_write_end(self) -> None:
         """Closes the end for writing; may be called twice."""
         if self.write >= 0:
             os.close(self.write)

@@ -116,7 +116,7 @@ class RemotePlace(OuterPlace):
     def locate_file(self, path: Path) -> str:
         """Copies the file into the agent's directory, with which it is removed."""
         copy = str(self._directory / f"{len(path.name)}-{path.name}")
-        with self.using_agent() as agent:
+        with self.hold_agent() as agent:
             agent.write_file(copy, _read_pieces(path), timeout_s=_FILE_S)
         return copy
 
@@ -125,7 +125,7 @@ class RemotePlace(OuterPlace):
 
         The program's file is gone by now, but the agent's process still has it open.
         """
-        with self.using_agent() as agent:
+        with self.hold_agent() as agent:
             done = agent.exec([f"/proc/{agent.hello().pid}/exe", "tsc"], timeout_s=10.0)
         text = done.stdout.strip()
         return int(text) if text.isdigit() else None
@@ -140,7 +140,7 @@ class RemotePlace(OuterPlace):
 
     def _open_line(self, name: str) -> socket.socket:
         pipe = shlex.quote(self.locate_port(name))
-        with self.using_agent() as agent:
+        with self.hold_agent() as agent:
             made = agent.exec(["sh", "-c", f"mkfifo {pipe}.in {pipe}.out"], timeout_s=10.0)
         if made.status != 0:
             errors = made.stderr.decode(errors="replace").strip()
@@ -376,13 +376,13 @@ class RemoteGuest(GuestWithin):
 
     def caller(self) -> Caller:
         """Returns the machine's user, who is root in the guest."""
-        with self._own.using_agent():
+        with self._own.hold_agent():
             return self._remote.caller()
 
     def attest(self) -> RemoteGuestMachine:
         """Attests the guest from the machine that it runs on, and that machine itself."""
         found = self.inner.attest()
-        with self._own.using_agent():
+        with self._own.hold_agent():
             return RemoteGuestMachine(**msgspec.structs.asdict(found), on=self._remote.attest())
 
     def console(self) -> str:
@@ -399,5 +399,5 @@ class RemoteGuest(GuestWithin):
 
     def remarks(self) -> list[str]:
         """Returns remarks about the machine it runs on."""
-        with self._own.using_agent():
+        with self._own.hold_agent():
             return self._remote.remarks()

@@ -344,7 +344,7 @@ class Session:
                 hint="set TMPDIR there to a directory with room where programs may run",
             )
         if word != READY:
-            raise self.refused()
+            raise self.make_refusal_error()
         there, _, directory = rest.partition(" ")
         return there, directory
 
@@ -360,13 +360,13 @@ class Session:
         with contextlib.suppress(subprocess.TimeoutExpired):
             if self._process is not None:
                 self._process.wait(1.0)
-        return self.failed(error.message)
+        return self.make_failure_error(error.message)
 
-    def refused(self, printed: str = "") -> MachineError:
+    def make_refusal_error(self, printed: str = "") -> MachineError:
         """Return the error for a session that did not come about; `printed` is what the other side said instead."""
         return explain_refusal(self.dest, self.read_errors(), self.status(), printed)
 
-    def failed(self, why: str) -> MachineError:
+    def make_failure_error(self, why: str) -> MachineError:
         """Return the error for a session that had begun when its agent failed, and `why` it did."""
         return make_session_error(self.dest, self.read_errors(), why, gone=self.gone)
 
@@ -461,7 +461,7 @@ class Session:
                 continue
             byte = os.read(source, 1)
             if not byte:
-                raise self.refused(make_inert(self._before.decode(errors="replace"), lines=True))
+                raise self.make_refusal_error(make_inert(self._before.decode(errors="replace"), lines=True))
             self._before += byte
             if byte == b"\n":
                 return line.decode(errors="replace").strip()
@@ -486,7 +486,7 @@ class Session:
                 try:
                     view = view[os.write(target, view[:_PIECE]) :]
                 except BrokenPipeError as error:
-                    raise self.refused() from error
+                    raise self.make_refusal_error() from error
 
     def _collect_errors(self, timeout_s: float) -> None:
         """Reads what has arrived on the error stream; of a long one, the beginning and the end are kept."""

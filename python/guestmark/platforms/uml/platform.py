@@ -127,7 +127,7 @@ class UmlPlatform:
                 program, place.locate_file(initramfs), levels, line.format_serial(), process.scratch
             )
             command += _skip_parity_trials(cell)
-            command += watch.uml_arguments() if watch else ["quiet"]
+            command += watch.build_uml_arguments() if watch else ["quiet"]
             command += link.arguments
             command = drives.build_uml_disk_arguments(command, made, process.scratch, place)
             process.start(

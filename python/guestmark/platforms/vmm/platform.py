@@ -327,7 +327,7 @@ def _build_listen_command(agent: str, port: int, server: Sequence[str]) -> list[
 
 def _format_direct_boot_command_line(hypervisor: Hypervisor, levels: Levels, watch: Watch | None) -> str:
     row = find_host_architecture()
-    words = watch.qemu_kernel_arguments(row) if watch else []
+    words = watch.build_qemu_kernel_arguments(row) if watch else []
     words += [f"console={row.console} quiet panic=-1", row.kernel_command_line]
     if hypervisor.words:
         words.append(hypervisor.words)

@@ -56,7 +56,7 @@ def capture_both_ends(machine: Agent, peer: Agent, ports: Sequence[int]) -> Iter
             program.send_signal(signal.SIGTERM)
             program.wait(_END_S)
             _fetch_file(agent, path, file)
-        _analyse(found, files)
+        _analyse_captures(found, files)
 
 
 @contextlib.contextmanager
@@ -102,7 +102,7 @@ def _fetch_file(agent: Agent, path: str, file: Path) -> None:
         agent.receive_file(path, keep, limit=_MOST_BYTES)
 
 
-def _analyse(found: BothEnds, files: Sequence[Path]) -> None:
+def _analyse_captures(found: BothEnds, files: Sequence[Path]) -> None:
     from guestmark.capture import verdict
     from guestmark.capture.binary import Selection
     from guestmark.capture.points import join_points

@@ -338,7 +338,7 @@ class Below:
             in_memory=not kept,
             durability=verdict.word if kept else Durability.MEMORY,
         )
-        return Changes(counters, target.image.allocated_bytes(), found)
+        return Changes(counters, target.image.count_allocated_bytes(), found)
 
 
 def _divide_if_known(value: float | None, of: float) -> float | None:

@@ -187,12 +187,12 @@ def _explain_missing_uml() -> str:
         capture_output=True, text=True, check=False, timeout=_ANSWER_S, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     if asked.returncode == 0:
-        return f"{version()} has a backend for User-Mode Linux, but guestmark does not use it"
+        return f"{read_guestfish_version()} has a backend for User-Mode Linux, but guestmark does not use it"
     said = next(iter(asked.stderr.strip().splitlines()), "")
-    return f"{version()} no longer has a backend for User-Mode Linux: {said.rpartition('error: ')[2]}"
+    return f"{read_guestfish_version()} no longer has a backend for User-Mode Linux: {said.rpartition('error: ')[2]}"
 
 
-def version() -> str:
+def read_guestfish_version() -> str:
     """Returns the name and version that guestfish prints."""
     asked = subprocess.run(
         [libguestfs.GUESTFISH, "--version"], capture_output=True, text=True, check=False, timeout=_ANSWER_S
@@ -206,7 +206,7 @@ class GuestfsApiTrial(OwnGuestTrial[session.GuestfsApiParams]):
     def prepare(self, machine: Machine) -> None:
         """Builds the appliance, and records guestfish's version."""
         super().prepare(machine)
-        self._found.version = version()
+        self._found.version = read_guestfish_version()
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Launches guestfish and makes the calls. Raises `WorkloadError` if one fails or prints the wrong output."""

@@ -199,7 +199,7 @@ def start_machine(
             *build_sandbox_arguments(X86_64.emulator.name),
             *link.arguments,
             *(kernel.qemu_arguments() if kernel else ()),
-            *card_log.arguments(),
+            *card_log.build_trace_arguments(),
             "-device", settings.build_card_argument(NETDEV),
             "-object", ",".join(["filter-dump", *(f"{key}={value}" for key, value in
                                  _build_dump_options(_BOOT_CAPTURE, boot).items() if key != "qom-type")]),
@@ -370,7 +370,7 @@ class CardLog:
         """The end of the pipe that QEMU writes to."""
         return self._fd
 
-    def arguments(self) -> list[str]:
+    def build_trace_arguments(self) -> list[str]:
         """Returns QEMU's options for the trace."""
         return ["-trace", EVENT, "-D", f"/dev/fd/{self._fd}"]
 

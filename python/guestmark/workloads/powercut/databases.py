@@ -78,7 +78,7 @@ class Rows:
         assert self._server is not None
         self._server.stop_server()
 
-    def list_commit_rows(
+    def commit_rows(
         self,
         tag: str,
         count: int,

@@ -398,7 +398,7 @@ class PowercutTrial(powercut.PowercutWorkload):
                 if self._command is not None:
                     count = self._command.run(agent, disk.directory, mark, self.limit_s)
                 elif self._rows is not None:
-                    checkpoints = self._rows.list_commit_rows(
+                    checkpoints = self._rows.commit_rows(
                         tag.text,
                         count,
                         mark,

@@ -44,7 +44,7 @@ class ImageHolder(Protocol):
     # Images of this host that are disks of the outer guest.
     attached: Mapping[Role, Image]
 
-    def using_agent(self) -> AbstractContextManager[Agent]:
+    def hold_agent(self) -> AbstractContextManager[Agent]:
         """Yields the outer guest's agent, for calls by one thread."""
 
 
@@ -59,7 +59,7 @@ def make_images(place: ImageHolder, cell: Cell) -> Iterator[tuple[Image, ...]]:
         yield tuple(_find_attached(place, spec) for spec in specs)
         return
     directory = f"{SHARED_MEMORY}/guestmark-{os.urandom(4).hex()}"
-    with place.using_agent() as agent:
+    with place.hold_agent() as agent:
         agent.mkdir(directory)
     try:
         yield tuple(
@@ -68,7 +68,7 @@ def make_images(place: ImageHolder, cell: Cell) -> Iterator[tuple[Image, ...]]:
         )
     finally:
         # The outer guest may be gone, and all images with it.
-        with contextlib.suppress(Exception), place.using_agent() as agent:
+        with contextlib.suppress(Exception), place.hold_agent() as agent:
             agent.remove(directory, recursive=True)
 
 
@@ -104,23 +104,23 @@ class InnerImage(Image):
 
     def flush(self) -> float:
         """Flushes the image in the outer guest, whose disk is memory: the time says only that a flush was requested."""
-        with self._using_place() as place, place.using_agent() as agent:
+        with self._hold_place() as place, place.hold_agent() as agent:
             done = agent.flush(str(self.path))
         return (done.fsync_ns + done.syncfs_ns) / 1e9
 
-    def allocated_bytes(self) -> int:
+    def count_allocated_bytes(self) -> int:
         """Returns the bytes of the blocks that `stat` counts in the outer guest."""
-        with self._using_place() as place:
+        with self._hold_place() as place:
             return int(_run_in_outer_guest(place, "stat", "-c", "%b", str(self.path))) * 512
 
     def checksum(self) -> Checksum:
         """Returns the checksum that the outer guest's agent computes."""
-        with self._using_place() as place, place.using_agent() as agent:
+        with self._hold_place() as place, place.hold_agent() as agent:
             return agent.checksum(str(self.path), timeout_s=_PROGRAM_S)
 
     def read_past_guest(self, name: str) -> Checksum:
         """Returns the checksum of a file that `debugfs` writes into a pipe in the outer guest, whose agent reads it."""
-        with self._using_place() as place, place.using_agent() as agent:
+        with self._hold_place() as place, place.hold_agent() as agent:
             fifo = f"{self.path}.{name}"
             _run_in_outer_guest(place, "mkfifo", fifo)
             words = " ".join(map(shlex.quote, (find_program("debugfs"), "-R", f"cat {name}", str(self.path))))
@@ -137,11 +137,11 @@ class InnerImage(Image):
 
     def run_on_image(self, program: str, *arguments: str, writable: Sequence[Path] = ()) -> None:
         """Runs a program in the outer guest, all of which is writable to it."""
-        with self._using_place() as place:
+        with self._hold_place() as place:
             _run_in_outer_guest(place, find_program(program), *arguments)
 
     @contextlib.contextmanager
-    def _using_place(self) -> Iterator[ImageHolder]:
+    def _hold_place(self) -> Iterator[ImageHolder]:
         assert self.place is not None
         try:
             yield self.place
@@ -194,7 +194,7 @@ def _make_source(place: ImageHolder, spec: DiskSpec) -> Image:
     if not was_there:
         path = Path(SHARED_MEMORY, f"guestmark-source-{len(place.sources)}.raw")
         kind, _, name = spec.content.partition(":")
-        with place.using_agent() as agent:
+        with place.hold_agent() as agent:
             try:
                 if kind == "file":
                     agent.copy(
@@ -217,7 +217,7 @@ def _make_source(place: ImageHolder, spec: DiskSpec) -> Image:
 
 def _run_in_outer_guest(place: ImageHolder, *command: str) -> str:
     """Runs a program in the outer guest and returns its output. Raises `MachineError` with the program's last words."""
-    with place.using_agent() as agent:
+    with place.hold_agent() as agent:
         done = agent.exec(command, timeout_s=_PROGRAM_S)
     if done.status != 0:
         lines = (done.stderr + b"\n" + done.stdout).decode(errors="replace").split("\n")

@@ -92,7 +92,7 @@ exec "$@" < /dev/null > {{console}} 2>&1
 class OuterPlace:
     """A started outer guest that holds one inner guest at a time.
 
-    `connect` returns our end of one of its ports, by name. Its agent is called inside `using_agent()` only: while an
+    `connect` returns our end of one of its ports, by name. Its agent is called inside `hold_agent()` only: while an
     inner hypervisor runs, a thread listens on the same connection for the news of its exit.
     """
 
@@ -111,7 +111,7 @@ class OuterPlace:
 
     def set_up(self) -> None:
         """Makes room for images and inner guests' memory, and gives the ports names."""
-        with self.using_agent() as agent:
+        with self.hold_agent() as agent:
             done = agent.exec(
                 ["sh", "-c", _SETUP.format(directory=_DIRECTORY)], timeout_s=agent.stretch_limit(60)
             )
@@ -121,7 +121,7 @@ class OuterPlace:
         self.has_kvm = b"kvm" in done.stdout
 
     @contextlib.contextmanager
-    def using_agent(self) -> Iterator[Agent]:
+    def hold_agent(self) -> Iterator[Agent]:
         """Yields the outer guest's agent, for calls by one thread."""
         with self._lock:
             yield self.guest.agent
@@ -131,7 +131,7 @@ class OuterPlace:
         if not self.guest.process.is_running() or self.guest.agent.closed:
             return False
         try:
-            with self.using_agent() as agent:
+            with self.hold_agent() as agent:
                 agent.read_clock(timeout_s=5.0)
         except AgentError:
             return False
@@ -177,7 +177,7 @@ class OuterPlace:
     def read_bytes(self, path: str) -> bytes:
         """Reads the file by the outer guest's agent, whose errors become `OSError`."""
         try:
-            with self.using_agent() as agent:
+            with self.hold_agent() as agent:
                 return agent.read_file(path)
         except CallError as error:
             raise OSError(error.errno or errno.EIO, error.message) from error
@@ -186,7 +186,7 @@ class OuterPlace:
 
     def read_links(self, directory: str) -> list[str]:
         """Returns the targets of all links below the directory, by `find` in the outer guest."""
-        with self.using_agent() as agent:
+        with self.hold_agent() as agent:
             done = agent.exec(
                 ["find", directory, "-type", "l", "-printf", "%l\\n"], timeout_s=agent.stretch_limit(60)
             )
@@ -202,12 +202,12 @@ class OuterPlace:
 
     def start_helper(self, command: Sequence[str]) -> HelperProgram:
         """Has the outer guest's agent run the program in the background."""
-        with self.using_agent() as agent:
+        with self.hold_agent() as agent:
             return _OuterHelper(self, agent.background(command))
 
     def identify_file(self, path: Path) -> FileIdentity:
         """Returns the numbers that `stat` prints in the outer guest."""
-        with self.using_agent() as agent:
+        with self.hold_agent() as agent:
             done = agent.exec(["stat", "--format=%d %r %i", str(path)], timeout_s=agent.stretch_limit(60))
         if done.status != 0:
             raise OSError(errno.ENOENT, done.stderr.decode(errors="replace").strip())
@@ -223,7 +223,7 @@ class OuterPlace:
 
     def ask_agent(self, words: Sequence[str]) -> bytes:
         """Has the outer guest's agent run itself."""
-        with self.using_agent() as agent:
+        with self.hold_agent() as agent:
             done = agent.exec([AGENT, *words], timeout_s=_ANSWER_S, question=True)
         if not done.ok:
             raise MachineError(f"{words[0]} cannot be asked for: {last_words(done.stderr)}")
@@ -233,7 +233,7 @@ class OuterPlace:
     def start_peer(self, joint: Sequence[str]) -> Iterator[tuple[Agent, int]]:
         """Has the outer guest's agent start another one, which serves on a port of its own."""
         port = self.connect_port(_PEER)
-        with self.using_agent() as agent:
+        with self.hold_agent() as agent:
             serve = [AGENT, "serve", f"--channel=virtio:inner-{_PEER}"]
             background = agent.background([AGENT, "network", "make", *joint, "--", *serve])
         with contextlib.ExitStack() as stack:
@@ -255,7 +255,7 @@ class OuterPlace:
         """Ends a peer, and with it the network."""
         with contextlib.suppress(AgentError):
             if not self.guest.agent.closed:
-                with self.using_agent():
+                with self.hold_agent():
                     background.send_signal(9)
                     background.wait(_STOP_S)
         port.close()
@@ -328,7 +328,7 @@ class InnerProcess:
         self._ended_at = 0.0
         self._stopping = False
         self._pid: int | None = None
-        with place.using_agent() as agent:
+        with place.hold_agent() as agent:
             agent.mkdir(str(scratch), parents=True)
 
     def start(
@@ -356,7 +356,7 @@ class InnerProcess:
             console=place.locate_port("console"),
         )
         self.started_at = time.monotonic()
-        with place.using_agent() as agent:
+        with place.hold_agent() as agent:
             started = ["sh", "-c", script, "guestmark", *within, *command]
             if self._traces:
                 started = [AGENT, "traces", f"--stops={self.scratch / STOPS_FILE}", "--", *started]
@@ -403,13 +403,13 @@ class InnerProcess:
         place = self._place
         with contextlib.suppress(AgentError):
             if self._background is not None and not self._ended.is_set():
-                with place.using_agent() as agent:
+                with place.hold_agent() as agent:
                     self._background.send_signal(9)
                 if not self._ended.wait(_STOP_S):
                     # The outer guest does not obey, so nobody may use it again.
                     agent.close()
             if not place.guest.agent.closed:
-                with place.using_agent() as agent:
+                with place.hold_agent() as agent:
                     agent.remove(str(self.scratch), recursive=True)
         for end in (self._console_socket, self._channel):
             if end is not None:
@@ -451,13 +451,13 @@ class _OuterHelper:
 
     def is_running(self) -> bool:
         """Waits a moment for the news of its end, which arrives with the agent's answers."""
-        with self._place.using_agent():
+        with self._place.hold_agent():
             self._background.wait(_MOMENT_S)
         return self._background.is_running
 
     def end_by_signal(self, number: int, timeout_s: float) -> str:
         """Signals the program through the outer guest's agent."""
-        with self._place.using_agent():
+        with self._place.hold_agent():
             self._background.send_signal(number)
             if not self._background.wait(timeout_s):
                 self._background.send_signal(9)

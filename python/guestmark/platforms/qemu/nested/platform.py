@@ -81,7 +81,7 @@ class NestedPlatform:
         ):
             held.trials += 1
             place = held.place
-            with place.using_agent() as agent:
+            with place.hold_agent() as agent:
                 before = agent.ping()
             for layer in range(1, len(self._spec.layers) - 1):
                 place = start_nested_outer(stack, place, cell, layer, max(1.0, deadline - time.monotonic()))
@@ -207,7 +207,7 @@ class NestedGuest(GuestWithin):
     def remarks(self) -> list[str]:
         """Returns a warning if the outer guest's clock and this host's have run at different rates since the start."""
         try:
-            with self._held.place.using_agent() as agent:
+            with self._held.place.hold_agent() as agent:
                 after = agent.ping()
         except GuestmarkError:
             return []

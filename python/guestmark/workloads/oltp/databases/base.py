@@ -198,7 +198,7 @@ class Database(ABC):
         """Returns the server's settings by name, including the user's."""
 
     @abstractmethod
-    def install_commands(self, data: str, settings: Mapping[str, str]) -> list[list[str]]:
+    def list_install_commands(self, data: str, settings: Mapping[str, str]) -> list[list[str]]:
         """Returns commands that create the data directory `data` without tables."""
 
     @abstractmethod

@@ -72,7 +72,7 @@ class MariaDB(Database):
             **sizes.settings,
         }
 
-    def install_commands(self, data: str, settings: Mapping[str, str]) -> list[list[str]]:
+    def list_install_commands(self, data: str, settings: Mapping[str, str]) -> list[list[str]]:
         """Returns the call of mariadb-install-db, without the schema `sys`."""
         return [
             [

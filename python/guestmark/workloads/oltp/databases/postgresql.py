@@ -78,7 +78,7 @@ class PostgreSQL(Database):
             **sizes.settings,
         }
 
-    def install_commands(self, data: str, settings: Mapping[str, str]) -> list[list[str]]:
+    def list_install_commands(self, data: str, settings: Mapping[str, str]) -> list[list[str]]:
         """Returns the call of initdb."""
         return [
             [

@@ -108,7 +108,7 @@ def _build_data(
 
 def _install_data(database: Database, settings: Mapping[str, str], data: str, launcher: Launcher) -> None:
     agent = get_scratch_store().start_agent()
-    for command in database.install_commands(data, settings):
+    for command in database.list_install_commands(data, settings):
         done = agent.exec(launcher.wrap_command(command), env=ENVIRONMENT, cwd="/", timeout_s=_INSTALL_S)
         if not done.ok:
             said = (done.stdout + done.stderr).decode(errors="replace")
