@@ -1,4 +1,4 @@
-"""What hypervisors, servers and other helpers may do to this host: `guestmark-agent confine` becomes each of them."""
+"""Permissions of hypervisors, servers and helpers here: `guestmark-agent confine` becomes each of them."""
 
 from __future__ import annotations
 

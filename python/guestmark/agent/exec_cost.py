@@ -1,4 +1,4 @@
-"""What it takes to run a command in a machine whose commands are timed from outside."""
+"""Measures the cost of running a command in a machine whose commands are timed from outside."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LIMIT_S = 30.0
 
 
 def measure_exec_cost(agent: Agent) -> ExecCost:
-    """Run an empty command several times and return what one takes. Raises `MachineError` when one fails."""
+    """Run an empty command several times and return its cost. Raises `MachineError` if one fails."""
     runs = [agent.exec(["true"], timeout_s=_LIMIT_S) for _ in range(_EMPTY_COMMANDS + 1)][1:]
     if not all(run.ok for run in runs):
         raise MachineError("an empty command failed in it", hint="exec … true has to succeed each time")

@@ -1,4 +1,4 @@
-"""What a call to the agent returns: a result, or an error that leaves the agent usable."""
+"""Results of calls to the agent, and errors that leave the agent usable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kernel a QEMU guest boots: the user's, else the cached one, else the distribution's."""
+"""Finds the kernel that a QEMU guest boots: the user's, else the cached one, else the distribution's."""
 
 import contextlib
 import lzma

@@ -328,7 +328,7 @@ def require_same(what: str, asked: object, found: object, guest: Guest) -> None:
         raise make_mismatch(what, asked, found, guest)
 
 
-def require_checks(checks: Iterable[Check], guest: Guest) -> None:
+def require_all_checks_pass(checks: Iterable[Check], guest: Guest) -> None:
     """Raises `AttestationError` for the first check that fails."""
     for check in checks:
         require_same(check.what, check.asked, check.found, guest)

@@ -84,7 +84,7 @@ def iterate_guest_levels(levels: Levels) -> Iterator[tuple[MachineSetting[Any], 
             yield factor, levels[factor]
 
 
-def list_kernel_words(levels: Levels) -> list[str]:
+def list_kernel_command_line_words(levels: Levels) -> list[str]:
     """Return the words that levels add to the kernel's command line."""
     return [word for factor, level in iterate_guest_levels(levels) for word in factor.kernel(level)]
 

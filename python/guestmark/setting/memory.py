@@ -70,7 +70,7 @@ def _parse_hugepages(text: str) -> str:
 
 HUGEPAGES = MachineSetting(
     "hugepages",
-    "huge pages that this host has set aside as the guest's memory",
+    "size of the huge pages, reserved on this host, that back the guest's memory",
     _parse_hugepages,
     tuple(HugePages),
     read=HugePages,

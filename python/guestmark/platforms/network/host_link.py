@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from guestmark.core.errors import UsageError
 from guestmark.core.levels import Levels
 from guestmark.platforms.network.helpers import join_namespace
-from guestmark.platforms.network.namespaces import MACHINE_INTERFACE, Joint, open_namespaces
-from guestmark.platforms.network.trial_network import LOOPBACK, TrialNetwork, read_joint_options, start_peer
+from guestmark.platforms.network.namespaces import MACHINE_INTERFACE, LinkKind, open_namespaces
+from guestmark.platforms.network.trial_network import LOOPBACK, TrialNetwork, read_link_options, start_peer
 from guestmark.setting.network import MTU, NETWORK, Network
 
-_JOINTS = {
-    Network.VETH: Joint.VETH,
-    Network.HOST: Joint.NOTHING,
-    Network.PASTA: Joint.SECOND,
-    Network.SLIRP4NETNS: Joint.SECOND,
+_LINK_KINDS = {
+    Network.VETH: LinkKind.VETH,
+    Network.HOST: LinkKind.NOTHING,
+    Network.PASTA: LinkKind.PROGRAM_JOINS,
+    Network.SLIRP4NETNS: LinkKind.PROGRAM_JOINS,
 }
 # The MTU of user-mode networks of containers.
 _USUAL_MTU = 65520
@@ -32,18 +32,18 @@ def open_host_network(name: str, levels: Levels) -> Iterator[TrialNetwork | None
     if level is Network.NONE:
         yield None
         return
-    joint = _JOINTS.get(level)
+    joint = _LINK_KINDS.get(level)
     if joint is None:
         raise UsageError(
             f"{name} cannot have network={level}",
-            hint=f"use {', '.join(_JOINTS)}, or exclude the combination",
+            hint=f"use {', '.join(_LINK_KINDS)}, or exclude the combination",
         )
-    options = read_joint_options(levels)
+    options = read_link_options(levels)
     with contextlib.ExitStack() as stack:
         namespaces = stack.enter_context(open_namespaces(joint, options))
         peer, pid = stack.enter_context(start_peer(namespaces))
         network = TrialNetwork(levels, namespaces, peer, pid, options.name, machine_name=MACHINE_INTERFACE)
-        if joint is Joint.SECOND:
+        if joint is LinkKind.PROGRAM_JOINS:
             joined = stack.enter_context(join_namespace(level, namespaces, levels.get(MTU) or _USUAL_MTU))
             network.answer_by_sockets(joined.peer_address, joined.machine_address, forwards=joined.forwards)
             network.list_joiners = network.list_others = joined.process.list_pids

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.levels import Levels
 from guestmark.platforms.network.movers import Surroundings
-from guestmark.platforms.network.namespaces import Joint, JointOptions, format_joint
+from guestmark.platforms.network.namespaces import LinkKind, LinkOptions, format_link_kind
 from guestmark.platforms.network.trial_network import MACHINE_MAC, TrialNetwork
 from guestmark.platforms.place import Place, PlaceOfPeers
 
@@ -19,7 +19,7 @@ _AGENT = "/proc/1/exe"
 
 @contextlib.contextmanager
 def open_inner_network(
-    levels: Levels, place: Place, joint: Joint, options: JointOptions, drivers: tuple[str, ...]
+    levels: Levels, place: Place, joint: LinkKind, options: LinkOptions, drivers: tuple[str, ...]
 ) -> Iterator[TrialNetwork]:
     """Makes the peer of a guest inside another one, and what its hypervisor opens by name in the peer's namespace.
 
@@ -29,10 +29,10 @@ def open_inner_network(
         raise PlatformUnusableError(
             "a guest inside such a machine cannot have a network", hint="leave out network"
         )
-    with place.start_peer(format_joint(joint, options)) as (peer, pid):
+    with place.start_peer(format_link_kind(joint, options)) as (peer, pid):
         yield TrialNetwork(
             levels, Surroundings(place.ask_agent, of=pid), peer, pid, options.name,
-            machine_mac=MACHINE_MAC, drivers=drivers, tap=options.name if joint is Joint.TAP else "",
+            machine_mac=MACHINE_MAC, drivers=drivers, tap=options.name if joint is LinkKind.TAP else "",
         )  # fmt: skip
 
 

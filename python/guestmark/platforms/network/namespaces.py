@@ -22,20 +22,20 @@ MACHINE_INTERFACE = "net0"
 PEER_ADDRESS, MACHINE_ADDRESS, PREFIX = "10.0.6.1", "10.0.6.2", 24
 
 
-class Joint(Enum):
+class LinkKind(Enum):
     """The part of the connection that the set-up of the namespaces makes."""
 
     NOTHING = auto()
     # The peer's namespace has an interface that leads nowhere, as passt needs one.
-    DEAD_END = auto()
+    DUMMY_INTERFACE = auto()
     # The machine also has a namespace, and a program will join it to the peer's, which has such an interface.
-    SECOND = auto()
+    PROGRAM_JOINS = auto()
     VETH = auto()
     TAP = auto()
 
 
 @dataclass(frozen=True, slots=True)
-class JointOptions:
+class LinkOptions:
     """Settings of the interfaces; None stands for the kernel's default.
 
     The peer's interface has a unique name, by which descriptors of it are recognised.
@@ -82,13 +82,13 @@ class Namespaces:
 
 
 @contextlib.contextmanager
-def open_namespaces(joint: Joint, options: JointOptions) -> Iterator[Namespaces]:
+def open_namespaces(joint: LinkKind, options: LinkOptions) -> Iterator[Namespaces]:
     """Makes the namespaces and the link between them. Raises `PlatformUnusableError` if this user may not."""
     words = [str(find_agent_binary()), "network", "make"]
     own_users = os.geteuid() != 0
     if own_users:
         words.append("--own-users")
-    words += format_joint(joint, options)
+    words += format_link_kind(joint, options)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.settimeout(_SETUP_S)
@@ -115,18 +115,18 @@ def open_namespaces(joint: Joint, options: JointOptions) -> Iterator[Namespaces]
             os.close(descriptor)
 
 
-def format_joint(joint: Joint, options: JointOptions) -> list[str]:
+def format_link_kind(joint: LinkKind, options: LinkOptions) -> list[str]:
     """Returns the options of the agent's `network make`."""
-    if joint is Joint.NOTHING:
+    if joint is LinkKind.NOTHING:
         return []
-    if joint is Joint.DEAD_END:
+    if joint is LinkKind.DUMMY_INTERFACE:
         return ["--dead-end"]
-    if joint is Joint.SECOND:
+    if joint is LinkKind.PROGRAM_JOINS:
         return ["--dead-end", "--second"]
     words = [f"--peer={PEER_ADDRESS}/{PREFIX}", f"--queues={options.queues}"]
     if options.mtu is not None:
         words.append(f"--mtu={options.mtu}")
-    if joint is Joint.TAP:
+    if joint is LinkKind.TAP:
         words.append(f"--tap={options.name}")
         if options.headers:
             words.append("--headers")
@@ -141,20 +141,20 @@ def format_joint(joint: Joint, options: JointOptions) -> list[str]:
     return words
 
 
-def _name_descriptors(descriptors: Sequence[int], joint: Joint, *, own_users: bool) -> Namespaces:
+def _name_descriptors(descriptors: Sequence[int], joint: LinkKind, *, own_users: bool) -> Namespaces:
     left = list(descriptors)
     users = left.pop(0) if own_users else None
     peer = left.pop(0)
-    machine = left.pop(0) if joint in (Joint.SECOND, Joint.VETH) else None
+    machine = left.pop(0) if joint in (LinkKind.PROGRAM_JOINS, LinkKind.VETH) else None
     return Namespaces(peer, machine, users, tuple(left))
 
 
-def _explain_failure(said: str, joint: Joint) -> PlatformUnusableError:
+def _explain_failure(said: str, joint: LinkKind) -> PlatformUnusableError:
     """Returns the error for a failed set-up, with what this user needs."""
     lines = said.strip().splitlines() or ["no reason given"]
     reason = lines[-1].removeprefix("guestmark-agent: ")
     hint = "it needs root, or unprivileged user namespaces"
-    if joint is Joint.TAP:
+    if joint is LinkKind.TAP:
         hint += " and /dev/net/tun (module tun)"
     if os.geteuid() != 0:
         hint = explain_how_to_allow() or hint

@@ -17,14 +17,14 @@ from guestmark.platforms.network.inner import enter_peer, open_inner_network
 from guestmark.platforms.network.namespaces import (
     MACHINE_ADDRESS,
     PEER_ADDRESS,
-    Joint,
-    JointOptions,
+    LinkKind,
+    LinkOptions,
     open_namespaces,
 )
 from guestmark.platforms.network.trial_network import (
     MACHINE_MAC,
     TrialNetwork,
-    read_joint_options,
+    read_link_options,
     start_peer,
 )
 from guestmark.platforms.place import HERE, HypervisorProcess, Place
@@ -37,11 +37,11 @@ _VIRTIO_OFFLOADS = (
     "csum", "gso", "guest_csum", "guest_tso4", "guest_tso6", "guest_ecn", "guest_ufo",
     "host_tso4", "host_tso6", "host_ecn", "host_ufo",
 )  # fmt: skip
-_JOINTS = {
-    Network.TAP: Joint.TAP,
-    Network.VHOST: Joint.TAP,
-    Network.USER: Joint.NOTHING,
-    Network.PASST: Joint.DEAD_END,
+_LINK_KINDS = {
+    Network.TAP: LinkKind.TAP,
+    Network.VHOST: LinkKind.TAP,
+    Network.USER: LinkKind.NOTHING,
+    Network.PASST: LinkKind.DUMMY_INTERFACE,
 }
 _BY_TAP = (Network.TAP, Network.VHOST)
 _VHOST = "/dev/vhost-net"
@@ -96,16 +96,16 @@ def open_qemu_network(name: str, levels: Levels, virtio: VirtioBus, place: Place
     if level is Network.NONE:
         yield QemuLink()
         return
-    joint = _JOINTS.get(level)
+    joint = _LINK_KINDS.get(level)
     if joint is None:
         raise UsageError(
             f"{name} cannot have network={level}",
-            hint=f"use {', '.join(_JOINTS)}, or exclude the combination",
+            hint=f"use {', '.join(_LINK_KINDS)}, or exclude the combination",
         )
     device = format_card(levels, virtio)
     if level is Network.VHOST and not levels[NIC].is_virtio:
         raise UsageError("network=vhost needs nic=virtio-net", hint="leave out nic, or use network=tap")
-    options = read_joint_options(levels, headers=levels[NIC].is_virtio)
+    options = read_link_options(levels, headers=levels[NIC].is_virtio)
     if place is not HERE:
         with _open_inside(levels, place, joint, options, device) as link:
             yield link
@@ -141,7 +141,7 @@ def open_qemu_network(name: str, levels: Levels, virtio: VirtioBus, place: Place
 
 @contextlib.contextmanager
 def _open_inside(
-    levels: Levels, place: Place, joint: Joint, options: JointOptions, device: str
+    levels: Levels, place: Place, joint: LinkKind, options: LinkOptions, device: str
 ) -> Iterator[QemuLink]:
     """Makes the network of a guest inside another one, whose QEMU opens its interfaces in the peer's namespace.
 

@@ -23,7 +23,7 @@ from guestmark.platforms.network.namespaces import (
     MACHINE_ADDRESS,
     PEER_ADDRESS,
     PREFIX,
-    JointOptions,
+    LinkOptions,
     Namespaces,
 )
 from guestmark.platforms.place import HERE
@@ -177,7 +177,7 @@ class TrialNetwork:
         ]
 
 
-def read_joint_options(levels: Levels, *, headers: bool = False) -> JointOptions:
+def read_link_options(levels: Levels, *, headers: bool = False) -> LinkOptions:
     """Returns the levels' settings of interfaces on this host. Raises `UsageError` for settings that do not exist."""
     level = levels[NETWORK]
     if levels[OFFLOADS] is Offloads.OFF and level not in (Network.VETH, Network.TAP, Network.VHOST):
@@ -185,7 +185,7 @@ def read_joint_options(levels: Levels, *, headers: bool = False) -> JointOptions
             f"network={level} has no offloads to switch off",
             hint=f"use network={Network.VETH} or {Network.TAP}, or exclude the combination",
         )
-    return JointOptions(
+    return LinkOptions(
         f"peer{secrets.token_hex(3)}", levels.get(MTU), levels[OFFLOADS], levels[NIC_QUEUES], headers
     )
 

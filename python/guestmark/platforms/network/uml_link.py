@@ -10,18 +10,18 @@ from guestmark.agent.client import Agent
 from guestmark.core.errors import UsageError
 from guestmark.core.levels import Levels
 from guestmark.platforms.network.inner import enter_peer, open_inner_network
-from guestmark.platforms.network.namespaces import MACHINE_INTERFACE, Joint, JointOptions, open_namespaces
+from guestmark.platforms.network.namespaces import MACHINE_INTERFACE, LinkKind, LinkOptions, open_namespaces
 from guestmark.platforms.network.trial_network import (
     MACHINE_MAC,
     TrialNetwork,
-    read_joint_options,
+    read_link_options,
     start_peer,
 )
 from guestmark.platforms.place import HERE, HypervisorProcess, Place
 from guestmark.platforms.process import SupervisedProcess
 from guestmark.setting.network import NETWORK, Network
 
-_JOINTS = {Network.TAP: Joint.TAP, Network.HYBRID: Joint.TAP, Network.RAW: Joint.VETH}
+_LINK_KINDS = {Network.TAP: LinkKind.TAP, Network.HYBRID: LinkKind.TAP, Network.RAW: LinkKind.VETH}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +60,20 @@ def open_uml_network(levels: Levels, place: Place) -> Iterator[UmlLink]:
     if level is Network.NONE:
         yield UmlLink()
         return
-    joint = _JOINTS.get(level)
+    joint = _LINK_KINDS.get(level)
     if joint is None:
         raise UsageError(
-            f"uml cannot have network={level}", hint=f"use {', '.join(_JOINTS)}, or exclude the combination"
+            f"uml cannot have network={level}",
+            hint=f"use {', '.join(_LINK_KINDS)}, or exclude the combination",
         )
     # UML opens the interface itself: only then it gives packets a virtio header, without which there are no offloads.
-    options = replace(read_joint_options(levels), named=True, addressed=False)
+    options = replace(read_link_options(levels), named=True, addressed=False)
     if place is not HERE:
         with _open_inside(levels, place, joint, options) as link:
             yield link
         return
     with open_namespaces(joint, options) as namespaces, start_peer(namespaces) as (peer, pid):
-        taps = joint is Joint.TAP
+        taps = joint is LinkKind.TAP
         network = TrialNetwork(
             levels, namespaces, peer, pid, options.name,
             machine_mac=MACHINE_MAC, drivers=("uml-vector",), tap=options.name if taps else "",
@@ -87,10 +88,10 @@ def open_uml_network(levels: Levels, place: Place) -> Iterator[UmlLink]:
 
 
 @contextlib.contextmanager
-def _open_inside(levels: Levels, place: Place, joint: Joint, options: JointOptions) -> Iterator[UmlLink]:
+def _open_inside(levels: Levels, place: Place, joint: LinkKind, options: LinkOptions) -> Iterator[UmlLink]:
     """Makes the network of a guest inside another one. Raises `UsageError` and `PlatformUnusableError`."""
     level = levels[NETWORK]
-    if joint is not Joint.TAP:
+    if joint is not LinkKind.TAP:
         raise UsageError(
             f"a guest inside another one cannot have network={level}",
             hint=f"use network={Network.TAP} or {Network.HYBRID}",

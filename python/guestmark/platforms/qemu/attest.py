@@ -16,7 +16,7 @@ from guestmark.platforms.attest import (
     check_kernel,
     describe_inside,
     measure_backing,
-    require_checks,
+    require_all_checks_pass,
     require_same,
 )
 from guestmark.platforms.guest import Guest, make_mismatch
@@ -41,7 +41,7 @@ def attest_qemu(guest: Guest, vmm: Vmm, levels: Levels, boot: Boot | ImageBoot) 
     loaded = guest.query("query-migrate").get("status") == "completed" if guest.query else None
     require_same("the accelerator", guest.cell.platform.inner.kind, vmm.accelerator, guest)
     backing = measure_backing(guest) if memory.has_memory_factors(guest.cell.levels) else None
-    require_checks(
+    require_all_checks_pass(
         attest_levels(levels, StartedGuest(inside, vmm, _find_running_program(guest), loaded, backing)), guest
     )
     image = None

@@ -289,7 +289,7 @@ def _describe_image(path: Path) -> _Description:
     if done.returncode:
         raise PlatformUnusableError(
             f"{path.name} cannot be read as a disk image: {last_inert_line(done.stderr)}",
-            hint="qcow2, raw, vmdk, vhdx and all else that `qemu-img info` knows will do",
+            hint="use qcow2, raw, vmdk, vhdx or any other format that `qemu-img info` knows",
         )
     found = msgspec.json.decode(done.stdout)
     if found.get("encrypted"):

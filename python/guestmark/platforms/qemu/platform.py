@@ -60,7 +60,7 @@ from guestmark.setting.machine import (
     START,
     Start,
     iterate_guest_levels,
-    list_kernel_words,
+    list_kernel_command_line_words,
 )
 from guestmark.setting.network import NETWORK, Network
 
@@ -377,7 +377,7 @@ class QemuPlatform:
         # A foreign machine may have no clock that its kernel can read.
         if not row.is_host:
             words.append(f"guestmark.realtime={time.time():.0f}")
-        return " ".join([*words, *list_kernel_words(levels)]).strip()
+        return " ".join([*words, *list_kernel_command_line_words(levels)]).strip()
 
     def _format_clock_rate(self, place: Place) -> list[str]:
         """Returns a word that tells a guest under TCG the rate of its time-stamp counter, which is the host's.

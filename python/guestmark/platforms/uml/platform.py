@@ -26,7 +26,7 @@ from guestmark.platforms.attest import (
     attest_disks,
     check_kernel,
     describe_inside,
-    require_checks,
+    require_all_checks_pass,
     require_same,
 )
 from guestmark.platforms.base import Unusable, Usable
@@ -45,7 +45,7 @@ from guestmark.setting.machine import (
     StartedGuest,
     attest_levels,
     iterate_guest_levels,
-    list_kernel_words,
+    list_kernel_command_line_words,
 )
 from guestmark.setting.network import NETWORK, Network
 
@@ -74,7 +74,7 @@ def attest_uml(guest: Guest, levels: Levels, kernel: str) -> GuestMachine:
         raise make_mismatch("the processor model", "UML", inside.cpu or inside.kernel, guest)
     require_same("the number of processors", 1, inside.processors, guest)
     check_kernel(kernel, inside, guest)
-    require_checks(attest_levels(levels, StartedGuest(inside)), guest)
+    require_all_checks_pass(attest_levels(levels, StartedGuest(inside)), guest)
     return GuestMachine(asked=dict(levels.texts), guest=inside, disks=attest_disks(guest))
 
 
@@ -181,7 +181,7 @@ def format_command(program: str, initramfs: str, levels: Levels, serial: str, sc
         "con=null", "con0=null,fd:1", f"ssl0={serial}", "ssl=null",
         "panic=-1",
         "guestmark.channel=/dev/ttyS0", "guestmark.root=hostfs:/",
-        *list_kernel_words(levels),
+        *list_kernel_command_line_words(levels),
     ]  # fmt: skip
 
 
@@ -190,7 +190,7 @@ def _skip_parity_trials(cell: Cell) -> list[str]:
 
     Empty if btrfs may need parity, or if the cell has a list of initcalls of its own.
     """
-    words = list_kernel_words(cell.levels)
+    words = list_kernel_command_line_words(cell.levels)
     if any(word.startswith("initcall_blacklist=") for word in words) or any(
         disk.filesystem is Filesystem.BTRFS for disk in cell.view(Disks)
     ):

@@ -65,7 +65,7 @@ def format_command(scratch: Path, root: Path, program: str) -> list[str]:
     """Returns the command that becomes the agent given after it, in a root where `program` emulates; needs no
     privileges.
 
-    `scratch` is an empty directory to mount things on, where nobody else sees them.
+    `scratch` is an empty directory for private mounts.
     """
     return [
         *_NAMESPACES, "sh", "-c", _SETUP, "guestmark-user",
@@ -112,7 +112,7 @@ _BY_KERNEL, _BY_AGENT = "every program", "the first program"
 
 
 class UserPlatform(HostLike):
-    """`user@arm64`: what emulating a program costs, without a machine around it."""
+    """Runs programs of another architecture by emulation, without a machine around them."""
 
     def __init__(self, layer: Layer) -> None:
         super().__init__(layer)
@@ -148,11 +148,11 @@ class UserPlatform(HostLike):
             keeper().remove(scratch)
 
     def make_agent(self, transport: Transport) -> TranslatingAgent:
-        """Returns the client of an agent that has programs emulated."""
+        """Returns the client of an agent that runs programs in the emulator."""
         return TranslatingAgent(transport)
 
     def make_machine(self, agent: Agent, command: tuple[str, ...], seat: Seat, pid: int) -> EmulatedHost:
-        """Finds out whether the kernel or the agent starts the emulator, and returns the machine."""
+        """Returns the machine, after finding out whether the kernel or the agent starts the emulator."""
         assert isinstance(agent, TranslatingAgent)
         agent.translates = not _is_emulated_by_kernel(agent)
         covers = _BY_AGENT if agent.translates else _BY_KERNEL
@@ -222,14 +222,14 @@ class EmulatedHost(Host):
 class TranslatingAgent(Agent):
     """An agent that starts the emulator for a program itself, on kernels that do not.
 
-    What that program starts in turn fails.
+    Programs that such a program starts fail.
     """
 
     # True if the kernel does not start the emulator.
     translates = False
 
     def exec(self, argv: Sequence[str | bytes], **how: Any) -> ExecResult:
-        """As `Agent.exec`, through the emulator."""
+        """Runs a program as `Agent.exec` does, through the emulator."""
         if not self.translates:
             return super().exec(argv, **how)
         env, cwd = how.get("env") or {}, how.get("cwd")

@@ -1,4 +1,4 @@
-"""The factors of a domain of libvirt: what makes it fresh, and what ssh calls it."""
+"""The factors of a libvirt domain: how it is made fresh, and its ssh destination."""
 
 import re
 

@@ -55,7 +55,7 @@ def build_virsh_environment() -> dict[str, str]:
 
 
 def run_virsh(domain: str, *arguments: str, timeout_s: float = _CALL_S) -> str:
-    """Returns what virsh prints.
+    """Runs virsh for a domain and returns its output.
 
     Raises `PlatformUnusableError` for errors that the user has to fix, `MachineError` for others.
     """
@@ -84,7 +84,7 @@ def run_virsh(domain: str, *arguments: str, timeout_s: float = _CALL_S) -> str:
 
 
 def explain_refusal(domain: str, said: str) -> MachineError | PlatformUnusableError:
-    """Returns the error for what virsh refused."""
+    """Returns the error for a refusal by virsh."""
     lines = [line.removeprefix("error:").strip() for line in said.splitlines() if line.strip()]
     cause = classify_message(Speaker.VIRSH, said).cause
     if cause is not Cause.OTHER:
@@ -129,7 +129,7 @@ def parse_addresses(table: str) -> list[str]:
 
 
 def _extract_host_name(dest: str) -> str:
-    """Returns what ssh would connect to, in lower case; empty if ssh does not say."""
+    """Returns the host that ssh would connect to, in lower case; empty if ssh does not report it."""
     try:
         done = subprocess.run(
             [*ssh(), "-G", "--", dest], capture_output=True, text=True, timeout=_QUERY_S, check=False
@@ -233,7 +233,7 @@ class Domain(Remote):
 
 
 class VirshPlatform:
-    """A domain of libvirt; the factor `snapshot` says what makes it fresh."""
+    """A libvirt domain; the factor `snapshot` decides how it is made fresh."""
 
     def __init__(self, layer: Layer) -> None:
         assert layer.dest is not None
@@ -244,7 +244,7 @@ class VirshPlatform:
 
     @contextlib.contextmanager
     def start(self, cell: Cell, deadline_s: float | None = None) -> Iterator[Domain]:
-        """Makes the domain fresh and brings an agent to it; leaving the context ends both."""
+        """Makes the domain fresh and starts an agent on it; leaving the context ends both."""
         check_cell(cell)
         begin = time.monotonic()
         deadline = begin + (deadline_s or RESTART_S)
@@ -263,7 +263,7 @@ class VirshPlatform:
     def probe(
         self, deadline_s: float | None = None, factors: Mapping[str, str] | None = None
     ) -> Usable | Unusable:
-        """Asks libvirt whether there is such a domain. It is not started, as what makes it fresh is not known here."""
+        """Asks libvirt whether there is such a domain. It is not started, as its cell decides how it is made fresh."""
         begin = time.monotonic()
         try:
             run_virsh(self._domain, "domstate", self._domain)
@@ -312,7 +312,7 @@ exit 0
 def make_fresh(domain: str, way: str, deadline: float) -> contextlib.AbstractContextManager[str]:
     """Makes the domain fresh in that way (a level of `SNAPSHOT`); yields in words what was done, empty if nothing.
 
-    Raises `PlatformUnusableError` for a domain that cannot be made fresh so, `MachineError` for what libvirt refuses.
+    Raises `PlatformUnusableError` if the domain cannot be made fresh this way, `MachineError` for refusals by libvirt.
     """
     state = run_virsh(domain, "domstate", domain).strip()
     if way == NONE:
@@ -355,7 +355,7 @@ def _revert_snapshot(domain: str, snapshot: str, deadline: float, *, was_off: bo
 
 @contextlib.contextmanager
 def _hold_alive(domain: str, begin: str, given: bytes, deadline: float) -> Iterator[None]:
-    """Inside, the domain runs; a process of its own ends it when the context is left or this process dies."""
+    """Runs the domain inside the context; a separate process ends it when the context is left or this process dies."""
     script = _LIFE.format(begin=begin, virsh=_format_shell_command(), domain=shlex.quote(domain))
     life = subprocess.Popen(
         ["/bin/sh", "-c", script],
@@ -396,7 +396,7 @@ def _wait_for_domain_start(domain: str, life: subprocess.Popen[bytes], deadline:
 
 
 def make_transient(definition: str) -> bytes:
-    """Returns the domain's definition with disks that keep nothing of what is written to them."""
+    """Returns the domain's definition with disks that discard all writes."""
     ElementTree.register_namespace("qemu", _QEMU)
     root = ElementTree.fromstring(definition)
     for disk in root.iterfind("devices/disk"):

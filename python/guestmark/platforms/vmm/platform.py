@@ -39,7 +39,7 @@ from guestmark.platforms.attest import (
     check_kernel,
     describe_inside,
     find_async_engines,
-    require_checks,
+    require_all_checks_pass,
     require_same,
 )
 from guestmark.platforms.base import Unusable, Usable
@@ -52,7 +52,15 @@ from guestmark.platforms.qemu.platform import add_kvm_hint, suggest_kvm_remedy
 from guestmark.platforms.vmm.programs import CLOUD_HYPERVISOR, FIRECRACKER
 from guestmark.setting.disk import Disks
 from guestmark.setting.drive import Aio
-from guestmark.setting.machine import KERNEL, MEMORY, SMP, VMM, StartedGuest, attest_levels, list_kernel_words
+from guestmark.setting.machine import (
+    KERNEL,
+    MEMORY,
+    SMP,
+    VMM,
+    StartedGuest,
+    attest_levels,
+    list_kernel_command_line_words,
+)
 
 DEFAULTS: Mapping[str, str] = {MEMORY.name: "1G", SMP.name: "1"}
 # Name of the socket in the scratch directory; hypervisors add `_PORT` for a port that the guest connects to.
@@ -92,7 +100,7 @@ class Hypervisor:
     """One of the hypervisors: its program, its own names, and how it starts a machine in its working directory."""
 
     program: Program
-    # What it prints before its version.
+    # Text that it prints before its version.
     says: str
     # OEM ID of the machine's ACPI tables.
     maker: str
@@ -294,7 +302,7 @@ class VmmPlatform:
         running = "".join(guest.place.read_links(f"/proc/{guest.vmm_pid}/exe"))
         require_same("the machine's maker", self._hypervisor.maker, _read_maker(guest), guest)
         check_kernel(release, inside, guest)
-        require_checks(attest_levels(levels, StartedGuest(inside, program=running)), guest)
+        require_all_checks_pass(attest_levels(levels, StartedGuest(inside, program=running)), guest)
         found = attest_disks(guest)
         rings = bool(guest.disks) and "io_uring" in find_async_engines(guest, guest.vmm_pid)
         for disk in guest.disks:
@@ -336,7 +344,7 @@ def _format_direct_boot_command_line(hypervisor: Hypervisor, levels: Levels, wat
         f"guestmark.root=vsock:{_ROOT}",
         f"guestmark.rootopts={_ROOT_OPTIONS}",
     ]
-    return " ".join([*words, *list_kernel_words(levels)])
+    return " ".join([*words, *list_kernel_command_line_words(levels)])
 
 
 def _list_modules(hypervisor: Hypervisor, cell: Cell) -> ModuleList:

@@ -81,7 +81,7 @@ class GuestfsApiWorkload(Workload[GuestfsApiParams]):
 
     @classmethod
     def describe_params(cls, params: GuestfsApiParams) -> str:
-        """Says how many calls a session makes."""
+        """Returns the number of calls in a session, in words."""
         return f"libguestfs session of {count_calls(params.rounds)} calls"
 
     @classmethod
