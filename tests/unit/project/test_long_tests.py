@@ -1,6 +1,7 @@
 """Long tests are picked by need, and a run of tests says what it left and which limits are close."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -280,7 +281,8 @@ def test_the_last_lines_of_continuous_integration_tell_both_parts(
         ["sh", ".ci/run"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == checked, done.stderr
-    assert done.stdout.splitlines()[-5:] == [
+    took = re.compile(r"\d+ s")  # 1 s on a busy machine
+    assert [took.sub("0 s", line) for line in done.stdout.splitlines()[-5:]] == [
         "failed beside the others, passed alone: whole",
         f"./test: status {checked}, 0 s",
         "picked within",

@@ -44,10 +44,12 @@ def choose_output(
 
     `expected` is True if the output is searched for a text. Raises `UsageError` if the output is needed but discarded.
     """
-    read = expected or any(spec.event is None and not spec.file for spec in specs)
+    by_metric = any(spec.event is None and not spec.file for spec in specs)
+    read = expected or by_metric
     if read and asked is StandardOutput.NULL:
+        reader = "--metric reads" if by_metric else "is searched for the expected text"
         raise UsageError(
-            "--output null discards what --metric reads",
+            f"--output null discards what {reader}",
             hint="omit --output: a pipe is used where one is needed",
         )
     return asked or (StandardOutput.PIPE if read else StandardOutput.NULL)
