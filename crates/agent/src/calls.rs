@@ -21,7 +21,7 @@ use crate::{lock, memory, spawn, sys, tree};
 /// Answers a call that neither runs a program nor moves many bytes.
 pub fn answer(id: u64, call: Call<'_>, out: &mut Outbox) {
     match call {
-        Call::Which(lookup) => reply(id, which(&lookup), out),
+        Call::Which(lookup) => reply(id, find_command(&lookup), out),
         Call::Tree(path) => {
             let result = tree::digest(std::path::Path::new(OsStr::from_bytes(&path.path)));
             let result = result
@@ -41,7 +41,7 @@ pub fn answer(id: u64, call: Call<'_>, out: &mut Outbox) {
             } else {
                 UnmountFlags::empty()
             };
-            let result = sys::cstring(&umount.target)
+            let result = sys::make_cstring(&umount.target)
                 .and_then(|target| Ok(rustix::mount::unmount(target, flags)?));
             reply(id, done("umount", &umount.target, result), out);
         }
@@ -69,7 +69,7 @@ pub fn answer(id: u64, call: Call<'_>, out: &mut Outbox) {
             };
             reply(id, done("remove", &remove.path, result), out);
         }
-        Call::Facts => reply(id, Ok(facts()), out),
+        Call::Facts => reply(id, Ok(collect_facts()), out),
         Call::Lock(lock) => reply(id, lock::take(&lock.holder), out),
         Call::Touch(touch) => {
             let result = memory::touch(touch.bytes);
@@ -106,7 +106,7 @@ fn done(what: &str, path: &[u8], result: io::Result<()>) -> Result<Done, Failure
 }
 
 /// Reads the clocks.
-pub fn clock() -> Clock {
+pub fn read_clocks() -> Clock {
     Clock {
         monotonic_ns: sys::monotonic_ns(),
         realtime_ns: sys::clock_ns(ClockId::Realtime),
@@ -114,14 +114,14 @@ pub fn clock() -> Clock {
     }
 }
 
-fn line_of(path: &str) -> String {
+fn read_first_line(path: &str) -> String {
     fs::read_to_string(path)
         .map(|text| text.trim().to_owned())
         .unwrap_or_default()
 }
 
 /// Describes this agent.
-pub fn hello(phases: &[Phase], window: Option<u32>) -> Hello {
+pub fn describe_agent(phases: &[Phase], window: Option<u32>) -> Hello {
     let name = rustix::system::uname();
     Hello {
         protocol: PROTOCOL,
@@ -131,14 +131,14 @@ pub fn hello(phases: &[Phase], window: Option<u32>) -> Hello {
         pid: std::process::id(),
         uid: rustix::process::getuid().as_raw(),
         hostname: name.nodename().to_string_lossy().into_owned(),
-        boot_id: line_of("/proc/sys/kernel/random/boot_id"),
-        clock: clock(),
+        boot_id: read_first_line("/proc/sys/kernel/random/boot_id"),
+        clock: read_clocks(),
         window,
         phases: phases.to_vec(),
     }
 }
 
-fn which(lookup: &Lookup) -> Result<Which, Failure> {
+fn find_command(lookup: &Lookup) -> Result<Which, Failure> {
     let cwd = match &lookup.cwd {
         Some(cwd) => cwd.to_vec(),
         None => std::env::current_dir()
@@ -226,10 +226,10 @@ pub fn mount(source: &[u8], target: &[u8], fstype: &str, options: &str) -> io::R
             }
         };
     }
-    let data = sys::cstring(data.join(",").as_bytes())?;
+    let data = sys::make_cstring(data.join(",").as_bytes())?;
     rustix::mount::mount(
-        sys::cstring(source)?,
-        sys::cstring(target)?,
+        sys::make_cstring(source)?,
+        sys::make_cstring(target)?,
         fstype,
         flags,
         data.as_c_str(),
@@ -249,15 +249,15 @@ fn remount(target: &[u8], options: &str) -> io::Result<()> {
             other => data.push(other),
         }
     }
-    let data = sys::cstring(data.join(",").as_bytes())?;
+    let data = sys::make_cstring(data.join(",").as_bytes())?;
     Ok(rustix::mount::mount_remount(
-        sys::cstring(target)?,
+        sys::make_cstring(target)?,
         flags,
         data.as_c_str(),
     )?)
 }
 
-fn facts() -> Facts {
+fn collect_facts() -> Facts {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let of_cpu = |names: &[&str]| {
         let mut lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
@@ -272,7 +272,7 @@ fn facts() -> Facts {
             .split_ascii_whitespace()
             .next()
     });
-    let maker = line_of("/sys/hypervisor/type");
+    let maker = read_first_line("/sys/hypervisor/type");
     Facts {
         cpu_model: match of_cpu(&["model name", "cpu", "cpu model", "uarch", "Processor"]) {
             // arm64's kernel has numbers only.
@@ -286,15 +286,17 @@ fn facts() -> Facts {
             .split_ascii_whitespace()
             .map(str::to_owned)
             .collect(),
-        cpus_online: online(&line_of("/sys/devices/system/cpu/online")),
+        cpus_online: count_online(&read_first_line("/sys/devices/system/cpu/online")),
         mem_total_kib: mem_total
             .and_then(|number| number.parse().ok())
             .unwrap_or(0),
-        cmdline: line_of("/proc/cmdline"),
+        cmdline: read_first_line("/proc/cmdline"),
         mounts: fs::read_to_string("/proc/self/mounts").unwrap_or_default(),
-        clocksource: line_of("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+        clocksource: read_first_line(
+            "/sys/devices/system/clocksource/clocksource0/current_clocksource",
+        ),
         hypervisor: if maker.is_empty() {
-            line_of("/sys/class/dmi/id/sys_vendor")
+            read_first_line("/sys/class/dmi/id/sys_vendor")
         } else {
             maker
         },
@@ -303,13 +305,13 @@ fn facts() -> Facts {
 
 /// The number of processors that a list such as `0-2,4` names; without a list (there is no `/sys`, or a single
 /// processor) the number that the C library finds.
-fn online(ranges: &str) -> u32 {
+fn count_online(ranges: &str) -> u32 {
     let size = |range: &str| match range.split_once('-') {
         Some((from, to)) => Some(to.parse::<u32>().ok()?.checked_sub(from.parse().ok()?)? + 1),
         None => range.parse::<u32>().ok().map(|_| 1),
     };
     match ranges.split(',').filter_map(size).sum::<u32>() {
-        0 => sys::processors(),
+        0 => sys::count_processors(),
         listed => listed,
     }
 }
@@ -318,10 +320,10 @@ fn online(ranges: &str) -> u32 {
 mod tests {
     #[test]
     fn lists_of_processors_are_counted() {
-        assert_eq!(super::online("0-2,4"), 4);
-        assert_eq!(super::online("0"), 1);
+        assert_eq!(super::count_online("0-2,4"), 4);
+        assert_eq!(super::count_online("0"), 1);
         let there = std::thread::available_parallelism().unwrap().get() as u32;
-        assert!(super::online("") >= there);
-        assert!(super::online("3-1") >= there);
+        assert!(super::count_online("") >= there);
+        assert!(super::count_online("3-1") >= there);
     }
 }

@@ -60,7 +60,7 @@ impl Job {
         let name = exec.argv[0].clone().into_vec();
         let shown = String::from_utf8_lossy(&name).into_owned();
         let mut io = Stdio::open(exec).map_err(|error| os_failure("cannot make pipes", &error))?;
-        let command = command(exec, &name, io.theirs.each_ref().map(AsRawFd::as_raw_fd))?;
+        let command = build_command(exec, &name, io.theirs.each_ref().map(AsRawFd::as_raw_fd))?;
         if command.files.is_empty() {
             return Err(failure(
                 Kind::NotFound,
@@ -71,11 +71,11 @@ impl Job {
             sys::set_nonblocking(fd.as_fd())
                 .map_err(|error| os_failure("cannot set up pipes", &error))?;
         }
-        let ooms_before = oom_counts.and_then(oom_kills);
+        let ooms_before = oom_counts.and_then(read_oom_kills);
         let counters = Counters::open(&exec.counters);
         let (pid, started_ns) = command
             .spawn()
-            .map_err(|(step, error)| spawn_failure(step, &error, &shown, exec))?;
+            .map_err(|(step, error)| describe_spawn_failure(step, &error, &shown, exec))?;
         // A limit beyond the clock's range is no limit.
         let deadline = exec
             .time_limit_ns
@@ -197,7 +197,7 @@ impl Job {
                 });
             }
         }
-        let ooms_after = oom_counts.and_then(oom_kills);
+        let ooms_after = oom_counts.and_then(read_oom_kills);
         let time = |value: libc::timeval| value.tv_sec as u64 * 1_000_000 + value.tv_usec as u64;
         let (status, usage) = (child.status, &child.usage);
         let exited = Exited {
@@ -250,14 +250,14 @@ impl Stdio {
             let (read, write) = sys::pipe()?;
             (Some(write), read)
         } else {
-            (None, null(OpenOptions::new().read(true))?)
+            (None, open_null(OpenOptions::new().read(true))?)
         };
         let (out, stdout) = match exec.stdout {
             StandardOutput::Pipe => {
                 let (read, write) = sys::pipe()?;
                 (Some(read), write)
             }
-            StandardOutput::Null => (None, null(OpenOptions::new().write(true))?),
+            StandardOutput::Null => (None, open_null(OpenOptions::new().write(true))?),
         };
         let (err, stderr) = sys::pipe()?;
         Ok(Self {
@@ -268,7 +268,7 @@ impl Stdio {
     }
 }
 
-fn null(how: &OpenOptions) -> io::Result<OwnedFd> {
+fn open_null(how: &OpenOptions) -> io::Result<OwnedFd> {
     Ok(how.open("/dev/null")?.into())
 }
 
@@ -293,7 +293,7 @@ fn set_winsize(fd: &OwnedFd, size: Winsize) -> io::Result<()> {
     Ok(rustix::termios::tcsetwinsize(fd, size)?)
 }
 
-fn command(exec: &Exec, name: &[u8], stdio: [i32; 3]) -> Result<Command, Failure> {
+fn build_command(exec: &Exec, name: &[u8], stdio: [i32; 3]) -> Result<Command, Failure> {
     let bad = |_| failure(Kind::BadRequest, "a string holds a zero byte");
     let strings = |list: &[serde_bytes::ByteBuf]| {
         list.iter()
@@ -341,7 +341,7 @@ pub fn inherited_environment() -> Vec<CString> {
         .collect()
 }
 
-fn spawn_failure(step: Step, error: &io::Error, name: &str, exec: &Exec) -> Failure {
+fn describe_spawn_failure(step: Step, error: &io::Error, name: &str, exec: &Exec) -> Failure {
     let (kind, message) = match (step, error.raw_os_error()) {
         (Step::Exec, Some(libc::ENOENT | libc::ENOTDIR)) => {
             let there = exec.argv.first().is_some_and(|file| {
@@ -406,7 +406,7 @@ pub fn oom_counts() -> Option<File> {
 }
 
 /// How often the kernel has killed for lack of memory, from `oom_counts`.
-fn oom_kills(counts: &File) -> Option<u64> {
+fn read_oom_kills(counts: &File) -> Option<u64> {
     use std::os::unix::fs::FileExt;
     let mut text = [0_u8; 16 << 10];
     let mut length = 0;

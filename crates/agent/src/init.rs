@@ -8,7 +8,7 @@
 //! - `guestmark.rootopts=` options for mounting that root;
 //! - `guestmark.overlay=` size of the throw-away layer over it (as tmpfs's `size=`, default `50%`);
 //! - `guestmark.template=1`: stay before the root, say so on the console, and wait on the channel to be renewed (see
-//!   [`renewed`]): the machine may be saved there, and go on as any number of others;
+//!   [`await_renewal`]): the machine may be saved there, and go on as any number of others;
 //! - `guestmark.renewal=ignored`: the renewal is ignored. Such a machine is a control: a proof that machines are not
 //!   twins has to find that it is one;
 //! - `guestmark.realtime=` seconds since 1970 when the machine was started, for those without a clock that keeps the
@@ -57,7 +57,7 @@ fn boot_and_serve() -> io::Result<()> {
         ended: Vec::with_capacity(8),
         marks: std::env::var_os("GUESTMARK_MARKS").is_some(),
     };
-    phases.ended("kernel");
+    phases.mark_ended("kernel");
     let signals = sys::signal_fd(&[libc::SIGCHLD])?;
     let plain = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("proc", "/proc", "proc", plain, "")?;
@@ -69,26 +69,28 @@ fn boot_and_serve() -> io::Result<()> {
         MountFlags::NOSUID,
         "mode=755",
     )?;
-    phases.ended("mounts");
+    phases.mark_ended("mounts");
     let options = Options::parse(&fs::read_to_string("/proc/cmdline")?);
     set_clock(&options.realtime);
     load_modules()?;
-    phases.ended("modules");
+    phases.mark_ended("modules");
     let old_root = File::open("/")?;
-    let waited = options.template.then(|| renewed(&options, &mut phases));
+    let waited = options
+        .template
+        .then(|| await_renewal(&options, &mut phases));
     let waited = waited.transpose()?;
     if options.root != "none" {
         mount_root(&options)?;
-        phases.ended("root");
+        phases.mark_ended("root");
         switch_root()?;
     }
     furnish(plain)?;
-    phases.ended("furnish");
+    phases.mark_ended("furnish");
     let channel = match waited {
         Some(channel) => channel,
         None => channel::open(&options.channel)?,
     };
-    phases.ended("channel");
+    phases.mark_ended("channel");
     let stayed = options.root == "none";
     let finish = || {
         bring_up_loopback();
@@ -109,7 +111,7 @@ struct Phases {
 }
 
 impl Phases {
-    fn ended(&mut self, name: &str) {
+    fn mark_ended(&mut self, name: &str) {
         self.ended.push(Phase {
             name: name.to_owned(),
             at_ns: sys::monotonic_ns(),
@@ -175,7 +177,7 @@ const ENTROPY: usize = 32;
 
 /// Waits for the renewal on the channel: nanoseconds since 1970 as a little-endian `u64`, then 32 random bytes. Answers
 /// with one byte when the clock is set and the kernel's generator is reseeded.
-fn renewed(options: &Options, phases: &mut Phases) -> io::Result<Channel> {
+fn await_renewal(options: &Options, phases: &mut Phases) -> io::Result<Channel> {
     let channel = channel::open(&options.channel)?;
     start_resident()?;
     say("template ready");
@@ -195,7 +197,7 @@ fn renewed(options: &Options, phases: &mut Phases) -> io::Result<Channel> {
         reseed(entropy.try_into().map_err(io::Error::other)?)?;
     }
     port.write_all(&[0])?;
-    phases.ended("renewed");
+    phases.mark_ended("renewed");
     Ok(channel)
 }
 
@@ -269,7 +271,7 @@ fn mount(
     flags: MountFlags,
     data: &str,
 ) -> io::Result<()> {
-    let options = sys::cstring(data.as_bytes())?;
+    let options = sys::make_cstring(data.as_bytes())?;
     rustix::mount::mount(source, target, fstype, flags, options.as_c_str())
         .map_err(|error| sys::failed(format!("cannot mount {fstype} on {target}"), &error.into()))
 }

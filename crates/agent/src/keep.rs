@@ -41,7 +41,7 @@ pub fn keep(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let _signals = sys::signal_fd(&[])?;
     let mut kept = Kept::default();
     let other = loop {
-        match second(&mut kept, &lifeline)? {
+        match start_second(&mut kept, &lifeline)? {
             Place::First(told) => {
                 hear_all(
                     &mut kept,
@@ -134,11 +134,11 @@ impl Lifeline {
         };
         let before = self.running.take();
         let mut running = HashMap::new();
-        for pid in processes() {
+        for pid in list_processes() {
             let Some(stat) = reap::Stat::of(pid).filter(|stat| stat.stopped || stat.runs) else {
                 continue;
             };
-            if !(sys::is_this_program(pid) && holds(pid, pipe.ino())) {
+            if !(sys::is_this_program(pid) && has_writing_end(pid, pipe.ino())) {
                 continue;
             }
             if stat.stopped {
@@ -227,7 +227,7 @@ fn is_ready(fd: &OwnedFd, events: libc::c_short) -> bool {
     fds[0].revents != 0
 }
 
-fn processes() -> impl Iterator<Item = libc::pid_t> {
+fn list_processes() -> impl Iterator<Item = libc::pid_t> {
     std::fs::read_dir("/proc")
         .into_iter()
         .flatten()
@@ -236,7 +236,7 @@ fn processes() -> impl Iterator<Item = libc::pid_t> {
 }
 
 /// Whether a process has the end of a pipe to write to.
-fn holds(pid: libc::pid_t, pipe: u64) -> bool {
+fn has_writing_end(pid: libc::pid_t, pipe: u64) -> bool {
     let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {
         return false;
     };
@@ -263,7 +263,7 @@ fn hear_all(kept: &mut Kept, lifeline: &Lifeline, told: Option<&OwnedFd>) {
     while lifeline.wait().is_ok() {
         // Told before it is taken from the lifeline: whoever is killed in between, somebody has heard it. What both
         // have heard twice does no harm. A second process that has ended is replaced by the caller.
-        let mut wanted = match told.map(|told| copied(&lifeline.names, told)) {
+        let mut wanted = match told.map(|told| copy_bytes(&lifeline.names, told)) {
             None => buffer.len(),
             Some(Ok(0) | Err(_)) => return,
             Some(Ok(count)) => count,
@@ -283,7 +283,7 @@ fn hear_all(kept: &mut Kept, lifeline: &Lifeline, told: Option<&OwnedFd>) {
 }
 
 /// Waits for bytes in a pipe and copies them to another one without removing them. Returns their number, 0 at the end.
-fn copied(from: &OwnedFd, to: &OwnedFd) -> io::Result<usize> {
+fn copy_bytes(from: &OwnedFd, to: &OwnedFd) -> io::Result<usize> {
     const MOST: usize = 64 << 10; // what a pipe holds: records are written whole, and are copied whole
     loop {
         // SAFETY: both descriptors are open pipes.
@@ -300,7 +300,7 @@ fn copied(from: &OwnedFd, to: &OwnedFd) -> io::Result<usize> {
 
 /// Starts the second process. Returns in the first one; and in the second one when it is the first by then, or when
 /// everything is over.
-fn second(kept: &mut Kept, lifeline: &Lifeline) -> io::Result<Place> {
+fn start_second(kept: &mut Kept, lifeline: &Lifeline) -> io::Result<Place> {
     let (hear, tell) = sys::pipe()?;
     let first = rustix::process::getpid().as_raw_nonzero().get();
     // SAFETY: this process has a single thread.
@@ -369,7 +369,7 @@ fn second(kept: &mut Kept, lifeline: &Lifeline) -> io::Result<Place> {
         hear_all(kept, lifeline, None);
         return Ok(Place::Second(None));
     }
-    second(kept, lifeline)
+    start_second(kept, lifeline)
 }
 
 fn is_child_of(pid: libc::pid_t) -> bool {
@@ -480,7 +480,7 @@ pub fn remove(path: &Path) {
 fn end_confined_in(path: &Path) {
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
-        let found: Vec<_> = processes()
+        let found: Vec<_> = list_processes()
             .filter(|&pid| works_in(pid, path) && is_confined(pid))
             .collect();
         if found.is_empty() {
@@ -537,8 +537,8 @@ fn unmount_below(path: &Path) {
     let Ok(table) = std::fs::read("/proc/self/mountinfo") else {
         return;
     };
-    for target in mounts_below(&table, path).iter().rev() {
-        let Ok(name) = sys::cstring(target.as_os_str().as_encoded_bytes()) else {
+    for target in list_mounts_below(&table, path).iter().rev() {
+        let Ok(name) = sys::make_cstring(target.as_os_str().as_encoded_bytes()) else {
             continue;
         };
         if rustix::mount::unmount(name, rustix::mount::UnmountFlags::DETACH).is_err() {
@@ -551,17 +551,17 @@ fn unmount_below(path: &Path) {
 }
 
 /// The mounts of `table`, which is a `mountinfo`, below a path, in their order.
-fn mounts_below(table: &[u8], path: &Path) -> Vec<PathBuf> {
+fn list_mounts_below(table: &[u8], path: &Path) -> Vec<PathBuf> {
     table
         .split(|&byte| byte == b'\n')
         .filter_map(|line| line.split(|&byte| byte == b' ').nth(4))
-        .map(|field| PathBuf::from(OsString::from_vec(unescaped(field))))
+        .map(|field| PathBuf::from(OsString::from_vec(unescape(field))))
         .filter(|target| target.starts_with(path) && target != path)
         .collect()
 }
 
 /// `mountinfo` has white space and the backslash as three octal digits.
-fn unescaped(field: &[u8]) -> Vec<u8> {
+fn unescape(field: &[u8]) -> Vec<u8> {
     let mut plain = Vec::new();
     let mut rest = field;
     while let Some((&first, after)) = rest.split_first() {
@@ -583,7 +583,7 @@ fn unescaped(field: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::{mounts_below, Kept};
+    use super::{list_mounts_below, Kept};
     use std::path::Path;
 
     #[test]
@@ -592,7 +592,7 @@ mod tests {
                       37 35 0:1 / /tmp/guestmark-ab/x rw - fuse d rw\n\
                       38 35 0:1 / /tmp/guestmark-a rw - tmpfs d rw\n";
         assert_eq!(
-            mounts_below(table, Path::new("/tmp/guestmark-a")),
+            list_mounts_below(table, Path::new("/tmp/guestmark-a")),
             [Path::new("/tmp/guestmark-a/x y")]
         );
     }

@@ -35,21 +35,21 @@ pub fn listen(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitC
             return Ok(ExitCode::SUCCESS);
         }
         let connection = OwnedFd::from(listener.accept()?.0);
-        let mut server = of_words(&server);
+        let mut server = make_command(&server);
         server.stdin(connection.try_clone()?).stdout(connection);
-        return Err(becoming(&mut server));
+        return Err(execute(&mut server));
     }
-    Err(becoming(&mut of_words(&command)))
+    Err(execute(&mut make_command(&command)))
 }
 
-fn of_words(words: &[OsString]) -> Command {
+fn make_command(words: &[OsString]) -> Command {
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]);
     command
 }
 
 /// Returns only if it fails.
-fn becoming(command: &mut Command) -> io::Error {
+fn execute(command: &mut Command) -> io::Error {
     let error = command.exec();
     sys::of(command.get_program(), &error)
 }
@@ -67,15 +67,15 @@ pub fn relay(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCo
     let other = unsafe { BorrowedFd::borrow_raw(number.into()) }.try_clone_to_owned()?;
     let (to, mut from) = (File::from(other.try_clone()?), File::from(other));
     std::thread::spawn(move || {
-        let ended = io::copy(&mut *standard(&io::stdin()), &mut &to);
+        let ended = io::copy(&mut *open_standard_stream(&io::stdin()), &mut &to);
         std::process::exit(i32::from(ended.is_err()));
     });
-    io::copy(&mut from, &mut *standard(&io::stdout()))?;
+    io::copy(&mut from, &mut *open_standard_stream(&io::stdout()))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// A standard stream without a buffer.
-fn standard(stream: &impl AsRawFd) -> ManuallyDrop<File> {
+fn open_standard_stream(stream: &impl AsRawFd) -> ManuallyDrop<File> {
     // SAFETY: it stays open, as what is made of it is never dropped.
     ManuallyDrop::new(unsafe { File::from_raw_fd(stream.as_raw_fd()) })
 }

@@ -48,7 +48,7 @@ fn try_to_take(holder: &[u8]) -> Result<Locked, Failure> {
     if holder.len() > MAX_HOLDER {
         return Err(failure(Kind::BadRequest, "the holder says too much"));
     }
-    let Some(path) = place() else {
+    let Some(path) = find_place() else {
         return Ok(locked(true, Path::new(""), Vec::new()));
     };
     let mut held = HELD
@@ -62,7 +62,7 @@ fn try_to_take(holder: &[u8]) -> Result<Locked, Failure> {
         let mut file = open(&path).map_err(|error| what(&error))?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => return Ok(locked(false, &path, said(&mut file))),
+            Err(Errno::WOULDBLOCK) => return Ok(locked(false, &path, read_holder(&mut file))),
             Err(error) => return Err(what(&error.into())),
         }
         if !is_at(&file, &path) {
@@ -83,7 +83,7 @@ fn locked(held: bool, path: &Path, holder: Vec<u8>) -> Locked {
     }
 }
 
-fn place() -> Option<PathBuf> {
+fn find_place() -> Option<PathBuf> {
     match env::var_os(VARIABLE).map(OsStringExt::into_vec) {
         Some(word) if word == NONE.as_bytes() => None,
         Some(word) if !word.is_empty() => Some(PathBuf::from(OsStr::from_bytes(&word))),
@@ -129,7 +129,7 @@ fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
-fn said(file: &mut File) -> Vec<u8> {
+fn read_holder(file: &mut File) -> Vec<u8> {
     let mut text = Vec::new();
     let _ = file.rewind();
     let _ = file.take(MAX_HOLDER as u64).read_to_end(&mut text);

@@ -23,7 +23,7 @@ fn page_size() -> usize {
     usize::try_from(size).unwrap_or(4096)
 }
 
-fn faults() -> u64 {
+fn count_faults() -> u64 {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the out pointer is valid; `rusage` is valid when all zero, should the call fail.
     let usage = unsafe {
@@ -33,7 +33,7 @@ fn faults() -> u64 {
     u64::try_from(usage.ru_minflt).unwrap_or(0)
 }
 
-fn whole_pages(bytes: u64, page: usize) -> io::Result<usize> {
+fn round_to_pages(bytes: u64, page: usize) -> io::Result<usize> {
     usize::try_from(bytes)
         .ok()
         .and_then(|bytes| bytes.max(1).checked_next_multiple_of(page))
@@ -72,14 +72,14 @@ fn write_pages(start: usize, size: usize, page: usize) -> u64 {
 /// as much is asked for again, and given back when it is another size.
 pub fn touch(bytes: u64) -> io::Result<Touched> {
     let page = page_size();
-    let size = whole_pages(bytes, page)?;
+    let size = round_to_pages(bytes, page)?;
     let mut taken = TAKEN.lock().map_err(|_| io::Error::other("in use"))?;
     if let Some((start, old)) = taken.filter(|(_, old)| *old != size) {
         // SAFETY: a mapping of `take`, which is forgotten.
         unsafe { libc::munmap(start as *mut libc::c_void, old) };
         *taken = None;
     }
-    let before = faults();
+    let before = count_faults();
     let started_ns = sys::monotonic_ns();
     let start = match *taken {
         Some((start, _)) => start,
@@ -90,7 +90,7 @@ pub fn touch(bytes: u64) -> io::Result<Touched> {
     let ended_ns = sys::monotonic_ns();
     Ok(Touched {
         pages,
-        faults: faults().saturating_sub(before),
+        faults: count_faults().saturating_sub(before),
         started_ns,
         ended_ns,
     })
@@ -99,7 +99,7 @@ pub fn touch(bytes: u64) -> io::Result<Touched> {
 /// The same in a child, which runs no other program and then ends.
 pub fn fork(bytes: u64) -> io::Result<Forked> {
     let page = page_size();
-    let size = whole_pages(bytes, page)?;
+    let size = round_to_pages(bytes, page)?;
     let mut ends = [0; 2];
     // SAFETY: the array has room for two descriptors, which are owned right away.
     let (from_child, to_parent) = unsafe {
@@ -111,7 +111,7 @@ pub fn fork(bytes: u64) -> io::Result<Forked> {
     let child = unsafe { libc::fork() };
     if child == 0 {
         let first_ns = sys::monotonic_ns();
-        let status = child_of(&to_parent, first_ns, size, page);
+        let status = run_child(&to_parent, first_ns, size, page);
         // SAFETY: ends the child at once.
         unsafe { libc::_exit(status) };
     }
@@ -119,7 +119,7 @@ pub fn fork(bytes: u64) -> io::Result<Forked> {
     sys::check(child)?;
     drop(to_parent);
     let mut said = File::from(from_child);
-    let result = hear(&mut said, asked_ns, made_ns);
+    let result = read_reports(&mut said, asked_ns, made_ns);
     let mut status = 0;
     // SAFETY: the out pointer is valid.
     unsafe { libc::waitpid(child, &raw mut status, 0) };
@@ -129,7 +129,7 @@ pub fn fork(bytes: u64) -> io::Result<Forked> {
 }
 
 /// What the child does; its exit status.
-fn child_of(to_parent: &OwnedFd, first_ns: u64, size: usize, page: usize) -> libc::c_int {
+fn run_child(to_parent: &OwnedFd, first_ns: u64, size: usize, page: usize) -> libc::c_int {
     let mut first = [RUNS; 9];
     first[1..].copy_from_slice(&first_ns.to_le_bytes());
     if !write_all(to_parent, &first) {
@@ -150,9 +150,9 @@ fn write_all(to: &OwnedFd, bytes: &[u8]) -> bool {
     usize::try_from(written).is_ok_and(|count| count == bytes.len())
 }
 
-fn hear(said: &mut File, asked_ns: u64, made_ns: u64) -> io::Result<Forked> {
-    let (first_ns, answered_ns) = next(said, RUNS)?;
-    let (pages, touched_ns) = next(said, DONE)?;
+fn read_reports(said: &mut File, asked_ns: u64, made_ns: u64) -> io::Result<Forked> {
+    let (first_ns, answered_ns) = read_report(said, RUNS)?;
+    let (pages, touched_ns) = read_report(said, DONE)?;
     Ok(Forked {
         asked_ns,
         made_ns,
@@ -165,7 +165,7 @@ fn hear(said: &mut File, asked_ns: u64, made_ns: u64) -> io::Result<Forked> {
 }
 
 /// The number behind the next word of the child, and when it arrived.
-fn next(said: &mut File, word: u8) -> io::Result<(u64, u64)> {
+fn read_report(said: &mut File, word: u8) -> io::Result<(u64, u64)> {
     let mut message = [0; 9];
     said.read_exact(&mut message)
         .map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;

@@ -26,12 +26,12 @@ pub fn children() -> Vec<libc::pid_t> {
             .filter_map(|word| word.parse().ok())
             .collect(),
         // A kernel without CONFIG_PROC_CHILDREN.
-        Err(_) => scan(pid),
+        Err(_) => scan_children(pid),
     }
 }
 
 /// Children by the parent that every process names.
-fn scan(parent: u32) -> Vec<libc::pid_t> {
+fn scan_children(parent: u32) -> Vec<libc::pid_t> {
     let Ok(entries) = std::fs::read_dir("/proc") else {
         return Vec::new();
     };

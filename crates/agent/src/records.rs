@@ -106,13 +106,13 @@ fn acknowledge(job: &Job, number: u64) -> io::Result<()> {
 }
 
 /// Every line of a record names it, so that one that is torn is known by that.
-fn record(job: &Job, number: u64) -> Vec<u8> {
+fn make_record(job: &Job, number: u64) -> Vec<u8> {
     let mut line = format!("{}{number:08};", job.tag).into_bytes();
     line.resize(LINE, b'a' + (number % 26) as u8);
     line.repeat(job.size / LINE)
 }
 
-fn numbers(job: &Job) -> std::ops::Range<u64> {
+fn list_numbers(job: &Job) -> std::ops::Range<u64> {
     job.first..job.first + job.count
 }
 
@@ -128,8 +128,8 @@ fn append(job: &Job, flags: i32) -> io::Result<()> {
         .custom_flags(flags)
         .open(&job.path)?;
     sync_directory(job)?;
-    for number in numbers(job) {
-        file.write_all(&record(job, number))?;
+    for number in list_numbers(job) {
+        file.write_all(&make_record(job, number))?;
         if flags == 0 {
             file.sync_all()?;
         }
@@ -140,9 +140,9 @@ fn append(job: &Job, flags: i32) -> io::Result<()> {
 
 fn replace(job: &Job) -> io::Result<()> {
     let fresh = job.path.with_extension("new");
-    for number in numbers(job) {
+    for number in list_numbers(job) {
         let mut file = File::create(&fresh)?;
-        file.write_all(&record(job, number))?;
+        file.write_all(&make_record(job, number))?;
         file.sync_all()?;
         drop(file);
         std::fs::rename(&fresh, &job.path)?;
@@ -167,8 +167,8 @@ fn overwrite(job: &Job) -> io::Result<()> {
         file.sync_all()?;
     }
     sync_directory(job)?;
-    for number in numbers(job) {
-        file.write_all_at(&record(job, number), at(number))?;
+    for number in list_numbers(job) {
+        file.write_all_at(&make_record(job, number), at(number))?;
         file.sync_data()?;
         acknowledge(job, number)?;
     }
@@ -177,7 +177,7 @@ fn overwrite(job: &Job) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{parse, record};
+    use super::{make_record, parse};
 
     fn job(arguments: &[&str]) -> Option<super::Job> {
         parse(arguments.iter().map(std::ffi::OsString::from))
@@ -189,7 +189,7 @@ mod tests {
             "--tag", "gm:", "--count", "1", "--size", "128", "--method", "dsync", "/r",
         ])
         .unwrap();
-        let made = record(&job, 27);
+        let made = make_record(&job, 27);
         assert_eq!(made.len(), 128);
         assert!(made
             .chunks(64)

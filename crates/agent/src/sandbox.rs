@@ -84,12 +84,15 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
 /// Runs the subcommand; exits as the program did.
 pub fn become_sandbox(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let options = parse(arguments).map_err(|error| to_io_error(&error))?;
-    let (prepared, go) = (taken(options.prepared)?, taken(options.go)?);
+    let (prepared, go) = (
+        take_descriptor(options.prepared)?,
+        take_descriptor(options.go)?,
+    );
     let complaints = File::create(&options.complaints)?;
     // SAFETY: both are open descriptors.
     check(unsafe { libc::dup2(complaints.as_raw_fd(), 2) })?;
     let (user, group) = (rustix::process::getuid(), rustix::process::getgid());
-    let (pid, joined) = first_process(&options)
+    let (pid, joined) = fork_first_process(&options)
         .map_err(|error| sys::failed("cannot make namespaces of mounts and processes", &error))?;
     if pid == 0 {
         let mapped = if options.own_users {
@@ -98,7 +101,7 @@ pub fn become_sandbox(arguments: impl Iterator<Item = OsString>) -> io::Result<E
             Ok(())
         };
         let error = mapped
-            .and_then(|()| join(&options.groups, joined))
+            .and_then(|()| join_groups(&options.groups, joined))
             .and_then(|()| prepare(&options, prepared.into(), go.into()))
             .map_or_else(|error| error, |()| execute(&options));
         eprintln!("{error}");
@@ -113,7 +116,7 @@ pub fn become_sandbox(arguments: impl Iterator<Item = OsString>) -> io::Result<E
 }
 
 /// A descriptor that was handed down, which the program does not get.
-fn taken(fd: i32) -> io::Result<OwnedFd> {
+fn take_descriptor(fd: i32) -> io::Result<OwnedFd> {
     // SAFETY: used for one system call that copes with a descriptor that is not open.
     let seen = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
     rustix::io::fcntl_setfd(seen, rustix::io::FdFlags::CLOEXEC)?;
@@ -125,8 +128,8 @@ fn taken(fd: i32) -> io::Result<OwnedFd> {
 ///
 /// To put a process into a group, the kernel waits until every processor has noticed, which takes 15 ms on a busy
 /// host. One that is born there waits for nothing; nor does a thread that puts itself into a group of the older kind
-/// (`join`).
-fn first_process(options: &Options) -> io::Result<(libc::pid_t, Option<usize>)> {
+/// (`join_groups`).
+fn fork_first_process(options: &Options) -> io::Result<(libc::pid_t, Option<usize>)> {
     let mut flags = libc::CLONE_NEWNS | libc::CLONE_NEWPID;
     if options.own_users {
         flags |= libc::CLONE_NEWUSER | libc::CLONE_NEWCGROUP;
@@ -145,7 +148,7 @@ fn first_process(options: &Options) -> io::Result<(libc::pid_t, Option<usize>)> 
 const TASKS: &str = "tasks";
 
 /// Puts this process, which has a single thread, into its groups but for the one that it is born in.
-fn join(groups: &[PathBuf], born_in: Option<usize>) -> io::Result<()> {
+fn join_groups(groups: &[PathBuf], born_in: Option<usize>) -> io::Result<()> {
     for (number, group) in groups.iter().enumerate() {
         if Some(number) != born_in && fs::write(group.join(TASKS), "0").is_err() {
             fs::write(group.join("cgroup.procs"), "0")
@@ -177,10 +180,10 @@ fn prepare(options: &Options, mut prepared: File, mut go: File) -> io::Result<()
         let _ = bind(&at.join("shm"), "/dev/shm");
     }
     if options.own_users {
-        skeleton(at, &options.layers)?;
+        make_skeleton(at, &options.layers)?;
     }
     for (number, directory) in options.layers.iter().enumerate() {
-        layer(at, number, directory, options.own_users)?;
+        mount_layer(at, number, directory, options.own_users)?;
     }
     for directory in &options.hidden {
         mount("tmpfs", directory, MountFlags::RDONLY, "size=0")?;
@@ -213,13 +216,13 @@ fn show_groups() {
 const CGROUP2: rustix::fs::FsWord = 0x6367_7270;
 
 /// Where the root itself has no layer: directories and links as this host has them beside the layers.
-fn skeleton(at: &Path, layers: &[PathBuf]) -> io::Result<()> {
+fn make_skeleton(at: &Path, layers: &[PathBuf]) -> io::Result<()> {
     let above: BTreeSet<_> = layers
         .iter()
         .flat_map(|layer| layer.ancestors().skip(1))
         .collect();
     for directory in above {
-        let there = inside(at, directory);
+        let there = locate_inside(at, directory);
         fs::create_dir_all(&there)?;
         for entry in fs::read_dir(directory)?.flatten() {
             let (kind, target) = (entry.file_type()?, there.join(entry.file_name()));
@@ -234,13 +237,13 @@ fn skeleton(at: &Path, layers: &[PathBuf]) -> io::Result<()> {
 }
 
 /// Where a directory of this host is in the new root.
-fn inside(at: &Path, directory: &Path) -> PathBuf {
+fn locate_inside(at: &Path, directory: &Path) -> PathBuf {
     at.join("root")
         .join(directory.strip_prefix("/").unwrap_or(directory))
 }
 
 /// What is written to a directory of this host, seen at the same place of the new root, goes to memory.
-fn layer(at: &Path, number: usize, directory: &Path, of_user: bool) -> io::Result<()> {
+fn mount_layer(at: &Path, number: usize, directory: &Path, of_user: bool) -> io::Result<()> {
     let made = at.join(number.to_string());
     fs::create_dir(&made)?;
     let (upper, work) = (made.join("upper"), made.join("work"));
@@ -256,8 +259,8 @@ fn layer(at: &Path, number: usize, directory: &Path, of_user: bool) -> io::Resul
     if of_user {
         options.push(",userxattr"); // others are not a user's to set
     }
-    let target = inside(at, directory);
-    let options = sys::cstring(options.as_bytes())?;
+    let target = locate_inside(at, directory);
+    let options = sys::make_cstring(options.as_bytes())?;
     rustix::mount::mount(
         "overlay",
         &target,
@@ -283,7 +286,7 @@ fn execute(options: &Options) -> io::Error {
 }
 
 fn mount(kind: &str, target: &Path, flags: MountFlags, data: &str) -> io::Result<()> {
-    let options = sys::cstring(data.as_bytes())?;
+    let options = sys::make_cstring(data.as_bytes())?;
     rustix::mount::mount(kind, target, kind, flags, options.as_c_str()).map_err(|error| {
         let what = format!("cannot mount {kind} on {}", target.display());
         sys::failed(what, &error.into())

@@ -50,8 +50,8 @@ pub fn serve_stdio(
     arguments: impl Iterator<Item = OsString>,
     began_ns: u64,
 ) -> io::Result<ExitCode> {
-    let options =
-        options(arguments).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+    let options = parse_options(arguments)
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
     let signals = sys::signal_fd(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
     sys::close_inherited_on_exec();
     let switches_off = options.channel.is_some();
@@ -108,7 +108,7 @@ struct Options {
     holds: keep::Holds,
 }
 
-fn options(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::Error> {
+fn parse_options(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::Error> {
     let mut parser = lexopt::Parser::from_args(arguments);
     let mut found = Options::default();
     while let Some(argument) = parser.next()? {
@@ -204,7 +204,7 @@ fn take_frame(input: RawFd, decoder: &mut Decoder) {
     }
 }
 
-fn wants(fd: RawFd, events: libc::c_short) -> libc::pollfd {
+fn make_poll_entry(fd: RawFd, events: libc::c_short) -> libc::pollfd {
     libc::pollfd {
         fd,
         events,
@@ -225,7 +225,7 @@ impl Server<'_> {
         let mut fds = Vec::new();
         self.out.push(&Answer {
             id: 0,
-            ok: calls::hello(&self.phases, self.window),
+            ok: calls::describe_agent(&self.phases, self.window),
         });
         self.out.flush(output)?;
         before_calls();
@@ -233,7 +233,7 @@ impl Server<'_> {
             return Ok(end);
         }
         loop {
-            self.watched(&mut fds, input, output, absent);
+            self.list_watched(&mut fds, input, output, absent);
             let room = self.out.len() < OUTBOX_LIMIT;
             sys::poll(&mut fds, self.timeout(room, absent))?;
             if fds[0].revents != 0 {
@@ -276,7 +276,7 @@ impl Server<'_> {
             }
             self.settle_ended();
             self.expire();
-            self.pump();
+            self.step_calls();
             match self.out.flush(output) {
                 Err(error) if is_hang_up(&error) => return Ok(End::Gone),
                 other => other?,
@@ -286,29 +286,38 @@ impl Server<'_> {
 
     /// What to wait for: signals, the channel's two sides, then three descriptors for each job, then the bell of bulk
     /// calls.
-    fn watched(&self, fds: &mut Vec<libc::pollfd>, input: RawFd, output: RawFd, absent: bool) {
+    fn list_watched(&self, fds: &mut Vec<libc::pollfd>, input: RawFd, output: RawFd, absent: bool) {
         let when = |wanted: bool, events| if wanted { events } else { 0 };
         let listening = !self.jobs.iter().any(Job::is_full);
         fds.clear();
-        fds.push(wants(self.signals.as_raw_fd(), libc::POLLIN));
+        fds.push(make_poll_entry(self.signals.as_raw_fd(), libc::POLLIN));
         // A full program's controller is not listened to, but its hang-up (always reported) is still noticed. A port
         // reports a hang-up until the controller is there at all, which would wake us all the time.
-        fds.push(wants(
+        fds.push(make_poll_entry(
             if absent { -1 } else { input },
             when(listening, libc::POLLIN),
         ));
         let sending = self.out.len() > 0 && !absent;
-        fds.push(wants(if sending { output } else { -1 }, libc::POLLOUT));
+        fds.push(make_poll_entry(
+            if sending { output } else { -1 },
+            libc::POLLOUT,
+        ));
         let room = self.out.len() < OUTBOX_LIMIT;
         for job in &self.jobs {
             for output in &job.outputs {
                 let fd = output.fd.as_ref().filter(|_| room);
-                fds.push(wants(fd.map_or(-1, AsRawFd::as_raw_fd), libc::POLLIN));
+                fds.push(make_poll_entry(
+                    fd.map_or(-1, AsRawFd::as_raw_fd),
+                    libc::POLLIN,
+                ));
             }
             let fd = job.input.as_ref().filter(|_| job.has_input());
-            fds.push(wants(fd.map_or(-1, AsRawFd::as_raw_fd), libc::POLLOUT));
+            fds.push(make_poll_entry(
+                fd.map_or(-1, AsRawFd::as_raw_fd),
+                libc::POLLOUT,
+            ));
         }
-        fds.push(wants(self.bulk.bell().as_raw_fd(), libc::POLLIN));
+        fds.push(make_poll_entry(self.bulk.bell().as_raw_fd(), libc::POLLIN));
     }
 
     /// Reaps children that have ended; returns the signal that asks us to end, if there was one. The clock is read when
@@ -316,7 +325,7 @@ impl Server<'_> {
     fn notice_ended(&mut self) -> Option<i32> {
         let mut now = sys::monotonic_ns();
         while let Some(child) = sys::reap() {
-            self.child_ended(child, now);
+            self.note_child_end(child, now);
             now = sys::monotonic_ns();
         }
         let taken = std::iter::from_fn(|| sys::take_signal(self.signals.as_fd()));
@@ -390,7 +399,7 @@ impl Server<'_> {
                 Some(end) => {
                     while self.out.len() > 0 {
                         self.out.flush(output)?;
-                        let mut fds = [wants(output, libc::POLLOUT)];
+                        let mut fds = [make_poll_entry(output, libc::POLLOUT)];
                         sys::poll(&mut fds, Some(Duration::from_secs(1)))?;
                     }
                     return Ok(Some(end));
@@ -410,7 +419,7 @@ impl Server<'_> {
         match request.call {
             Call::Clock => self.out.push(&Answer {
                 id,
-                ok: calls::clock(),
+                ok: calls::read_clocks(),
             }),
             Call::Exec(exec) => match Job::start(id, &exec, self.oom_counts.as_ref()) {
                 Ok(job) => self.jobs.push(job),
@@ -457,7 +466,7 @@ impl Server<'_> {
             | Call::DropCaches => self.bulk.start(id, request.call, &mut self.out),
             Call::Hello => self.out.push(&Answer {
                 id,
-                ok: calls::hello(&self.phases, self.window),
+                ok: calls::describe_agent(&self.phases, self.window),
             }),
             Call::PowerOff => {
                 rustix::fs::sync();
@@ -479,7 +488,7 @@ impl Server<'_> {
     }
 
     /// Takes one step of every call that is done in steps.
-    fn pump(&mut self) {
+    fn step_calls(&mut self) {
         let out = &mut self.out;
         self.transfers
             .retain_mut(|transfer| out.len() >= OUTBOX_LIMIT || !transfer.step(out));
@@ -494,7 +503,7 @@ impl Server<'_> {
         }
     }
 
-    fn child_ended(&mut self, child: sys::Reaped, ended_ns: u64) {
+    fn note_child_end(&mut self, child: sys::Reaped, ended_ns: u64) {
         if self.jobs.iter().any(|job| job.pid == child.pid) {
             self.ended.push((child, ended_ns));
         }
@@ -522,7 +531,7 @@ impl Server<'_> {
                 others.push((other, sys::monotonic_ns()));
             });
             for (other, at) in others {
-                self.child_ended(other, at);
+                self.note_child_end(other, at);
             }
             job.finish(
                 &child,

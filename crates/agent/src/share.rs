@@ -105,12 +105,12 @@ impl Server {
             100 => self.version(request, answer),
             104 => self.attach(request, answer),
             110 => self.walk(request, answer),
-            24 => self.attributes(request, answer),
+            24 => self.describe_attributes(request, answer),
             12 => self.open(request, answer),
             116 => self.read(request, answer),
-            40 => self.list(request, answer),
-            22 => self.link(request, answer),
-            8 => self.filesystem(request, answer),
+            40 => self.list_entries(request, answer),
+            22 => self.read_link_target(request, answer),
+            8 => self.describe_filesystem(request, answer),
             120 => {
                 self.nodes.remove(&request.u32()?);
                 Ok(())
@@ -139,18 +139,18 @@ impl Server {
             &self.root,
             self.root.symlink_metadata()?.file_type(),
         );
-        self.keep(number, self.root.clone());
+        self.keep_node(number, self.root.clone());
         Ok(())
     }
 
-    fn keep(&mut self, number: u32, path: PathBuf) {
+    fn keep_node(&mut self, number: u32, path: PathBuf) {
         let open = Open::Not;
         self.nodes.insert(number, Node { path, open });
     }
 
     fn walk(&mut self, request: &mut Message, answer: &mut Vec<u8>) -> io::Result<()> {
         let (number, new, steps) = (request.u32()?, request.u32()?, request.u16()?);
-        let mut path = self.node(number)?.path.clone();
+        let mut path = self.find_node(number)?.path.clone();
         let counted = answer.len();
         put_u16(answer, 0);
         for step in 0..steps {
@@ -172,11 +172,11 @@ impl Server {
             }
         }
         answer[counted..counted + 2].copy_from_slice(&steps.to_le_bytes());
-        self.keep(new, path);
+        self.keep_node(new, path);
         Ok(())
     }
 
-    fn above(&self, path: &Path) -> PathBuf {
+    fn find_parent(&self, path: &Path) -> PathBuf {
         let above = path.parent().filter(|_| path != self.root);
         above.unwrap_or(path).to_owned()
     }
@@ -184,7 +184,7 @@ impl Server {
     /// One name further; never above the root.
     fn step(&self, path: &Path, name: &[u8]) -> io::Result<PathBuf> {
         match name {
-            b".." => Ok(self.above(path)),
+            b".." => Ok(self.find_parent(path)),
             b"" | b"." => Err(Errno::INVAL.into()),
             name if name.contains(&b'/') || name.contains(&0) => Err(Errno::INVAL.into()),
             // A link leads elsewhere: following it is the client's affair.
@@ -193,8 +193,12 @@ impl Server {
         }
     }
 
-    fn attributes(&mut self, request: &mut Message, answer: &mut Vec<u8>) -> io::Result<()> {
-        let path = &self.node(request.u32()?)?.path;
+    fn describe_attributes(
+        &mut self,
+        request: &mut Message,
+        answer: &mut Vec<u8>,
+    ) -> io::Result<()> {
+        let path = &self.find_node(request.u32()?)?.path;
         let of = path.symlink_metadata()?;
         put_u64(answer, BASIC);
         put_qid(answer, path, of.file_type());
@@ -225,7 +229,7 @@ impl Server {
         }
         let node = self.nodes.get_mut(&number).ok_or(Errno::BADF)?;
         let of = node.path.symlink_metadata()?;
-        node.open = opened(&node.path, &of)?;
+        node.open = open_node(&node.path, &of)?;
         put_qid(answer, &node.path, of.file_type());
         put_u32(answer, 0);
         Ok(())
@@ -234,7 +238,7 @@ impl Server {
     fn read(&mut self, request: &mut Message, answer: &mut Vec<u8>) -> io::Result<()> {
         let (number, offset, count) = (request.u32()?, request.u64()?, request.u32()?);
         let count = count.min(self.most.saturating_sub(DATA_HEAD)) as usize;
-        let Open::File(file) = &self.node(number)?.open else {
+        let Open::File(file) = &self.find_node(number)?.open else {
             return Err(Errno::BADF.into());
         };
         answer.resize(HEADER + 4 + count, 0);
@@ -252,10 +256,10 @@ impl Server {
         Ok(())
     }
 
-    fn list(&mut self, request: &mut Message, answer: &mut Vec<u8>) -> io::Result<()> {
+    fn list_entries(&mut self, request: &mut Message, answer: &mut Vec<u8>) -> io::Result<()> {
         let (number, offset, count) = (request.u32()?, request.u64()?, request.u32()?);
         let count = count.min(self.most.saturating_sub(DATA_HEAD)) as usize;
-        let node = self.node(number)?;
+        let node = self.find_node(number)?;
         let Open::Directory(entries) = &node.open else {
             return Err(Errno::NOTDIR.into());
         };
@@ -265,7 +269,7 @@ impl Server {
             let before = answer.len();
             let path = match name.as_bytes() {
                 b"." => node.path.clone(),
-                b".." => self.above(&node.path),
+                b".." => self.find_parent(&node.path),
                 _ => node.path.join(name),
             };
             put_qid(answer, &path, *kind);
@@ -282,13 +286,17 @@ impl Server {
         Ok(())
     }
 
-    fn link(&mut self, request: &mut Message, answer: &mut Vec<u8>) -> io::Result<()> {
-        let target = self.node(request.u32()?)?.path.read_link()?;
+    fn read_link_target(&mut self, request: &mut Message, answer: &mut Vec<u8>) -> io::Result<()> {
+        let target = self.find_node(request.u32()?)?.path.read_link()?;
         put_text(answer, target.as_os_str().as_bytes())
     }
 
-    fn filesystem(&mut self, request: &mut Message, answer: &mut Vec<u8>) -> io::Result<()> {
-        let found = rustix::fs::statvfs(&self.node(request.u32()?)?.path)?;
+    fn describe_filesystem(
+        &mut self,
+        request: &mut Message,
+        answer: &mut Vec<u8>,
+    ) -> io::Result<()> {
+        let found = rustix::fs::statvfs(&self.find_node(request.u32()?)?.path)?;
         put_u32(answer, MAGIC);
         put_u32(answer, found.f_bsize as u32);
         let sizes = [found.f_blocks, found.f_bfree, found.f_bavail];
@@ -299,13 +307,13 @@ impl Server {
         Ok(())
     }
 
-    fn node(&self, number: u32) -> io::Result<&Node> {
+    fn find_node(&self, number: u32) -> io::Result<&Node> {
         Ok(self.nodes.get(&number).ok_or(Errno::BADF)?)
     }
 }
 
 /// What is neither a file nor a directory is opened by the client's own kernel.
-fn opened(path: &Path, of: &Metadata) -> io::Result<Open> {
+fn open_node(path: &Path, of: &Metadata) -> io::Result<Open> {
     if of.is_dir() {
         let own = [".", ".."].map(|name| Ok((name.into(), of.file_type())));
         let others = std::fs::read_dir(path)?.map(|entry| {

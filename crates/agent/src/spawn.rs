@@ -81,7 +81,7 @@ impl Command {
         let mut stack = Vec::<u128>::with_capacity(STACK / size_of::<u128>());
         // What the start itself needs is looked at before the clock is, so that fetching it is not measured.
         sys::leave_program_text(&[
-            child as *const u8,
+            run_child as *const u8,
             prepare_and_exec as *const u8,
             libc::clone as *const u8,
             libc::setsid as *const u8,
@@ -100,7 +100,7 @@ impl Command {
         let started_ns = sys::monotonic_ns();
         // SAFETY: CLONE_VFORK suspends us until the child has exec'ed or exited, so `stack` and `plan` outlive it and
         // nothing else runs in this memory; all signals are blocked, so no handler can.
-        let pid = unsafe { libc::clone(child, top.cast(), flags, (&raw mut plan).cast()) };
+        let pid = unsafe { libc::clone(run_child, top.cast(), flags, (&raw mut plan).cast()) };
         if pid < 0 {
             return Err((Step::Clone, io::Error::last_os_error()));
         }
@@ -114,7 +114,7 @@ impl Command {
 }
 
 /// The child: only system calls, no allocation, no panic.
-extern "C" fn child(plan: *mut c_void) -> libc::c_int {
+extern "C" fn run_child(plan: *mut c_void) -> libc::c_int {
     // SAFETY: `spawn` passes its plan and waits while we use it.
     let plan = unsafe { &mut *plan.cast::<Plan<'_>>() };
     // SAFETY: we are the child of `spawn`.

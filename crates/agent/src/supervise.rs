@@ -83,7 +83,7 @@ pub fn supervise(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCo
     rustix::io::fcntl_setfd(&lifeline, rustix::io::FdFlags::CLOEXEC)?;
     let signals = sys::signal_fd(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
     sys::become_subreaper()?;
-    let (status, by_itself) = match command(&options.command)?.spawn() {
+    let (status, by_itself) = match build_command(&options.command)?.spawn() {
         Ok((pid, _)) => watch(pid, &lifeline, &signals, &options),
         Err((step, error)) => {
             eprintln!(
@@ -123,7 +123,7 @@ fn borrow(fd: i32) -> std::os::fd::BorrowedFd<'static> {
     unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }
 }
 
-fn command(words: &[OsString]) -> io::Result<Command> {
+fn build_command(words: &[OsString]) -> io::Result<Command> {
     let path = std::env::var_os("PATH");
     let files = spawn::candidates(
         words[0].as_bytes(),

@@ -37,7 +37,7 @@ pub fn usage(how: &str) -> io::Error {
 }
 
 /// A path or argument for the kernel.
-pub fn cstring(bytes: &[u8]) -> io::Result<CString> {
+pub fn make_cstring(bytes: &[u8]) -> io::Result<CString> {
     CString::new(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
@@ -59,7 +59,7 @@ pub fn processor_time_us() -> (u64, u64) {
 }
 
 /// Processor time of all children that have ended and been waited for, nanoseconds.
-pub fn children_ns() -> u64 {
+pub fn read_children_ns() -> u64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the out pointer is valid; `rusage` is valid when all zero, should the call fail.
     let usage = unsafe {
@@ -71,7 +71,7 @@ pub fn children_ns() -> u64 {
 }
 
 /// Processor time of a process, nanoseconds.
-pub fn process_cpu_ns(pid: libc::pid_t) -> io::Result<u64> {
+pub fn read_process_cpu_ns(pid: libc::pid_t) -> io::Result<u64> {
     let mut clock = 0;
     let mut now = libc::timespec {
         tv_sec: 0,
@@ -95,7 +95,7 @@ pub fn clock_ns(clock: rustix::time::ClockId) -> u64 {
 
 /// How many processors are online, as the C library finds out: from `/sys`, from `/proc/stat`, or by asking the
 /// scheduler.
-pub fn processors() -> u32 {
+pub fn count_processors() -> u32 {
     // SAFETY: no arguments that could be wrong.
     let found = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
     u32::try_from(found).unwrap_or(1).max(1)

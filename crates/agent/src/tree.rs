@@ -24,7 +24,7 @@ pub fn digest(directory: &Path) -> io::Result<u128> {
         linked: HashMap::new(),
         buffer: vec![0; READ],
     };
-    seen.below(directory)?;
+    seen.digest_below(directory)?;
     Ok(seen.digest.digest128())
 }
 
@@ -36,38 +36,38 @@ struct Seen {
 }
 
 impl Seen {
-    fn below(&mut self, directory: &Path) -> io::Result<()> {
+    fn digest_below(&mut self, directory: &Path) -> io::Result<()> {
         let mut names = fs::read_dir(directory)?
             .map(|entry| Ok(entry?.file_name()))
             .collect::<io::Result<Vec<_>>>()?;
         names.sort();
-        self.number(names.len() as u64);
+        self.digest_number(names.len() as u64);
         for name in names {
-            self.bytes(name.as_bytes());
-            self.entry(&directory.join(name))?;
+            self.digest_bytes(name.as_bytes());
+            self.digest_entry(&directory.join(name))?;
         }
         Ok(())
     }
 
-    fn entry(&mut self, path: &Path) -> io::Result<()> {
+    fn digest_entry(&mut self, path: &Path) -> io::Result<()> {
         let about = fs::symlink_metadata(path)?;
-        self.number(about.mode().into());
-        self.number(about.uid().into());
-        self.number(about.gid().into());
-        self.attributes(path)?;
+        self.digest_number(about.mode().into());
+        self.digest_number(about.uid().into());
+        self.digest_number(about.gid().into());
+        self.digest_attributes(path)?;
         let kind = about.file_type();
         if kind.is_dir() {
-            return self.below(path);
+            return self.digest_below(path);
         }
         if about.nlink() > 1 && !self.is_first(&about) {
             return Ok(());
         }
         if kind.is_symlink() {
-            self.bytes(fs::read_link(path)?.as_os_str().as_bytes());
+            self.digest_bytes(fs::read_link(path)?.as_os_str().as_bytes());
         } else if kind.is_file() {
-            self.content(&File::open(path)?, about.len());
+            self.digest_content(&File::open(path)?, about.len());
         } else if kind.is_block_device() || kind.is_char_device() {
-            self.number(about.rdev());
+            self.digest_number(about.rdev());
         }
         Ok(())
     }
@@ -79,12 +79,12 @@ impl Seen {
             .linked
             .entry((about.dev(), about.ino()))
             .or_insert(next);
-        self.number(about.nlink());
-        self.number(number);
+        self.digest_number(about.nlink());
+        self.digest_number(number);
         number == next
     }
 
-    fn attributes(&mut self, path: &Path) -> io::Result<()> {
+    fn digest_attributes(&mut self, path: &Path) -> io::Result<()> {
         let mut names = vec![0; 64 << 10];
         let length = match rustix::fs::llistxattr(path, &mut names[..]) {
             Ok(length) => length,
@@ -96,12 +96,12 @@ impl Seen {
             .filter(|name| !name.is_empty())
             .collect();
         names.sort_unstable();
-        self.number(names.len() as u64);
+        self.digest_number(names.len() as u64);
         let mut value = vec![0; if names.is_empty() { 0 } else { 64 << 10 }];
         for name in names {
-            self.bytes(name);
+            self.digest_bytes(name);
             let length = rustix::fs::lgetxattr(path, sys::os_path(name), &mut value[..])?;
-            self.bytes(&value[..length]);
+            self.digest_bytes(&value[..length]);
         }
         Ok(())
     }
@@ -109,8 +109,8 @@ impl Seen {
     /// Blocks that are not all zeroes, each with its place: a hole and zeroes are the same.
     ///
     /// What cannot be read, as where a filesystem's checksum does not fit, is told apart by its place and its error.
-    fn content(&mut self, file: &File, size: u64) {
-        self.number(size);
+    fn digest_content(&mut self, file: &File, size: u64) {
+        self.digest_number(size);
         let mut at = 0;
         let mut buffer = std::mem::take(&mut self.buffer);
         while let Some(data) = (at < size).then(|| seek_data(file, at)).flatten() {
@@ -119,31 +119,31 @@ impl Seen {
                 Ok(0) => break,
                 Ok(length) => length,
                 Err(error) => {
-                    self.number(at);
-                    self.number(error.raw_os_error().unwrap_or(0) as u64);
+                    self.digest_number(at);
+                    self.digest_number(error.raw_os_error().unwrap_or(0) as u64);
                     at += READ as u64;
                     continue;
                 }
             };
             for (number, block) in buffer[..length].chunks(BLOCK).enumerate() {
                 if block.iter().any(|byte| *byte != 0) {
-                    self.number(at / BLOCK as u64 + number as u64);
+                    self.digest_number(at / BLOCK as u64 + number as u64);
                     self.digest.update(block);
                 }
             }
             at += length as u64;
         }
         self.buffer = buffer;
-        self.number(u64::MAX);
+        self.digest_number(u64::MAX);
     }
 
-    fn number(&mut self, number: u64) {
+    fn digest_number(&mut self, number: u64) {
         self.digest.update(&number.to_le_bytes());
     }
 
     /// With their number, so that no two texts run into each other.
-    fn bytes(&mut self, bytes: &[u8]) {
-        self.number(bytes.len() as u64);
+    fn digest_bytes(&mut self, bytes: &[u8]) {
+        self.digest_number(bytes.len() as u64);
         self.digest.update(bytes);
     }
 }

@@ -49,19 +49,19 @@ pub fn serve_trials(arguments: impl Iterator<Item = OsString>) -> io::Result<Exi
     let signals = sys::signal_fd(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
     sys::close_inherited_on_exec();
     sys::become_subreaper()?;
-    let ended = conversations(&options, &signals);
+    let ended = serve_conversations(&options, &signals);
     reap::sweep(signals.as_fd(), PATIENCE, |_| true, drop);
     remove(&options.directory);
     ended.map(ExitCode::from)
 }
 
-fn conversations(options: &Options, signals: &OwnedFd) -> io::Result<u8> {
+fn serve_conversations(options: &Options, signals: &OwnedFd) -> io::Result<u8> {
     let ahead = File::from(memfd_create("ahead", MemfdFlags::empty())?);
     loop {
-        let (pid, _) = agent(options, &ahead)?
+        let (pid, _) = build_agent_command(options, &ahead)?
             .spawn()
             .map_err(|(_, error)| error)?;
-        let status = end_of(pid, signals);
+        let status = wait_for_end(pid, signals);
         if status != LEFT {
             return Ok(status);
         }
@@ -71,11 +71,11 @@ fn conversations(options: &Options, signals: &OwnedFd) -> io::Result<u8> {
                 "a process of the last trial cannot be ended",
             ));
         }
-        empty(&options.directory)?;
+        empty_directory(&options.directory)?;
     }
 }
 
-fn agent(options: &Options, ahead: &File) -> io::Result<Command> {
+fn build_agent_command(options: &Options, ahead: &File) -> io::Result<Command> {
     let mut words = vec!["guestmark-agent".to_owned(), "serve".to_owned()];
     words.push(format!("--ahead={}", ahead.as_raw_fd()));
     words.extend(options.alive.map(|seconds| format!("--alive={seconds}")));
@@ -101,7 +101,7 @@ fn agent(options: &Options, ahead: &File) -> io::Result<Command> {
 }
 
 /// Waits for the end of an agent, and ends it on a signal to us: its exit status, or 128 plus its signal.
-fn end_of(agent: libc::pid_t, signals: &OwnedFd) -> u8 {
+fn wait_for_end(agent: libc::pid_t, signals: &OwnedFd) -> u8 {
     loop {
         while let Some(child) = sys::reap() {
             if child.pid == agent {
@@ -127,7 +127,7 @@ fn end_of(agent: libc::pid_t, signals: &OwnedFd) -> u8 {
 }
 
 /// Empties the directory, but keeps it, because only its user may enter it.
-fn empty(directory: &Path) -> io::Result<()> {
+fn empty_directory(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         if entry.file_type()?.is_dir() {

@@ -107,7 +107,8 @@ pub fn run_in_world(arguments: impl Iterator<Item = OsString>) -> io::Result<Exi
 
 fn furnish(options: &Options) -> io::Result<()> {
     bring_up_loopback();
-    let path = |path: &PathBuf| sys::cstring(std::fs::canonicalize(path)?.as_os_str().as_bytes());
+    let path =
+        |path: &PathBuf| sys::make_cstring(std::fs::canonicalize(path)?.as_os_str().as_bytes());
     let writable = options
         .writable
         .iter()

@@ -122,20 +122,20 @@ fn parse() -> Result<Option<Args>, String> {
                 }
             }
             Long("filter") => args.filter = Some(text(&mut parser)?),
-            Long("top") => args.options.top = Some(number(&text(&mut parser)?)?),
-            Long("memory") => args.memory = number(&text(&mut parser)?)?.max(1),
+            Long("top") => args.options.top = Some(parse_number(&text(&mut parser)?)?),
+            Long("memory") => args.memory = parse_number(&text(&mut parser)?)?.max(1),
             Long("merge") => args.merge = true,
             Long("histograms") => args.options.histograms = true,
             Long("sequence") => args.sequences = 1,
             Long("sequences") => {
-                args.sequences = number(&text(&mut parser)?)?.min(slowest::MOST);
+                args.sequences = parse_number(&text(&mut parser)?)?.min(slowest::MOST);
             }
             Long("guilty") => args.guilty = true,
             Long("requests") => args.requests = true,
             Long("extract") => args.extract = Some(text(&mut parser)?),
             Long("frames") => {
                 for part in text(&mut parser)?.split(',') {
-                    args.frames.insert(number(part)? as u64);
+                    args.frames.insert(parse_number(part)? as u64);
                 }
             }
             Long("live") => args.live = true,
@@ -165,7 +165,7 @@ fn parse() -> Result<Option<Args>, String> {
     Ok(Some(args))
 }
 
-fn number(text: &str) -> Result<usize, String> {
+fn parse_number(text: &str) -> Result<usize, String> {
     text.parse()
         .map_err(|_| format!("{text:?} is not a whole number"))
 }
@@ -176,7 +176,7 @@ pub fn main() -> ExitCode {
     let args = match parse() {
         Ok(Some(args)) => args,
         Ok(None) => return ExitCode::SUCCESS,
-        Err(message) => return usage(&message),
+        Err(message) => return print_usage(&message),
     };
     if let Some(out) = &args.extract {
         return extract(&args, out);
@@ -188,7 +188,7 @@ pub fn main() -> ExitCode {
         .map(|text| (text, Filter::parse(text, &services)))
     {
         Some((text, None)) => {
-            return usage(&format!("{text:?} is neither a host nor a port nor a flow"))
+            return print_usage(&format!("{text:?} is neither a host nor a port nor a flow"))
         }
         Some((_, filter)) => filter,
         None => None,
@@ -211,10 +211,10 @@ pub fn main() -> ExitCode {
             live::end_on_signal();
             match Ring::open(interface, args.requests) {
                 Ok(ring) => Some(ring),
-                Err(error) => return refused(interface, &error),
+                Err(error) => return explain_refusal(interface, &error),
             }
         }
-        _ => return usage("one interface at a time"),
+        _ => return print_usage("one interface at a time"),
     };
     if args.files.iter().any(|file| file == "-") {
         outlive_interrupt();
@@ -229,7 +229,7 @@ pub fn main() -> ExitCode {
     } else {
         for file in &args.files {
             whole &= job.run(std::slice::from_ref(file), file, &mut writer);
-            if writer.broken() {
+            if writer.is_broken() {
                 break;
             }
         }
@@ -249,7 +249,7 @@ pub fn main() -> ExitCode {
 /// Write the packets that were asked for.
 fn extract(args: &Args, out: &str) -> ExitCode {
     let [file] = &args.files[..] else {
-        return usage("packets are taken out of one file");
+        return print_usage("packets are taken out of one file");
     };
     let done = File::create(out)
         .map_err(|e| format!("{out} cannot be written: {e}"))
@@ -271,7 +271,7 @@ fn extract(args: &Args, out: &str) -> ExitCode {
 }
 
 /// Why nothing can be captured; another status where another program may be permitted to.
-fn refused(interface: &str, error: &io::Error) -> ExitCode {
+fn explain_refusal(interface: &str, error: &io::Error) -> ExitCode {
     if error.kind() == ErrorKind::PermissionDenied {
         return ExitCode::from(NOT_PERMITTED);
     }
@@ -314,7 +314,7 @@ fn compare(files: &[String], filter: Option<&Filter>) -> ExitCode {
     }
 }
 
-fn usage(message: &str) -> ExitCode {
+fn print_usage(message: &str) -> ExitCode {
     eprintln!("guestmark: {}\n  guestmark capture --help", inert(message));
     ExitCode::from(2)
 }
@@ -344,7 +344,7 @@ fn outlive_interrupt() {
 
 /// One line that replaces the one before on a terminal.
 #[allow(clippy::format_push_string, reason = "once a second")]
-fn tell(so_far: &SoFar) {
+fn print_progress(so_far: &SoFar) {
     let parts = so_far.causes.parts();
     let whole: f64 = parts.iter().filter_map(|(_, part)| *part).sum();
     let mut line = format!(
@@ -384,7 +384,7 @@ impl Job {
             let again = Some(Watch::new(Some(wanted)));
             report.watch = self.read(files, again, &mut |_: &_| {}).1.watch;
         }
-        let sequences = series(chosen, &mut report);
+        let sequences = take_series(chosen, &mut report);
         writer.end(
             kind,
             &report,
@@ -403,20 +403,20 @@ impl Job {
     /// Analyse what comes from `interface` until a signal ends it; false when it went away.
     fn listen<W: Write>(&self, ring: Ring, interface: &str, writer: &mut Writer<W>) -> bool {
         writer.begin(interface);
-        let mut told = tell;
+        let mut told = print_progress;
         let watch = (self.sequences > 0).then(|| Watch::new(None));
-        let mut analysis = self.analysis(watch, writer, &mut told);
+        let mut analysis = self.make_analysis(watch, writer, &mut told);
         let ended = analysis.listen(ring);
         let mut report = analysis.end();
         let mut chosen = std::mem::take(&mut report.largest.of_first);
         chosen.truncate(self.sequences);
-        let sequences = series(chosen, &mut report);
+        let sequences = take_series(chosen, &mut report);
         let fault = ended.err().map(|error| Fault::io(0, &error));
         writer.end(None, &report, fault.as_ref(), sequences);
         fault.is_none()
     }
 
-    fn analysis<'o>(
+    fn make_analysis<'o>(
         &self,
         watch: Option<Watch>,
         output: &'o mut dyn crate::engine::analysis::Output,
@@ -444,8 +444,8 @@ impl Job {
         watch: Option<Watch>,
         output: &mut dyn crate::engine::analysis::Output,
     ) -> (Option<Kind>, Report, Vec<(&'f str, Fault)>) {
-        let mut told = tell;
-        let mut analysis = self.analysis(watch, output, &mut told);
+        let mut told = print_progress;
+        let mut analysis = self.make_analysis(watch, output, &mut told);
         let mut kind = None;
         let mut faults = Vec::new();
         for file in files {
@@ -467,7 +467,7 @@ impl Job {
 }
 
 /// The points of the chosen connections.
-fn series(chosen: Vec<Chosen>, report: &mut Report) -> Vec<(Chosen, Series)> {
+fn take_series(chosen: Vec<Chosen>, report: &mut Report) -> Vec<(Chosen, Series)> {
     chosen
         .into_iter()
         .filter_map(|connection| {

@@ -13,13 +13,13 @@ const MOST_MB: u64 = 8192;
 pub fn default_megabytes() -> usize {
     let available = fs::read_to_string("/proc/meminfo")
         .ok()
-        .and_then(|text| available_kb(&text))
+        .and_then(|text| read_available_kb(&text))
         .map_or(0, |kb| kb / 1024);
-    let limit = control_group_limit().map_or(u64::MAX, |bytes| bytes >> 20);
+    let limit = read_control_group_limit().map_or(u64::MAX, |bytes| bytes >> 20);
     (available.min(limit) / SHARE).clamp(LEAST_MB, MOST_MB) as usize
 }
 
-fn available_kb(meminfo: &str) -> Option<u64> {
+fn read_available_kb(meminfo: &str) -> Option<u64> {
     let line = meminfo
         .lines()
         .find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -27,7 +27,7 @@ fn available_kb(meminfo: &str) -> Option<u64> {
 }
 
 /// The limit of this process's control group (version 2), as a container sets it.
-fn control_group_limit() -> Option<u64> {
+fn read_control_group_limit() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
     let limit = |path: &str| {
@@ -51,8 +51,8 @@ mod tests {
     #[test]
     fn the_available_memory_is_read() {
         let text = "MemTotal:       24000 kB\nMemFree: 5 kB\nMemAvailable:   12000 kB\n";
-        assert_eq!(available_kb(text), Some(12_000));
-        assert_eq!(available_kb("MemTotal: 1 kB\n"), None);
+        assert_eq!(read_available_kb(text), Some(12_000));
+        assert_eq!(read_available_kb("MemTotal: 1 kB\n"), None);
     }
 
     #[test]

@@ -26,7 +26,7 @@ impl Generator {
     /// A generator of this pattern.
     pub fn new(pattern: Pattern) -> Self {
         let base = match pattern {
-            Pattern::Random => random(PERIOD),
+            Pattern::Random => generate_random_bytes(PERIOD),
             _ => Vec::new(),
         };
         Self { pattern, base }
@@ -83,7 +83,7 @@ fn number_pages(buffer: &mut [u8], offset: u64) {
 }
 
 /// Pseudo-random bytes (`SplitMix64`, Steele, Lea and Flood 2014), always the same.
-fn random(size: usize) -> Vec<u8> {
+fn generate_random_bytes(size: usize) -> Vec<u8> {
     let mut state = 0_u64;
     let mut bytes = Vec::with_capacity(size);
     while bytes.len() < size {
@@ -124,7 +124,7 @@ pub fn checksum(extent: &Extent) -> Result<Checksum, Failure> {
 }
 
 /// Digest of the bytes that a pattern makes.
-pub fn checksum_of_pattern(extent: &PatternExtent) -> Checksum {
+pub fn compute_pattern_checksum(extent: &PatternExtent) -> Checksum {
     let generator = Generator::new(extent.pattern);
     let mut state = Xxh3::new();
     let mut buffer = vec![0; CHUNK];

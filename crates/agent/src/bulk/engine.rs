@@ -46,9 +46,9 @@ impl Named {
 
 /// Copies a file or device into a file.
 pub fn copy(call: &Copy) -> Result<Transferred, Failure> {
-    check(call.how)?;
+    check_block_size(call.how)?;
     let source = open_source(&call.source, call.how.direct)?;
-    let size = length_of(&source, call.length)?;
+    let size = find_length(&source, call.length)?;
     let from = Origin::File(source);
     write_file(
         &from,
@@ -61,7 +61,7 @@ pub fn copy(call: &Copy) -> Result<Transferred, Failure> {
 
 /// Fills a file with a pattern.
 pub fn fill(call: &Fill) -> Result<Transferred, Failure> {
-    check(call.how)?;
+    check_block_size(call.how)?;
     let from = Origin::Pattern(Generator::new(call.pattern));
     write_file(
         &from,
@@ -74,10 +74,10 @@ pub fn fill(call: &Fill) -> Result<Transferred, Failure> {
 
 /// Reads a file or device and drops the bytes.
 pub fn read_back(call: &ReadBack) -> Result<Transferred, Failure> {
-    check(call.how)?;
+    check_block_size(call.how)?;
     let source = open_source(&call.path, call.how.direct)?;
-    let size = length_of(&source, call.length)?;
-    let mut buffers = buffers(call.how, size);
+    let size = find_length(&source, call.length)?;
+    let mut buffers = make_buffers(call.how, size);
     let meter = Meter::start();
     let blocks = Blocks::new(size, call.how.block_size, false);
     run(&blocks, &mut buffers, |buffer, offset, count| {
@@ -86,7 +86,7 @@ pub fn read_back(call: &ReadBack) -> Result<Transferred, Failure> {
     meter.finish(size, call.how.direct, false, None)
 }
 
-fn check(how: How) -> Result<(), Failure> {
+fn check_block_size(how: How) -> Result<(), Failure> {
     let aligned = !how.direct || how.block_size % ALIGNMENT == 0;
     if aligned
         && (1..=LARGEST_BLOCK).contains(&how.block_size)
@@ -142,7 +142,7 @@ fn open(
 }
 
 /// Bytes to move: those asked for, else all of the source.
-fn length_of(source: &Named, asked: Option<u64>) -> Result<u64, Failure> {
+fn find_length(source: &Named, asked: Option<u64>) -> Result<u64, Failure> {
     let size = io::Seek::seek(&mut &source.file, io::SeekFrom::End(0))
         .map_err(|error| source.failed("seek", &error))?;
     match asked {
@@ -159,7 +159,7 @@ fn write_file(
     how: How,
     (preallocate, flush): (bool, bool),
 ) -> Result<Transferred, Failure> {
-    let mut buffers = buffers(how, size);
+    let mut buffers = make_buffers(how, size);
     if let Origin::Pattern(generator) = from {
         for buffer in &mut buffers {
             generator.prepare(buffer.bytes());
@@ -175,7 +175,7 @@ fn write_file(
     let blocks = Blocks::new(size, how.block_size, !preallocated);
     run(&blocks, &mut buffers, |buffer, offset, count| {
         // Direct I/O moves whole sectors; the excess is cut off at the end.
-        let whole = whole(count, how);
+        let whole = round_to_sectors(count, how);
         match from {
             Origin::File(source) => read_full(source, buffer, offset, count, how)?,
             Origin::Pattern(generator) => generator.advance(buffer, offset),
@@ -207,7 +207,7 @@ fn allocate(to: &Named, size: u64) -> Result<bool, Failure> {
 }
 
 /// What a request of `count` bytes moves: direct I/O only whole sectors.
-fn whole(count: usize, how: How) -> usize {
+fn round_to_sectors(count: usize, how: How) -> usize {
     if how.direct {
         count.next_multiple_of(ALIGNMENT as usize)
     } else {
@@ -225,7 +225,7 @@ fn read_full(
 ) -> Result<(), Failure> {
     let mut done = 0;
     while done < count {
-        let space = &mut buffer[done..whole(count, how)];
+        let space = &mut buffer[done..round_to_sectors(count, how)];
         match source.file.read_at(space, offset + done as u64) {
             Ok(0) => {
                 let found = offset + done as u64;
@@ -274,7 +274,7 @@ impl Buffer {
     }
 }
 
-fn buffers(how: How, size: u64) -> Vec<Buffer> {
+fn make_buffers(how: How, size: u64) -> Vec<Buffer> {
     let wanted = if how.direct {
         u64::from(how.in_flight)
     } else {

@@ -68,9 +68,11 @@ impl Bulk {
             Call::Checksum(extent) => {
                 Box::new(move || content::checksum(&extent).map(Outcome::Checksum))
             }
-            Call::ChecksumOfPattern(extent) => {
-                Box::new(move || Ok(Outcome::Checksum(content::checksum_of_pattern(&extent))))
-            }
+            Call::ChecksumOfPattern(extent) => Box::new(move || {
+                Ok(Outcome::Checksum(content::compute_pattern_checksum(
+                    &extent,
+                )))
+            }),
             Call::Flush(path) => Box::new(move || flush_path(&path.path).map(Outcome::Flushed)),
             Call::DropCaches => Box::new(|| drop_caches().map(|()| Outcome::Done)),
             _ => Box::new(|| Err(failure(Kind::BadRequest, "not a call that moves bytes"))),

@@ -75,7 +75,7 @@ pub fn enter(walls: Walls, lifeline: Option<&OwnedFd>) -> io::Result<Place> {
         Err(error) => Err(error),
         Ok(0) => {
             drop((hear, ours));
-            ends_with_parent()?;
+            end_with_parent()?;
             // What is sent to the outer process's group reaches the program once, through that.
             rustix::process::setsid()?;
             if walls.user {
@@ -87,18 +87,18 @@ pub fn enter(walls: Walls, lifeline: Option<&OwnedFd>) -> io::Result<Place> {
         }
         Ok(pid) => {
             drop((said, outer));
-            outside(pid, &hear, lifeline, ours)
+            wait_for_cage(pid, &hear, lifeline, ours)
         }
     }
 }
 
-fn ends_with_parent() -> io::Result<()> {
+fn end_with_parent() -> io::Result<()> {
     // SAFETY: plain system call.
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) }).map(drop)
 }
 
 /// Waits for the cage's end.
-fn outside(
+fn wait_for_cage(
     first: libc::pid_t,
     hear: &OwnedFd,
     lifeline: Option<&OwnedFd>,
@@ -108,7 +108,7 @@ fn outside(
     let mut message = Vec::new();
     let mut killed = false;
     loop {
-        let mut fds = readable([
+        let mut fds = make_poll_entries([
             Some(hear.as_raw_fd()),
             Some(signals.as_raw_fd()),
             lifeline.map(AsRawFd::as_raw_fd).filter(|_| !killed),
@@ -242,13 +242,13 @@ impl First {
         let pid = check(unsafe { libc::fork() })?;
         if pid == 0 {
             unblock()?;
-            return ends_with_parent();
+            return end_with_parent();
         }
         seclude(connections.is_some())?;
         let mut lifeline = lifeline;
         loop {
             let pause = gauge.as_ref().and_then(Gauge::pause);
-            let mut fds = readable([
+            let mut fds = make_poll_entries([
                 Some(signals.as_raw_fd()),
                 Some(self.outer.as_raw_fd()),
                 lifeline.map(AsRawFd::as_raw_fd),
@@ -284,7 +284,7 @@ impl First {
 }
 
 /// Waits until one of these can be read; absent ones are skipped.
-fn readable<const N: usize>(fds: [Option<RawFd>; N]) -> [libc::pollfd; N] {
+fn make_poll_entries<const N: usize>(fds: [Option<RawFd>; N]) -> [libc::pollfd; N] {
     fds.map(|fd| libc::pollfd {
         fd: fd.unwrap_or(-1),
         events: libc::POLLIN,
@@ -305,7 +305,7 @@ fn seclude(look: bool) -> io::Result<()> {
         check(libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0))?;
         libc::prctl(libc::PR_SET_NAME, c"guestmark-cage".as_ptr(), 0, 0, 0);
     }
-    super::privileges::gain_none()?;
+    super::privileges::forbid_new_privileges()?;
     super::privileges::keep_signals(look)
 }
 
@@ -325,13 +325,13 @@ pub fn watch(
     let pid = check(unsafe { libc::fork() })?;
     if pid == 0 {
         unblock()?;
-        ends_with_parent()?;
+        end_with_parent()?;
         rustix::process::setsid()?;
         return Ok(None);
     }
     let mut ended = None;
     while ended.is_none() {
-        let mut fds = readable([
+        let mut fds = make_poll_entries([
             Some(signals.as_raw_fd()),
             lifeline.map(AsRawFd::as_raw_fd),
             connections.as_ref().and_then(Connections::descriptor),

@@ -101,7 +101,7 @@ impl Connections {
     /// Does it; `readable` is false at the other end's end.
     pub fn proceed(&mut self, readable: bool) {
         self.asked_by = match self.asked_by.take() {
-            Some(Asked::Channel(channel)) => received(&channel).map(Asked::Filter),
+            Some(Asked::Channel(channel)) => receive_descriptor(&channel).map(Asked::Filter),
             Some(Asked::Filter(filter)) if readable => {
                 self.answer(&filter);
                 Some(Asked::Filter(filter))
@@ -112,7 +112,7 @@ impl Connections {
 
     fn answer(&self, filter: &OwnedFd) {
         let mut request = Request::default();
-        if ask(filter, RECEIVE, &raw mut request).is_err() {
+        if call_ioctl(filter, RECEIVE, &raw mut request).is_err() {
             return;
         }
         let connected = self.connect(filter, &request);
@@ -125,7 +125,7 @@ impl Connections {
             flags: 0,
         };
         // Who asked may have gone.
-        let _ = ask(filter, SEND, &raw mut reply);
+        let _ = call_ioctl(filter, SEND, &raw mut reply);
     }
 
     fn connect(&self, filter: &OwnedFd, request: &Request) -> io::Result<()> {
@@ -141,9 +141,9 @@ impl Connections {
         let status = fs::read_to_string(process.join(format!("fdinfo/{descriptor}")))?;
         let directory = fs::read_link(process.join("cwd"))?;
         // All of that was of the process that asks, and not of a later one with its number.
-        ask(filter, IS_VALID, (&raw const request.id).cast_mut())?;
-        let file = self.file(&directory.join(path_of(bytes)?))?;
-        let flags = flags_of(&status);
+        call_ioctl(filter, IS_VALID, (&raw const request.id).cast_mut())?;
+        let file = self.open_socket(&directory.join(parse_path(bytes)?))?;
+        let flags = parse_flags(&status);
         let socket = net::socket_with(
             net::AddressFamily::UNIX,
             net::SocketType::STREAM,
@@ -162,11 +162,11 @@ impl Connections {
             target: descriptor as u32,
             target_flags: (flags & libc::O_CLOEXEC) as u32,
         };
-        ask(filter, ADD_DESCRIPTOR, &raw mut added)
+        call_ioctl(filter, ADD_DESCRIPTOR, &raw mut added)
     }
 
     /// The socket at an absolute path, if no link leads out of the places.
-    fn file(&self, path: &Path) -> io::Result<OwnedFd> {
+    fn open_socket(&self, path: &Path) -> io::Result<OwnedFd> {
         let refused = || io::Error::from_raw_os_error(libc::EACCES);
         let (place, rest) = self
             .places
@@ -193,7 +193,7 @@ impl Connections {
 }
 
 /// Gives the filter's descriptor to the process that waits.
-pub fn give(filter: &OwnedFd, channel: &OwnedFd) -> io::Result<()> {
+pub fn send_filter(filter: &OwnedFd, channel: &OwnedFd) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = net::SendAncillaryBuffer::new(&mut space);
     let descriptors = [filter.as_fd()];
@@ -203,7 +203,7 @@ pub fn give(filter: &OwnedFd, channel: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-fn received(channel: &OwnedFd) -> Option<OwnedFd> {
+fn receive_descriptor(channel: &OwnedFd) -> Option<OwnedFd> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = net::RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
@@ -222,7 +222,7 @@ fn received(channel: &OwnedFd) -> Option<OwnedFd> {
 }
 
 /// The path of a socket's address. Sockets without one are nobody's here.
-fn path_of(address: &[u8]) -> io::Result<&Path> {
+fn parse_path(address: &[u8]) -> io::Result<&Path> {
     let (family, name) = address.split_at(FAMILY_BYTES);
     if family != (libc::AF_UNIX as u16).to_ne_bytes() {
         return Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT));
@@ -234,7 +234,7 @@ fn path_of(address: &[u8]) -> io::Result<&Path> {
 }
 
 /// The flags in `/proc/PID/fdinfo/FD`.
-fn flags_of(status: &str) -> libc::c_int {
+fn parse_flags(status: &str) -> libc::c_int {
     status
         .lines()
         .find_map(|line| line.strip_prefix("flags:"))
@@ -242,7 +242,7 @@ fn flags_of(status: &str) -> libc::c_int {
         .unwrap_or_default()
 }
 
-fn ask<T>(filter: &OwnedFd, request: libc::c_ulong, about: *mut T) -> io::Result<()> {
+fn call_ioctl<T>(filter: &OwnedFd, request: libc::c_ulong, about: *mut T) -> io::Result<()> {
     // SAFETY: each request takes a structure of the type that it is called with, which outlives the call.
     check(unsafe { libc::ioctl(filter.as_raw_fd(), request as _, about) }).map(drop)
 }
@@ -254,7 +254,7 @@ mod tests {
     use std::os::unix::fs::symlink;
     use std::os::unix::net::UnixListener;
 
-    use super::{flags_of, path_of, Connections};
+    use super::{parse_flags, parse_path, Connections};
 
     #[test]
     fn sockets_are_found_in_places_and_nowhere_else() {
@@ -271,14 +271,17 @@ mod tests {
         let place = CString::new(inside.as_os_str().as_bytes()).unwrap();
         let (connections, _channel) = Connections::new(std::iter::once(place.as_c_str())).unwrap();
         for name in ["s", "alias", "./s", "nothing/../s"] {
-            let found = connections.file(&inside.join(name));
+            let found = connections.open_socket(&inside.join(name));
             assert_eq!(found.is_ok(), !name.starts_with("nothing"), "{name}");
         }
         for name in ["link", "way/s", "../out/s", "file", "", ".."] {
-            assert!(connections.file(&inside.join(name)).is_err(), "{name}");
+            assert!(
+                connections.open_socket(&inside.join(name)).is_err(),
+                "{name}"
+            );
         }
-        assert!(connections.file(&outside.join("s")).is_err());
-        assert!(connections.file(&outer.join("in2")).is_err());
+        assert!(connections.open_socket(&outside.join("s")).is_err());
+        assert!(connections.open_socket(&outer.join("in2")).is_err());
         std::fs::remove_dir_all(outer).unwrap();
     }
 
@@ -291,7 +294,7 @@ mod tests {
     #[test]
     fn addresses_are_paths() {
         let address = |family: i32, name: &[u8]| [&(family as u16).to_ne_bytes(), name].concat();
-        let path = |bytes: &[u8]| path_of(bytes).ok().map(|path| path.as_os_str().len());
+        let path = |bytes: &[u8]| parse_path(bytes).ok().map(|path| path.as_os_str().len());
         assert_eq!(path(&address(libc::AF_UNIX, b"/run/x\0rest")), Some(6));
         assert_eq!(path(&address(libc::AF_UNIX, b"x")), Some(1));
         assert_eq!(path(&address(libc::AF_UNIX, b"\0abstract")), None);
@@ -300,7 +303,7 @@ mod tests {
 
     #[test]
     fn flags_are_octal() {
-        assert_eq!(flags_of("pos:\t0\nflags:\t02004002\n"), 0o2_004_002);
-        assert_eq!(flags_of(""), 0);
+        assert_eq!(parse_flags("pos:\t0\nflags:\t02004002\n"), 0o2_004_002);
+        assert_eq!(parse_flags(""), 0);
     }
 }

@@ -309,7 +309,7 @@ pub fn install(refused: Refused) -> io::Result<Option<Installed>> {
     };
     if refused.connections == Answer::Asked {
         for flags in [NEW_LISTENER | WAIT_KILLABLE, NEW_LISTENER] {
-            if let Ok(fd) = load(&mut program(architecture, refused), flags) {
+            if let Ok(fd) = load(&mut build_program(architecture, refused), flags) {
                 // SAFETY: the kernel has just made it and nobody else owns it.
                 let questions = Some(unsafe { OwnedFd::from_raw_fd(fd) });
                 return Ok(Some(Installed { questions }));
@@ -324,7 +324,7 @@ pub fn install(refused: Refused) -> io::Result<Option<Installed>> {
         connections,
         ..refused
     };
-    match load(&mut program(architecture, refused), 0) {
+    match load(&mut build_program(architecture, refused), 0) {
         Err(error) if sys::is_unavailable(&error) => Ok(None),
         other => other.map(|_| Some(Installed { questions: None })),
     }
@@ -347,21 +347,21 @@ fn load(program: &mut [libc::sock_filter], flags: libc::c_uint) -> io::Result<li
     check(done as libc::c_int)
 }
 
-fn step(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
+fn make_instruction(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
     libc::sock_filter { code, jt, jf, k }
 }
 
-fn program(architecture: u32, refused: Refused) -> Vec<libc::sock_filter> {
+fn build_program(architecture: u32, refused: Refused) -> Vec<libc::sock_filter> {
     let refuse = ERRNO | libc::EPERM as u32;
     let mut program = vec![
-        step(LOAD, 4, 0, 0),
-        step(EQUAL, architecture, 1, 0),
-        step(RETURN, refuse, 0, 0),
-        step(LOAD, 0, 0, 0),
+        make_instruction(LOAD, 4, 0, 0),
+        make_instruction(EQUAL, architecture, 1, 0),
+        make_instruction(RETURN, refuse, 0, 0),
+        make_instruction(LOAD, 0, 0, 0),
     ];
     if cfg!(target_arch = "x86_64") {
-        program.push(step(AT_LEAST, X32, 0, 1));
-        program.push(step(RETURN, refuse, 0, 0));
+        program.push(make_instruction(AT_LEAST, X32, 0, 1));
+        program.push(make_instruction(RETURN, refuse, 0, 0));
     }
     program.extend(allow_requests(refused));
     let unknown = ERRNO | libc::ENOSYS as u32;
@@ -372,12 +372,17 @@ fn program(architecture: u32, refused: Refused) -> Vec<libc::sock_filter> {
         (refused.local_sockets && refused.network, OF_SOCKETS),
     ];
     for &number in sets.iter().filter(|(on, _)| *on).flat_map(|(_, set)| *set) {
-        program.push(step(EQUAL, number as u32, 0, 1));
-        program.push(step(RETURN, refuse, 0, 0));
+        program.push(make_instruction(EQUAL, number as u32, 0, 1));
+        program.push(make_instruction(RETURN, refuse, 0, 0));
     }
     if refused.io_uring {
-        program.push(step(EQUAL, libc::SYS_io_uring_setup as u32, 0, 1));
-        program.push(step(RETURN, unknown, 0, 0));
+        program.push(make_instruction(
+            EQUAL,
+            libc::SYS_io_uring_setup as u32,
+            0,
+            1,
+        ));
+        program.push(make_instruction(RETURN, unknown, 0, 0));
     }
     for &(number, position) in OF_OTHERS {
         program.extend(refuse_unless_zero(number, position));
@@ -400,23 +405,23 @@ fn program(architecture: u32, refused: Refused) -> Vec<libc::sock_filter> {
         Answer::Asked => ASK,
         Answer::Refused => refuse,
     };
-    program.push(step(EQUAL, libc::SYS_connect as u32, 0, 1));
-    program.push(step(RETURN, connections, 0, 0));
+    program.push(make_instruction(EQUAL, libc::SYS_connect as u32, 0, 1));
+    program.push(make_instruction(RETURN, connections, 0, 0));
     program.extend(refuse_bits(libc::SYS_clone, 0, NAMESPACES));
     program.extend(refuse_bits(libc::SYS_unshare, 0, NAMESPACES));
     // Its flags are in memory, where a filter cannot look; libraries fall back to `clone`.
-    program.push(step(EQUAL, libc::SYS_clone3 as u32, 0, 1));
-    program.push(step(RETURN, unknown, 0, 0));
+    program.push(make_instruction(EQUAL, libc::SYS_clone3 as u32, 0, 1));
+    program.push(make_instruction(RETURN, unknown, 0, 0));
     if refused.truncation {
         // Its flags are in memory, where a filter cannot look; libraries fall back to `openat`.
-        program.push(step(EQUAL, libc::SYS_openat2 as u32, 0, 1));
-        program.push(step(RETURN, unknown, 0, 0));
-        program.push(step(EQUAL, libc::SYS_truncate as u32, 0, 1));
-        program.push(step(RETURN, refuse, 0, 0));
+        program.push(make_instruction(EQUAL, libc::SYS_openat2 as u32, 0, 1));
+        program.push(make_instruction(RETURN, unknown, 0, 0));
+        program.push(make_instruction(EQUAL, libc::SYS_truncate as u32, 0, 1));
+        program.push(make_instruction(RETURN, refuse, 0, 0));
         #[cfg(target_arch = "x86_64")]
         {
-            program.push(step(EQUAL, libc::SYS_creat as u32, 0, 1));
-            program.push(step(RETURN, refuse, 0, 0));
+            program.push(make_instruction(EQUAL, libc::SYS_creat as u32, 0, 1));
+            program.push(make_instruction(RETURN, refuse, 0, 0));
             program.extend(refuse_bits(libc::SYS_open, 1, libc::O_TRUNC as u32));
         }
         program.extend(refuse_bits(libc::SYS_openat, 2, libc::O_TRUNC as u32));
@@ -424,27 +429,27 @@ fn program(architecture: u32, refused: Refused) -> Vec<libc::sock_filter> {
     // User-Mode Linux gives its memory's file, which nobody else can open, a mode that does not matter: let it believe
     // that this was done.
     if refused.metadata {
-        program.push(step(EQUAL, libc::SYS_fchmod as u32, 0, 1));
-        program.push(step(RETURN, ERRNO, 0, 0));
+        program.push(make_instruction(EQUAL, libc::SYS_fchmod as u32, 0, 1));
+        program.push(make_instruction(RETURN, ERRNO, 0, 0));
     }
-    program.push(step(RETURN, ALLOW, 0, 0));
+    program.push(make_instruction(RETURN, ALLOW, 0, 0));
     program
 }
 
 /// Allows the requests that are known to be needed; any other is answered as by a device that does not know it.
 fn allow_requests(refused: Refused) -> Vec<libc::sock_filter> {
-    let mut tests = vec![step(LOAD, ARGUMENTS + 8, 0, 0)];
+    let mut tests = vec![make_instruction(LOAD, ARGUMENTS + 8, 0, 0)];
     let allow = |tests: &mut Vec<_>, value| {
-        tests.push(step(EQUAL, value, 0, 1));
-        tests.push(step(RETURN, ALLOW, 0, 0));
+        tests.push(make_instruction(EQUAL, value, 0, 1));
+        tests.push(make_instruction(RETURN, ALLOW, 0, 0));
     };
     // First, as a virtual processor is run by such a request.
     if !refused.kvm {
-        tests.push(step(AND, 0xff00, 0, 0));
+        tests.push(make_instruction(AND, 0xff00, 0, 0));
         for &kind in OF_KVM {
             allow(&mut tests, kind << 8);
         }
-        tests.push(step(LOAD, ARGUMENTS + 8, 0, 0));
+        tests.push(make_instruction(LOAD, ARGUMENTS + 8, 0, 0));
     }
     for &request in OF_ANY {
         allow(&mut tests, request);
@@ -460,45 +465,65 @@ fn allow_requests(refused: Refused) -> Vec<libc::sock_filter> {
         }
     }
     if !refused.vhost {
-        tests.push(step(AND, 0xff00, 0, 0));
+        tests.push(make_instruction(AND, 0xff00, 0, 0));
         for &kind in OF_VHOST {
             allow(&mut tests, kind << 8);
         }
-        tests.push(step(LOAD, ARGUMENTS + 8, 0, 0));
+        tests.push(make_instruction(LOAD, ARGUMENTS + 8, 0, 0));
     }
     if !refused.network {
-        tests.push(step(AND, 0xff00, 0, 0));
+        tests.push(make_instruction(AND, 0xff00, 0, 0));
         for &kind in OF_NETWORK {
             allow(&mut tests, kind << 8);
         }
-        tests.push(step(LOAD, ARGUMENTS + 8, 0, 0));
-        tests.push(step(AND, 0xffff, 0, 0));
+        tests.push(make_instruction(LOAD, ARGUMENTS + 8, 0, 0));
+        tests.push(make_instruction(AND, 0xffff, 0, 0));
         for request in OF_TUN {
             allow(&mut tests, 0x5400 | request);
         }
     }
-    tests.push(step(RETURN, ERRNO | libc::ENOTTY as u32, 0, 0));
-    let mut program = vec![step(EQUAL, libc::SYS_ioctl as u32, 0, tests.len() as u8)];
+    tests.push(make_instruction(RETURN, ERRNO | libc::ENOTTY as u32, 0, 0));
+    let mut program = vec![make_instruction(
+        EQUAL,
+        libc::SYS_ioctl as u32,
+        0,
+        tests.len() as u8,
+    )];
     program.append(&mut tests);
     program
 }
 
 /// Refuses `number` with any of `bits` in its argument `position`; anything else of it is allowed.
 fn refuse_bits(number: libc::c_long, position: u32, bits: u32) -> [libc::sock_filter; 5] {
-    let allowed = step(RETURN, ALLOW, 0, 0);
-    refuse_where(number, position, step(ANY_BIT, bits, 0, 1), allowed)
+    let allowed = make_instruction(RETURN, ALLOW, 0, 0);
+    refuse_where(
+        number,
+        position,
+        make_instruction(ANY_BIT, bits, 0, 1),
+        allowed,
+    )
 }
 
 /// Refuses `number` unless its argument `position` is 0; then what follows decides.
 fn refuse_unless_zero(number: libc::c_long, position: u32) -> [libc::sock_filter; 5] {
-    let undecided = step(LOAD, 0, 0, 0);
-    refuse_where(number, position, step(EQUAL, 0, 1, 0), undecided)
+    let undecided = make_instruction(LOAD, 0, 0, 0);
+    refuse_where(
+        number,
+        position,
+        make_instruction(EQUAL, 0, 1, 0),
+        undecided,
+    )
 }
 
 /// Refuses `number` with this value of its argument `position`; then what follows decides.
 fn refuse_value(number: libc::c_long, position: u32, value: u32) -> [libc::sock_filter; 5] {
-    let undecided = step(LOAD, 0, 0, 0);
-    refuse_where(number, position, step(EQUAL, value, 0, 1), undecided)
+    let undecided = make_instruction(LOAD, 0, 0, 0);
+    refuse_where(
+        number,
+        position,
+        make_instruction(EQUAL, value, 0, 1),
+        undecided,
+    )
 }
 
 /// Refuses `number` where a test of its argument `position` goes on; where it skips one step, `otherwise` is done.
@@ -509,10 +534,10 @@ fn refuse_where(
     otherwise: libc::sock_filter,
 ) -> [libc::sock_filter; 5] {
     [
-        step(EQUAL, number as u32, 0, 4),
-        step(LOAD, ARGUMENTS + 8 * position, 0, 0),
+        make_instruction(EQUAL, number as u32, 0, 4),
+        make_instruction(LOAD, ARGUMENTS + 8 * position, 0, 0),
         test,
-        step(RETURN, ERRNO | libc::EPERM as u32, 0, 0),
+        make_instruction(RETURN, ERRNO | libc::EPERM as u32, 0, 0),
         otherwise,
     ]
 }
@@ -520,9 +545,9 @@ fn refuse_where(
 /// Pairs of sockets that reach nobody but each other; what follows decides about anything else.
 fn allow_pairs() -> Vec<libc::sock_filter> {
     let mut tests = allow_types();
-    tests.push(step(RETURN, ERRNO | libc::EPERM as u32, 0, 0));
+    tests.push(make_instruction(RETURN, ERRNO | libc::EPERM as u32, 0, 0));
     let number = libc::SYS_socketpair as u32;
-    let mut program = vec![step(EQUAL, number, 0, tests.len() as u8)];
+    let mut program = vec![make_instruction(EQUAL, number, 0, tests.len() as u8)];
     program.append(&mut tests);
     program
 }
@@ -530,43 +555,48 @@ fn allow_pairs() -> Vec<libc::sock_filter> {
 /// Allows sockets, or pairs of them, that send nothing but to whom they are connected.
 fn allow_types() -> Vec<libc::sock_filter> {
     let mut tests = vec![
-        step(LOAD, ARGUMENTS + 8, 0, 0),
-        step(AND, SOCKET_TYPE, 0, 0),
+        make_instruction(LOAD, ARGUMENTS + 8, 0, 0),
+        make_instruction(AND, SOCKET_TYPE, 0, 0),
     ];
     for &kind in CONNECTED {
-        tests.push(step(EQUAL, kind as u32, 0, 1));
-        tests.push(step(RETURN, ALLOW, 0, 0));
+        tests.push(make_instruction(EQUAL, kind as u32, 0, 1));
+        tests.push(make_instruction(RETURN, ALLOW, 0, 0));
     }
     tests
 }
 
 /// Sockets of these families, and no others; what follows decides about anything else.
 fn allow_families(families: &[libc::c_int], local: bool) -> Vec<libc::sock_filter> {
-    let mut tests = vec![step(LOAD, ARGUMENTS, 0, 0)];
+    let mut tests = vec![make_instruction(LOAD, ARGUMENTS, 0, 0)];
     for &family in families {
-        tests.push(step(EQUAL, family as u32, 0, 1));
-        tests.push(step(RETURN, ALLOW, 0, 0));
+        tests.push(make_instruction(EQUAL, family as u32, 0, 1));
+        tests.push(make_instruction(RETURN, ALLOW, 0, 0));
     }
     if local {
         let mut types = allow_types();
-        tests.push(step(EQUAL, libc::AF_UNIX as u32, 0, types.len() as u8));
+        tests.push(make_instruction(
+            EQUAL,
+            libc::AF_UNIX as u32,
+            0,
+            types.len() as u8,
+        ));
         tests.append(&mut types);
     }
-    tests.push(step(RETURN, ERRNO | libc::EACCES as u32, 0, 0));
+    tests.push(make_instruction(RETURN, ERRNO | libc::EACCES as u32, 0, 0));
     let number = libc::SYS_socket as u32;
-    let mut program = vec![step(EQUAL, number, 0, tests.len() as u8)];
+    let mut program = vec![make_instruction(EQUAL, number, 0, tests.len() as u8)];
     program.append(&mut tests);
     program
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{program, Answer, Refused, ALLOW, ARCHITECTURE, ASK, ERRNO};
+    use super::{build_program, Answer, Refused, ALLOW, ARCHITECTURE, ASK, ERRNO};
 
     /// What a program returns for a system call: enough of an interpreter for ours.
     fn outcome(refused: Refused, number: libc::c_long, arguments: [u64; 3]) -> u32 {
         let architecture = ARCHITECTURE.unwrap();
-        let program = program(architecture, refused);
+        let program = build_program(architecture, refused);
         let (mut at, mut value) = (0, 0_u32);
         loop {
             let step = program[at];

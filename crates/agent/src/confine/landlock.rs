@@ -70,7 +70,7 @@ impl Abi {
     /// requests; they look at no process but their own, and, without `network`, neither open nor accept TCP
     /// connections.
     pub fn restrict(self, writable: &[CString], network: bool) -> io::Result<bool> {
-        let files = self.files();
+        let files = self.list_file_rights();
         let handled = Handled {
             files,
             network: if self.0 >= 4 && !network {
@@ -120,7 +120,7 @@ impl Abi {
         }
     }
 
-    fn files(self) -> u64 {
+    fn list_file_rights(self) -> u64 {
         let mut files = WRITE_FILE | REMOVE_AND_MAKE;
         if self.0 >= 2 {
             files |= REFER;

@@ -79,19 +79,19 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
     let mut options = Options::default();
     let command = read_until_command(arguments, |name, parser| {
         match name {
-            "writable" => options.writable.push(absolute(parser.value()?)?),
-            "temporary" => options.temporary = Some(absolute(parser.value()?)?),
+            "writable" => options.writable.push(require_absolute(parser.value()?)?),
+            "temporary" => options.temporary = Some(require_absolute(parser.value()?)?),
             "over-temporary" => {
-                options.over_temporary = Some(absolute(parser.value()?)?);
+                options.over_temporary = Some(require_absolute(parser.value()?)?);
             }
             "own-memory" => options.own_memory = true,
             "own-files" => options.own_files = true,
             "metadata" => options.metadata = true,
-            "user" => options.user = Some(user(&parser.value()?)?),
+            "user" => options.user = Some(parse_user(&parser.value()?)?),
             "network" => options.network = true,
             "sockets" => options.sockets = true,
             "lifeline" => options.lifeline = Some(inherited(parser.value()?.parse()?)?),
-            "group" => options.groups.push(absolute(parser.value()?)?),
+            "group" => options.groups.push(require_absolute(parser.value()?)?),
             "processes" => options.processes = Some(parser.value()?.parse()?),
             "serves-files" => options.serves_files = true,
             "no-io-uring" => options.no_io_uring = true,
@@ -101,7 +101,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
             "packets" => options.packets = true,
             "no-thp" => options.no_thp = true,
             "traces" => options.traces = true,
-            "stops" => options.stops = Some(absolute(parser.value()?)?),
+            "stops" => options.stops = Some(require_absolute(parser.value()?)?),
             _ => return Ok(false),
         }
         Ok(true)
@@ -111,14 +111,14 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
 }
 
 /// `1000:100`
-fn user(text: &OsString) -> Result<(u32, u32), lexopt::Error> {
+fn parse_user(text: &OsString) -> Result<(u32, u32), lexopt::Error> {
     text.to_str()
         .and_then(|text| text.split_once(':'))
         .and_then(|(user, group)| Some((user.parse().ok()?, group.parse().ok()?)))
         .ok_or_else(|| format!("{}: not USER:GROUP", text.to_string_lossy()).into())
 }
 
-fn absolute(path: OsString) -> Result<PathBuf, lexopt::Error> {
+fn require_absolute(path: OsString) -> Result<PathBuf, lexopt::Error> {
     let path = PathBuf::from(path);
     if path.is_absolute() {
         Ok(path)
@@ -146,7 +146,7 @@ pub fn confine(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode
     for path in options.writable.iter().chain(&options.temporary) {
         let real = std::fs::canonicalize(path)
             .map_err(|error| io::Error::other(format!("{}: {error}", path.display())))?;
-        writable.push(sys::cstring(real.as_os_str().as_bytes())?);
+        writable.push(sys::make_cstring(real.as_os_str().as_bytes())?);
     }
     for group in &options.groups {
         std::fs::write(group.join("cgroup.procs"), "0")
@@ -157,7 +157,7 @@ pub fn confine(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode
         // SAFETY: a plain system call; the command inherits it.
         check(unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) })?;
     }
-    let (mounted, channel) = match caged(&options, &writable)? {
+    let (mounted, channel) = match enter_cage(&options, &writable)? {
         Ok(inside) => inside,
         Err(status) => return Ok(status),
     };
@@ -204,7 +204,7 @@ type Inside = (mounts::Done, Option<OwnedFd>);
 
 /// Goes on in a cage, if one can be had, as the process that is to become the command. In those that wait for it, how
 /// it ended.
-fn caged(options: &Options, writable: &[CString]) -> io::Result<Result<Inside, ExitCode>> {
+fn enter_cage(options: &Options, writable: &[CString]) -> io::Result<Result<Inside, ExitCode>> {
     let is_root = rustix::process::geteuid().is_root();
     let lifeline = options.lifeline.as_ref();
     // In a user namespace of its own, the files of all other users look like nobody's. Where Landlock does what
@@ -222,7 +222,7 @@ fn caged(options: &Options, writable: &[CString]) -> io::Result<Result<Inside, E
                 let over_temporary = options
                     .over_temporary
                     .as_ref()
-                    .map(|path| sys::cstring(path.as_os_str().as_bytes()))
+                    .map(|path| sys::make_cstring(path.as_os_str().as_bytes()))
                     .transpose()?;
                 let layout = mounts::Layout {
                     writable,
@@ -235,7 +235,7 @@ fn caged(options: &Options, writable: &[CString]) -> io::Result<Result<Inside, E
                 };
                 return match mounts::make_read_only(&layout) {
                     Ok(done) if done.read_only => {
-                        let (connections, channel) = connections_in(options, writable)?;
+                        let (connections, channel) = choose_connections(options, writable)?;
                         first.fork(lifeline, connections, None)?;
                         Ok(Ok((done, channel)))
                     }
@@ -249,7 +249,7 @@ fn caged(options: &Options, writable: &[CString]) -> io::Result<Result<Inside, E
         }
     }
     if lifeline.is_some() {
-        let (connections, channel) = connections_in(options, writable)?;
+        let (connections, channel) = choose_connections(options, writable)?;
         return Ok(match cage::watch(lifeline, connections)? {
             Some(status) => Err(status),
             None => Ok((mounts::Done::default(), channel)),
@@ -259,7 +259,7 @@ fn caged(options: &Options, writable: &[CString]) -> io::Result<Result<Inside, E
 }
 
 /// Who answers for sockets in what is writable, where there are some and no others are allowed; and how to reach it.
-fn connections_in(
+fn choose_connections(
     options: &Options,
     writable: &[CString],
 ) -> io::Result<(Option<Connections>, Option<OwnedFd>)> {
@@ -288,8 +288,8 @@ fn restrict(
 ) -> io::Result<Vec<&'static str>> {
     let mut held = Vec::new();
     let rules = landlock::Abi::of_kernel();
-    privileges::gain_none()?;
-    privileges::leave_no_cores()?;
+    privileges::forbid_new_privileges()?;
+    privileges::disable_core_dumps()?;
     if let Some(rules) = rules {
         let mut writable = writable.to_vec();
         writable.extend(
@@ -338,7 +338,7 @@ fn restrict(
     if let Some(installed) = filter::install(refused)? {
         held.push("filter");
         if let (Some(questions), Some(channel)) = (&installed.questions, channel) {
-            connections::give(questions, channel)?;
+            connections::send_filter(questions, channel)?;
         }
         if refused.local_sockets {
             held.push("no-sockets");
@@ -378,13 +378,13 @@ pub fn become_command(words: &[OsString]) -> io::Result<ExitCode> {
     let argv = words
         .iter()
         .cloned()
-        .map(|word| sys::cstring(&word.into_vec()))
+        .map(|word| sys::make_cstring(&word.into_vec()))
         .collect::<io::Result<Vec<_>>>()?;
     let mut pointers: Vec<_> = argv.iter().map(|word| word.as_ptr()).collect();
     pointers.push(std::ptr::null());
     let mut error = io::Error::from_raw_os_error(libc::ENOENT);
     for file in files {
-        let file = sys::cstring(&file)?;
+        let file = sys::make_cstring(&file)?;
         // SAFETY: both are terminated by null and outlive the call.
         unsafe { libc::execv(file.as_ptr(), pointers.as_ptr()) };
         error = io::Error::last_os_error();

@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use crate::sys::{self, check, cstring};
+use crate::sys::{self, check, make_cstring};
 
 const AT_RECURSIVE: libc::c_uint = 0x8000;
 const MOUNT_ATTR_RDONLY: u64 = 1;
@@ -68,7 +68,7 @@ pub fn make_read_only(layout: &Layout<'_>) -> io::Result<Done> {
     }
     // A container whose own processes are partly hidden allows no other view of them.
     let flags = NO_DEVICES | libc::MS_NOEXEC;
-    if !or_unavailable(mount(Some(c"proc"), c"/proc", Some(c"proc"), flags, None))? {
+    if !allow_unavailable(mount(Some(c"proc"), c"/proc", Some(c"proc"), flags, None))? {
         return Ok(Done::default());
     }
     if let Some(most) = layout.processes {
@@ -78,7 +78,7 @@ pub fn make_read_only(layout: &Layout<'_>) -> io::Result<Done> {
     if is_there(TERMINALS) {
         let flags = libc::MS_NOSUID | libc::MS_NOEXEC;
         let options = c"newinstance,ptmxmode=0666,mode=0600";
-        if or_unavailable(mount(
+        if allow_unavailable(mount(
             Some(c"devpts"),
             TERMINALS,
             Some(c"devpts"),
@@ -116,7 +116,7 @@ pub fn make_read_only(layout: &Layout<'_>) -> io::Result<Done> {
         writable.push(TEMPORARY);
     }
     if layout.own_memory {
-        done.own_memory = or_unavailable(mount(
+        done.own_memory = allow_unavailable(mount(
             Some(c"memory"),
             MEMORY,
             Some(c"tmpfs"),
@@ -149,7 +149,7 @@ pub fn make_read_only(layout: &Layout<'_>) -> io::Result<Done> {
 /// Options of a filesystem in memory.
 fn limit_memory(options: &str, size: Option<u64>) -> io::Result<CString> {
     let size = size.map_or(String::new(), |bytes| format!(",size={bytes}"));
-    cstring(format!("{options}{size}").as_bytes())
+    make_cstring(format!("{options}{size}").as_bytes())
 }
 
 fn is_there(path: &CStr) -> bool {
@@ -186,7 +186,7 @@ fn cover_temporary<'a>(
         NO_DEVICES,
         Some(&limit_memory("mode=0700", layout.memory_size)?),
     );
-    if or_unavailable(memory)? {
+    if allow_unavailable(memory)? {
         let root = open_tree(directory)?; // by descriptor: a path may have characters that options cannot
         if cover(&root, 0, TEMPORARY)? {
             for (number, other) in layout.covered.iter().enumerate() {
@@ -216,8 +216,8 @@ fn cover(root: &OwnedFd, number: usize, path: &CStr) -> io::Result<bool> {
     options.extend(path.to_bytes());
     options
         .extend(format!(",upperdir={},workdir={}", inside("upper"), inside("work")).into_bytes());
-    let options = cstring(&options)?;
-    or_unavailable(mount(
+    let options = make_cstring(&options)?;
+    allow_unavailable(mount(
         Some(c"temporary"),
         path,
         Some(c"overlay"),
@@ -240,7 +240,7 @@ fn limit_processes(most: u32) {
     }
 }
 
-fn or_unavailable(done: io::Result<()>) -> io::Result<bool> {
+fn allow_unavailable(done: io::Result<()>) -> io::Result<bool> {
     match done {
         Err(error) if sys::is_unavailable(&error) || error.raw_os_error() == Some(libc::ENODEV) => {
             Ok(false)

@@ -99,7 +99,7 @@ const VERSION_3: u32 = 0x2008_0522;
 
 /// Leaves root, or the only user of a user namespace, what a hypervisor, a server or a builder of files needs.
 pub fn drop_capabilities(left: Keeps) -> io::Result<()> {
-    drop_but(|capability| left.keeps(capability))?;
+    drop_all_but(|capability| left.keeps(capability))?;
     if !left.is_root && left.serves_files {
         for capability in (0..=LAST).filter(|&capability| left.keeps(capability)) {
             // SAFETY: plain system call; what is not permitted is refused.
@@ -119,15 +119,15 @@ pub fn drop_capabilities(left: Keeps) -> io::Result<()> {
 
 /// Leaves root all that concerns its own namespaces.
 pub fn drop_rights_over_host() -> io::Result<()> {
-    drop_but(|capability| !OF_HOST.contains(&capability))
+    drop_all_but(|capability| !OF_HOST.contains(&capability))
 }
 
 /// Leaves the right to end processes of other users, and to `look` into them, for the first process of a cage.
 pub fn keep_signals(look: bool) -> io::Result<()> {
-    drop_but(|capability| capability == KILL || (look && capability == SYS_PTRACE))
+    drop_all_but(|capability| capability == KILL || (look && capability == SYS_PTRACE))
 }
 
-fn drop_but(keeps: impl Fn(u32) -> bool) -> io::Result<()> {
+fn drop_all_but(keeps: impl Fn(u32) -> bool) -> io::Result<()> {
     for capability in (0..=LAST).filter(|&capability| !keeps(capability)) {
         // SAFETY: plain system call; numbers that the kernel does not know, and those of others than root, are refused.
         unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
@@ -181,7 +181,7 @@ pub fn become_user(user: u32, group: u32) -> io::Result<()> {
 
 /// The kernel neither writes the memory of a dead process to a file nor gives it to a program of the host's: it takes
 /// 1 for none in both cases. A hard limit of 0, which no plain user can raise, stays, and forbids the file alone.
-pub fn leave_no_cores() -> io::Result<()> {
+pub fn disable_core_dumps() -> io::Result<()> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
@@ -196,7 +196,7 @@ pub fn leave_no_cores() -> io::Result<()> {
 }
 
 /// Programs that are executed from now on gain nothing by who owns their files.
-pub fn gain_none() -> io::Result<()> {
+pub fn forbid_new_privileges() -> io::Result<()> {
     // SAFETY: plain system call.
     check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }).map(drop)
 }

@@ -26,7 +26,7 @@ pub fn complete(stops: Option<&Path>) -> io::Result<()> {
             .create_new(true)
             .open(path)?;
         file.write_all(&0u64.to_ne_bytes())?;
-        env::set_var(STOPS, inherited(&file)?.to_string());
+        env::set_var(STOPS, open_inheritable(&file)?.to_string());
     }
     // SAFETY: the name is terminated; the descriptor, if any, is ours.
     let mut file = unsafe {
@@ -42,7 +42,7 @@ pub fn complete(stops: Option<&Path>) -> io::Result<()> {
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } == -1 {
         return Err(io::Error::last_os_error());
     }
-    let descriptor = inherited(&file)?;
+    let descriptor = open_inheritable(&file)?;
     let mut value = OsString::from(format!("/proc/self/fd/{descriptor}"));
     if let Some(others) = env::var_os(PRELOAD).filter(|others| !others.is_empty()) {
         value.push(":");
@@ -53,7 +53,7 @@ pub fn complete(stops: Option<&Path>) -> io::Result<()> {
 }
 
 /// A descriptor of the file that outlives the next `exec`. Low numbers belong to the scripts that start some programs.
-fn inherited(file: &File) -> io::Result<i32> {
+fn open_inheritable(file: &File) -> io::Result<i32> {
     // SAFETY: the descriptor is open, and the command takes one number.
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD, ABOVE) } {
         -1 => Err(io::Error::last_os_error()),

@@ -55,29 +55,29 @@ pub struct Request<'a> {
 impl<'a> Request<'a> {
     pub fn read(bytes: &'a [u8]) -> Option<Self> {
         Some(Self {
-            operation: word(bytes, 4)?,
-            unique: long(bytes, 8)?,
+            operation: read_word(bytes, 4)?,
+            unique: read_long(bytes, 8)?,
             body: bytes.get(HEADER..)?,
         })
     }
 }
 
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
+fn read_word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-fn long(bytes: &[u8], at: usize) -> Option<u64> {
+fn read_long(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
-fn words(values: &[u32]) -> Vec<u8> {
+fn encode_words(values: &[u32]) -> Vec<u8> {
     values
         .iter()
         .flat_map(|value| value.to_ne_bytes())
         .collect()
 }
 
-fn longs(values: &[u64]) -> Vec<u8> {
+fn encode_longs(values: &[u64]) -> Vec<u8> {
     values
         .iter()
         .flat_map(|value| value.to_ne_bytes())
@@ -96,26 +96,26 @@ pub struct Attributes {
 impl Attributes {
     pub fn read(body: &[u8]) -> Option<Self> {
         Some(Self {
-            valid: word(body, 0)?,
-            size: long(body, 16)?,
-            mode: word(body, 68)?,
-            uid: word(body, 76)?,
-            gid: word(body, 80)?,
+            valid: read_word(body, 0)?,
+            size: read_long(body, 16)?,
+            mode: read_word(body, 68)?,
+            uid: read_word(body, 76)?,
+            gid: read_word(body, 80)?,
         })
     }
 }
 
 /// `fuse_init_out`: no cache of writes, large ones.
 pub fn init(body: &[u8], max_write: usize) -> Option<Vec<u8>> {
-    let offered = word(body, 12)?;
-    let mut answer = words(&[
+    let offered = read_word(body, 12)?;
+    let mut answer = encode_words(&[
         MAJOR,
         MINOR,
         0,
         offered & (ASYNC_READ | BIG_WRITES | ASYNC_DIO | MAX_PAGES),
     ]);
     answer.extend_from_slice(&0_u32.to_ne_bytes()); // max_background, congestion_threshold: the kernel's
-    answer.extend(words(&[max_write as u32, 1]));
+    answer.extend(encode_words(&[max_write as u32, 1]));
     answer.extend_from_slice(&((max_write / PAGE) as u16).to_ne_bytes());
     answer.resize(64, 0);
     Some(answer)
@@ -123,8 +123,8 @@ pub fn init(body: &[u8], max_write: usize) -> Option<Vec<u8>> {
 
 /// `fuse_attr_out`, not to be cached: what is known of the size changes by writes.
 pub fn attributes(status: &Metadata, mode: u32, owner: (u32, u32)) -> Vec<u8> {
-    let mut answer = longs(&[0, 0]);
-    answer.extend(longs(&[
+    let mut answer = encode_longs(&[0, 0]);
+    answer.extend(encode_longs(&[
         1,
         status.len(),
         status.blocks(),
@@ -132,7 +132,7 @@ pub fn attributes(status: &Metadata, mode: u32, owner: (u32, u32)) -> Vec<u8> {
         status.mtime() as u64,
         status.ctime() as u64,
     ]));
-    answer.extend(words(&[
+    answer.extend(encode_words(&[
         0,
         0,
         0,
@@ -149,41 +149,54 @@ pub fn attributes(status: &Metadata, mode: u32, owner: (u32, u32)) -> Vec<u8> {
 
 /// Offset, size and the flags with which the file was opened, of `fuse_read_in`.
 pub fn read_at(body: &[u8]) -> Option<(u64, usize, u32)> {
-    Some((long(body, 8)?, word(body, 16)? as usize, word(body, 32)?))
+    Some((
+        read_long(body, 8)?,
+        read_word(body, 16)? as usize,
+        read_word(body, 32)?,
+    ))
 }
 
 /// Offset and data of `fuse_write_in`.
 pub fn write_at(body: &[u8]) -> Option<(u64, &[u8])> {
-    let size = word(body, 16)? as usize;
-    Some((long(body, 8)?, body.get(40..40 + size)?))
+    let size = read_word(body, 16)? as usize;
+    Some((read_long(body, 8)?, body.get(40..40 + size)?))
 }
 
 /// Offset, length and mode of `fuse_fallocate_in`.
 pub fn range(body: &[u8]) -> Option<(u64, u64, u32)> {
-    Some((long(body, 8)?, long(body, 16)?, word(body, 24)?))
+    Some((
+        read_long(body, 8)?,
+        read_long(body, 16)?,
+        read_word(body, 24)?,
+    ))
 }
 
 /// Offset and whence of `fuse_lseek_in`.
 pub fn seek(body: &[u8]) -> Option<(u64, i32)> {
-    Some((long(body, 8)?, word(body, 16)? as i32))
+    Some((read_long(body, 8)?, read_word(body, 16)? as i32))
 }
 
 /// The number of a mark, of `fuse_ioctl_in`: `_IOW('g', 1, u64)`.
 pub fn mark(body: &[u8]) -> Option<u64> {
     const MARK: u32 = 1 << 30 | 8 << 16 | (b'g' as u32) << 8 | 1;
-    (word(body, 12)? == MARK).then(|| long(body, 32))?
+    (read_word(body, 12)? == MARK).then(|| read_long(body, 32))?
 }
 
 /// `fuse_statfs_out`.
 pub fn statfs(found: &rustix::fs::StatFs) -> Vec<u8> {
-    let mut answer = longs(&[found.f_blocks, found.f_bfree, found.f_bavail, 1, 0]);
-    answer.extend(words(&[found.f_bsize as u32, 255, found.f_bsize as u32, 0]));
+    let mut answer = encode_longs(&[found.f_blocks, found.f_bfree, found.f_bavail, 1, 0]);
+    answer.extend(encode_words(&[
+        found.f_bsize as u32,
+        255,
+        found.f_bsize as u32,
+        0,
+    ]));
     answer.resize(80, 0);
     answer
 }
 
 pub fn reply(device: &OwnedFd, unique: u64, error: i32, data: &[u8]) -> io::Result<()> {
-    let mut answer = words(&[(16 + data.len()) as u32, error as u32]);
+    let mut answer = encode_words(&[(16 + data.len()) as u32, error as u32]);
     answer.extend_from_slice(&unique.to_ne_bytes());
     answer.extend_from_slice(data);
     sys::write(device.as_raw_fd(), &answer).map(|_| ())
@@ -201,8 +214,8 @@ pub fn mount(at: &Path, max_read: usize) -> io::Result<OwnedFd> {
         "fd={},rootmode={REGULAR:o},user_id={user},group_id={group},default_permissions,allow_other,max_read={max_read}",
         device.as_raw_fd()
     );
-    let target = sys::cstring(at.as_os_str().as_bytes())?;
-    let data = sys::cstring(options.as_bytes())?;
+    let target = sys::make_cstring(at.as_os_str().as_bytes())?;
+    let data = sys::make_cstring(options.as_bytes())?;
     // SAFETY: all pointers are to strings that end in zero and live until the call returns.
     let mounted = sys::check(unsafe {
         libc::mount(
@@ -217,14 +230,15 @@ pub fn mount(at: &Path, max_read: usize) -> io::Result<OwnedFd> {
         Ok(_) => Ok(device.into()),
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
             let common = format!("default_permissions,fsname=guestmark,max_read={max_read}");
-            by_helper(at, &format!("{common},allow_other")).or_else(|_| by_helper(at, &common))
+            mount_by_helper(at, &format!("{common},allow_other"))
+                .or_else(|_| mount_by_helper(at, &common))
         }
         Err(error) => Err(error),
     }
 }
 
 /// `fusermount3` mounts, and sends the descriptor over a socket.
-fn by_helper(at: &Path, options: &str) -> io::Result<OwnedFd> {
+fn mount_by_helper(at: &Path, options: &str) -> io::Result<OwnedFd> {
     let (ours, theirs) = UnixStream::pair()?;
     let inherited = sys::duplicate(theirs.as_raw_fd())?;
     rustix::io::fcntl_setfd(&inherited, rustix::io::FdFlags::empty())?;

@@ -36,7 +36,7 @@ impl Log {
             entries: 0,
             refused: 0,
         };
-        log.superblock()?;
+        log.write_superblock()?;
         Ok(log)
     }
 
@@ -63,14 +63,14 @@ impl Log {
         if failed && self.refused == 0 {
             self.refused = error;
             // The block is there already, so that this needs no room; nobody is left to be told otherwise.
-            let _ = self.superblock();
+            let _ = self.write_superblock();
         }
     }
 
     /// A flush that is complete and covers the first `covers` entries.
     pub fn flush(&mut self, covers: u64) -> io::Result<()> {
         self.append(0, 0, FLUSH, covers + 1, &[])?;
-        self.superblock()
+        self.write_superblock()
     }
 
     pub fn mark(&mut self, number: u64) -> io::Result<()> {
@@ -98,7 +98,7 @@ impl Log {
         Ok(())
     }
 
-    fn superblock(&self) -> io::Result<()> {
+    fn write_superblock(&self) -> io::Result<()> {
         let refused = self.refused as u64;
         let mut block = [MAGIC, 1, self.entries, SECTOR as u64, refused]
             .iter()

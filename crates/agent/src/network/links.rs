@@ -144,10 +144,10 @@ pub fn describe(device: &Device) -> io::Result<LinkState> {
     if let Ok(ethtool) = Ethtool::open(&link.name) {
         add_driver(&ethtool, &mut link);
     }
-    link.virtio = line_of(&directory.join("device/features"));
-    link.congestion_control = line_of(Path::new("/proc/sys/net/ipv4/tcp_congestion_control"));
+    link.virtio = read_line(&directory.join("device/features"));
+    link.congestion_control = read_line(Path::new("/proc/sys/net/ipv4/tcp_congestion_control"));
     let switch = format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", link.name);
-    link.ipv6 = line_of(Path::new(&switch)) == "0";
+    link.ipv6 = read_line(Path::new(&switch)) == "0";
     link.interrupts = list_interrupts(&directory, &link.name);
     Ok(link)
 }
@@ -248,7 +248,7 @@ fn add_addresses(netlink: &Netlink, link: &mut LinkState) -> io::Result<()> {
     netlink.list(request, |message| {
         let (fixed, attributes) = message.split(8);
         let address = attributes.find(attribute::IFA_LOCAL).and_then(read_ipv4);
-        if let (Some(address), true) = (address, index_at(fixed, 4) == Some(link.index)) {
+        if let (Some(address), true) = (address, read_index(fixed, 4) == Some(link.index)) {
             link.addresses.push(format!("{address}/{}", fixed[1]));
         }
     })
@@ -263,7 +263,7 @@ fn add_neighbours(netlink: &Netlink, link: &mut LinkState) -> io::Result<()> {
         let address = attributes.find(attribute::NDA_DST).and_then(read_ipv4);
         let mac = attributes.find(attribute::NDA_LLADDR).map(format_mac);
         if let (Some(address), Some(mac), true) =
-            (address, mac, index_at(fixed, 4) == Some(link.index))
+            (address, mac, read_index(fixed, 4) == Some(link.index))
         {
             let address = address.to_string();
             link.neighbours.push(Neighbour { address, mac });
@@ -283,7 +283,7 @@ fn is_routed(netlink: &Netlink) -> io::Result<bool> {
     Ok(routed)
 }
 
-fn index_at(fixed: &[u8], at: usize) -> Option<u32> {
+fn read_index(fixed: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*fixed.get(at..)?.first_chunk()?))
 }
 
@@ -315,7 +315,7 @@ fn list_interrupts(directory: &Path, name: &str) -> Vec<String> {
             begins(name) || device.as_deref().is_some_and(begins)
         });
         let processors = format!("/proc/irq/{}/smp_affinity_list", number.trim());
-        let processors = line_of(Path::new(&processors));
+        let processors = read_line(Path::new(&processors));
         if is_own && !processors.is_empty() {
             found.push(processors);
         }
@@ -323,7 +323,7 @@ fn list_interrupts(directory: &Path, name: &str) -> Vec<String> {
     found
 }
 
-fn line_of(path: &Path) -> String {
+fn read_line(path: &Path) -> String {
     fs::read_to_string(path)
         .map(|text| text.trim().to_owned())
         .unwrap_or_default()

@@ -114,17 +114,17 @@ pub fn make(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
         unshare(libc::CLONE_NEWUSER, "a namespace of users")?;
         sys::map_to_root(user.as_raw(), group.as_raw())
             .map_err(|error| failed("this user cannot be root in a namespace", &error))?;
-        descriptors.push(own_namespace("user")?);
+        descriptors.push(open_own_namespace("user")?);
     }
-    new_network("a network namespace")?;
-    let peer = own_namespace("net")?;
+    enter_new_network("a network namespace")?;
+    let peer = open_own_namespace("net")?;
     if options.dead_end {
         make_dead_end(peer.as_fd())?;
     }
     let mut machine = None;
     if options.second {
-        new_network("a second network namespace")?;
-        machine = Some(own_namespace("net")?);
+        enter_new_network("a second network namespace")?;
+        machine = Some(open_own_namespace("net")?);
         join(peer.as_fd(), libc::CLONE_NEWNET)?;
     }
     let mut taps = Vec::new();
@@ -142,7 +142,7 @@ pub fn make(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     descriptors.extend(taps);
     // SAFETY: it was handed down, and nothing else in this process uses it.
     let channel = unsafe { OwnedFd::from_raw_fd(options.channel) };
-    send(channel.as_fd(), &descriptors)?;
+    send_descriptors(channel.as_fd(), &descriptors)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -154,14 +154,14 @@ fn unshare(what: libc::c_int, name: &str) -> io::Result<()> {
 }
 
 /// Moves to a new network namespace, in which interfaces have no IPv6, so that an idle link is quiet.
-fn new_network(name: &str) -> io::Result<()> {
+fn enter_new_network(name: &str) -> io::Result<()> {
     unshare(libc::CLONE_NEWNET, name)?;
     // A kernel without IPv6 has no such file.
     let _ = fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
     set_up(&Device::Name("lo".to_owned()), &Setup::default())
 }
 
-fn own_namespace(kind: &str) -> io::Result<OwnedFd> {
+fn open_own_namespace(kind: &str) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/ns/{kind}");
     Ok(File::open(&path)
         .map_err(|error| failed(&path, &error))?
@@ -289,7 +289,7 @@ fn make_tap(options: &Options) -> io::Result<Vec<OwnedFd>> {
 }
 
 /// Sends descriptors together with one byte.
-fn send(channel: BorrowedFd<'_>, descriptors: &[OwnedFd]) -> io::Result<()> {
+fn send_descriptors(channel: BorrowedFd<'_>, descriptors: &[OwnedFd]) -> io::Result<()> {
     use rustix::net::{sendmsg, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
     let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
     let rights = SendAncillaryMessage::ScmRights(&borrowed);

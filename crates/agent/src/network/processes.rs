@@ -67,8 +67,8 @@ pub fn list(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
 fn find(options: &Options) -> Vec<NetworkProcess> {
     let parents = list_parents();
     let (ends, joiners) = (
-        with_descendants(&options.ends, &parents),
-        with_descendants(&options.joiners, &parents),
+        add_descendants(&options.ends, &parents),
+        add_descendants(&options.joiners, &parents),
     );
     let mut found = Vec::new();
     for &pid in parents.keys() {
@@ -84,13 +84,13 @@ fn find(options: &Options) -> Vec<NetworkProcess> {
         found.push(NetworkProcess {
             pid,
             program: read_link(&format!("/proc/{pid}/exe")),
-            processors: status_line(pid, "Cpus_allowed_list").unwrap_or_default(),
+            processors: read_status_line(pid, "Cpus_allowed_list").unwrap_or_default(),
             in_namespace,
             holds_tap,
             is_end: ends.contains(&pid),
             is_joiner: joiners.contains(&pid),
-            worked_ns: worked_ns(pid),
-            vhost_ns: vhost_ns(pid, &parents),
+            worked_ns: sum_worked_ns(pid),
+            vhost_ns: sum_vhost_ns(pid, &parents),
         });
     }
     found.sort_by_key(|process| process.pid);
@@ -108,14 +108,14 @@ fn list_parents() -> HashMap<u32, u32> {
         else {
             continue;
         };
-        if let Some(parent) = status_line(pid, "PPid").and_then(|text| text.parse().ok()) {
+        if let Some(parent) = read_status_line(pid, "PPid").and_then(|text| text.parse().ok()) {
             parents.insert(pid, parent);
         }
     }
     parents
 }
 
-fn with_descendants(roots: &[u32], parents: &HashMap<u32, u32>) -> HashSet<u32> {
+fn add_descendants(roots: &[u32], parents: &HashMap<u32, u32>) -> HashSet<u32> {
     let mut found: HashSet<u32> = roots.iter().copied().collect();
     loop {
         let children: Vec<u32> = parents
@@ -130,7 +130,7 @@ fn with_descendants(roots: &[u32], parents: &HashMap<u32, u32>) -> HashSet<u32> 
     }
 }
 
-fn status_line(pid: u32, name: &str) -> Option<String> {
+fn read_status_line(pid: u32, name: &str) -> Option<String> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     Some(line.trim_start_matches(':').trim().to_owned())
@@ -143,7 +143,7 @@ fn read_link(path: &str) -> String {
 }
 
 /// Names and targets of a process's descriptors.
-fn open_files(pid: u32) -> impl Iterator<Item = (String, String)> {
+fn list_open_files(pid: u32) -> impl Iterator<Item = (String, String)> {
     let directory = format!("/proc/{pid}/fd");
     fs::read_dir(directory)
         .into_iter()
@@ -156,7 +156,7 @@ fn open_files(pid: u32) -> impl Iterator<Item = (String, String)> {
 }
 
 fn holds_tap(pid: u32, tap: &str) -> bool {
-    open_files(pid).any(|(number, target)| {
+    list_open_files(pid).any(|(number, target)| {
         target == TUN
             && fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}"))
                 .unwrap_or_default()
@@ -173,24 +173,24 @@ fn list_threads(pid: u32) -> Vec<String> {
         .collect()
 }
 
-fn thread_ns(thread: &str) -> u64 {
+fn read_thread_ns(thread: &str) -> u64 {
     let text = fs::read_to_string(format!("{thread}/schedstat")).unwrap_or_default();
     let first = text.split_whitespace().next();
     first.and_then(|word| word.parse().ok()).unwrap_or_default()
 }
 
-fn worked_ns(pid: u32) -> u64 {
+fn sum_worked_ns(pid: u32) -> u64 {
     list_threads(pid)
         .iter()
-        .map(|thread| thread_ns(thread))
+        .map(|thread| read_thread_ns(thread))
         .sum()
 }
 
 /// Processor time of the threads by which the kernel moves bytes for a process; none if it does not.
 ///
 /// Before Linux 6.4 they are threads of the kernel, since then the process's own.
-fn vhost_ns(pid: u32, parents: &HashMap<u32, u32>) -> Option<u64> {
-    if !open_files(pid).any(|(_, target)| target == VHOST) {
+fn sum_vhost_ns(pid: u32, parents: &HashMap<u32, u32>) -> Option<u64> {
+    if !list_open_files(pid).any(|(_, target)| target == VHOST) {
         return None;
     }
     let name = format!("vhost-{pid}");
@@ -200,7 +200,7 @@ fn vhost_ns(pid: u32, parents: &HashMap<u32, u32>) -> Option<u64> {
     for thread in threads {
         let said = fs::read_to_string(format!("{thread}/comm")).unwrap_or_default();
         if said.trim() == name {
-            found = Some(found.unwrap_or(0) + thread_ns(&thread));
+            found = Some(found.unwrap_or(0) + read_thread_ns(&thread));
         }
     }
     found
@@ -212,12 +212,12 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::MetadataExt;
 
-    use super::{find, with_descendants, Options};
+    use super::{add_descendants, find, Options};
 
     #[test]
     fn descendants_of_descendants_belong_to_the_roots() {
         let parents = HashMap::from([(2, 1), (3, 2), (4, 3), (5, 1)]);
-        let found = with_descendants(&[2], &parents);
+        let found = add_descendants(&[2], &parents);
         assert_eq!(found, [2, 3, 4].into());
     }
 

@@ -31,7 +31,7 @@ pub fn truncates(number: libc::c_long) -> bool {
 }
 
 /// Flags of an open file, and its position.
-pub fn opened_with(pid: libc::pid_t, descriptor: i32) -> Option<(i32, u64)> {
+pub fn read_open_flags(pid: libc::pid_t, descriptor: i32) -> Option<(i32, u64)> {
     let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{descriptor}")).ok()?;
     let field = |name: &str| {
         let mut lines = info.lines();
@@ -44,7 +44,7 @@ pub fn opened_with(pid: libc::pid_t, descriptor: i32) -> Option<(i32, u64)> {
 }
 
 /// The descriptor that a call writes data to, from memory or from another file.
-pub fn written_to(number: libc::c_long, arguments: &[u64; 6]) -> Option<i32> {
+pub fn find_written_descriptor(number: libc::c_long, arguments: &[u64; 6]) -> Option<i32> {
     let descriptor = match number {
         libc::SYS_write
         | libc::SYS_writev
@@ -59,7 +59,7 @@ pub fn written_to(number: libc::c_long, arguments: &[u64; 6]) -> Option<i32> {
 }
 
 /// What a call is about to do to a file on the disk.
-pub fn changed_by(
+pub fn find_change(
     pid: libc::pid_t,
     number: libc::c_long,
     arguments: &[u64; 6],
@@ -81,7 +81,7 @@ pub fn changed_by(
                 shorter: true,
             });
         }
-        _ => written_to(number, arguments)? as u64,
+        _ => find_written_descriptor(number, arguments)? as u64,
     };
     let through = format!("/proc/{pid}/fd/{}", descriptor as i32);
     if !fs::read_link(&through).ok()?.starts_with(disk) {
@@ -93,7 +93,7 @@ pub fn changed_by(
         _ => 0,
     };
     let written = |at: Option<u64>, length: u64| {
-        let (flags, position) = opened_with(pid, descriptor as i32)?;
+        let (flags, position) = read_open_flags(pid, descriptor as i32)?;
         let opened = flags & libc::O_APPEND != 0 && asked & RWF_NOAPPEND == 0;
         let begin = if opened || asked & RWF_APPEND != 0 {
             about.len()
@@ -147,7 +147,7 @@ pub fn empties(pid: libc::pid_t, number: libc::c_long, arguments: &[u64; 6]) -> 
 }
 
 /// The old and the new path of a call that renames something on the disk.
-pub fn renamed_by(
+pub fn find_rename(
     pid: libc::pid_t,
     number: libc::c_long,
     arguments: &[u64; 6],

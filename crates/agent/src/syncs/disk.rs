@@ -9,7 +9,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::changes::Change;
-use super::files::{files_below, hex, hex_list, key, names, path_now, Blocks, Content, Key, BLOCK};
+use super::files::{
+    format_hex_list, hex, key, list_files_below, names, read_path_now, Blocks, Content, Key, BLOCK,
+};
 
 /// Files that are followed at a time, each by an open descriptor.
 const MOST_FILES: usize = 500;
@@ -66,7 +68,7 @@ impl Disk {
             .into_iter()
             .map(|(key, content)| (key, content.blocks))
             .collect();
-        disk.safe_names = keyed(files_below(&disk.root)).collect();
+        disk.safe_names = add_keys(list_files_below(&disk.root)).collect();
         disk.digested = 0;
         disk
     }
@@ -79,7 +81,7 @@ impl Disk {
 
     /// All files that may be read.
     pub fn snapshot(&mut self) -> HashMap<Key, Content> {
-        let paths = files_below(&self.root);
+        let paths = list_files_below(&self.root);
         paths.iter().filter_map(|path| self.content(path)).collect()
     }
 
@@ -141,7 +143,7 @@ impl Disk {
         if first == 0 && end == size.div_ceil(BLOCK as u64) {
             safe.retain(|number, _| *number < end);
         }
-        for number in either(safe, &blocks) {
+        for number in unite_blocks(safe, &blocks) {
             if (first..end).contains(&number) && sure(number) {
                 match blocks.get(&number) {
                     Some(digest) => safe.insert(number, *digest),
@@ -162,7 +164,7 @@ impl Disk {
             size: 0,
             blocks: Blocks::new(),
         });
-        known.path = path_now(&known.file, &self.root);
+        known.path = read_path_now(&known.file, &self.root);
         if first < end {
             // Whoever finds the data finds it by the name that the file has now.
             self.safe_names
@@ -174,7 +176,7 @@ impl Disk {
             "file {} {path} {size} {sure_size} {first} {end}",
             known.id
         );
-        for number in either(&known.blocks, &blocks) {
+        for number in unite_blocks(&known.blocks, &blocks) {
             let now = blocks.get(&number).copied().unwrap_or(0);
             let mark = if sure(number) { "" } else { "?" };
             if !mark.is_empty() || known.blocks.get(&number).copied().unwrap_or(0) != now {
@@ -246,9 +248,9 @@ impl Disk {
         // Read once: another thread of the program may change it meanwhile.
         if let Ok(names) = names(path) {
             self.safe_names
-                .extend(keyed(names.iter().map(|name| path.join(name))));
+                .extend(add_keys(names.iter().map(|name| path.join(name))));
             let path = hex(path.as_os_str().as_bytes());
-            let _ = writeln!(self.lines, "directory {path} {}", hex_list(&names));
+            let _ = writeln!(self.lines, "directory {path} {}", format_hex_list(&names));
         }
     }
 
@@ -285,7 +287,7 @@ impl Disk {
         let mut known: Vec<_> = self.known.values_mut().collect();
         known.sort_by_key(|one| one.id);
         for one in known {
-            let path = path_now(&one.file, &self.root);
+            let path = read_path_now(&one.file, &self.root);
             if path != one.path {
                 let shown = if path.is_empty() {
                     "-".to_owned()
@@ -313,7 +315,7 @@ impl Disk {
         if self.is_left_open {
             return Ok(());
         }
-        for (path, bytes) in self.unsynced(stopped) {
+        for (path, bytes) in self.list_unsynced(stopped) {
             let path = hex(path.as_os_str().as_bytes());
             let _ = writeln!(self.lines, "unsynced {bytes} {path}");
         }
@@ -322,8 +324,8 @@ impl Disk {
 
     /// Files with data that no call has promised, in bytes, or with a name that none has: 0. Of a program that was
     /// stopped before it could sync them, only those that it has never synced.
-    fn unsynced(&mut self, stopped: bool) -> Vec<(PathBuf, u64)> {
-        let mut paths = files_below(&self.root);
+    fn list_unsynced(&mut self, stopped: bool) -> Vec<(PathBuf, u64)> {
+        let mut paths = list_files_below(&self.root);
         paths.sort();
         let mut found = Vec::new();
         for path in paths {
@@ -359,7 +361,7 @@ impl Disk {
 }
 
 /// Paths with the files that they lead to; those of no file are left out.
-fn keyed(paths: impl IntoIterator<Item = PathBuf>) -> impl Iterator<Item = (PathBuf, Key)> {
+fn add_keys(paths: impl IntoIterator<Item = PathBuf>) -> impl Iterator<Item = (PathBuf, Key)> {
     paths.into_iter().filter_map(|path| {
         let about = fs::symlink_metadata(&path).ok()?;
         about.is_file().then(|| (path, key(&about)))
@@ -367,6 +369,6 @@ fn keyed(paths: impl IntoIterator<Item = PathBuf>) -> impl Iterator<Item = (Path
 }
 
 /// The numbers of the blocks that are in one or the other.
-fn either(one: &Blocks, other: &Blocks) -> BTreeSet<u64> {
+fn unite_blocks(one: &Blocks, other: &Blocks) -> BTreeSet<u64> {
     one.keys().chain(other.keys()).copied().collect()
 }

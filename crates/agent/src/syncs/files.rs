@@ -61,18 +61,18 @@ impl Content {
 pub fn print_digests(_arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let mut lines = String::new();
     for line in io::stdin().lines() {
-        let bytes = unhex(&line?).ok_or(io::ErrorKind::InvalidInput)?;
+        let bytes = parse_hex(&line?).ok_or(io::ErrorKind::InvalidInput)?;
         let path = Path::new(crate::sys::os_path(&bytes));
-        lines += &state(path).unwrap_or_else(|_| "-".to_owned());
+        lines += &describe_state(path).unwrap_or_else(|_| "-".to_owned());
         lines.push('\n');
     }
     io::stdout().lock().write_all(lines.as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn state(path: &Path) -> io::Result<String> {
+fn describe_state(path: &Path) -> io::Result<String> {
     if fs::symlink_metadata(path)?.is_dir() {
-        return Ok(format!("= {}", hex_list(&names(path)?)));
+        return Ok(format!("= {}", format_hex_list(&names(path)?)));
     }
     let content = Content::of(&File::open(path)?)?;
     let size = content.size.to_string();
@@ -89,7 +89,7 @@ pub fn key(about: &fs::Metadata) -> Key {
     (about.dev(), about.ino())
 }
 
-fn unhex(text: &str) -> Option<Vec<u8>> {
+fn parse_hex(text: &str) -> Option<Vec<u8>> {
     (0..text.len())
         .step_by(2)
         .map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok())
@@ -105,7 +105,7 @@ fn digest(block: &[u8]) -> u64 {
     xxh3_64(&block[..end]).max(1)
 }
 
-pub fn files_below(directory: &Path) -> Vec<PathBuf> {
+pub fn list_files_below(directory: &Path) -> Vec<PathBuf> {
     let (mut found, mut waiting) = (Vec::new(), vec![directory.to_owned()]);
     while let Some(directory) = waiting.pop() {
         for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
@@ -129,7 +129,7 @@ pub fn names(directory: &Path) -> io::Result<Vec<OsString>> {
     Ok(names)
 }
 
-pub fn hex_list(names: &[OsString]) -> String {
+pub fn format_hex_list(names: &[OsString]) -> String {
     let names: Vec<String> = names.iter().map(|name| hex(name.as_bytes())).collect();
     names.join(",")
 }
@@ -142,7 +142,7 @@ pub fn hex(bytes: &[u8]) -> String {
 }
 
 /// The path of an open file on the disk; empty when it has none any more. One whose name was removed may have others.
-pub fn path_now(file: &File, disk: &Path) -> Vec<u8> {
+pub fn read_path_now(file: &File, disk: &Path) -> Vec<u8> {
     let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap_or_default();
     let bytes = path.as_os_str().as_bytes();
     let Ok(about) = file.metadata() else {
@@ -155,7 +155,7 @@ pub fn path_now(file: &File, disk: &Path) -> Vec<u8> {
     if about.nlink() == 0 {
         return Vec::new();
     }
-    let other = files_below(disk).into_iter().find(|path| same(path));
+    let other = list_files_below(disk).into_iter().find(|path| same(path));
     other.map_or_else(Vec::new, |path| path.as_os_str().as_bytes().to_vec())
 }
 

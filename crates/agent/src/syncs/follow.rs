@@ -22,7 +22,7 @@ use lexopt::ValueExt;
 use crate::options::{read_until_command, to_io_error};
 
 use super::calls::{ptrace, resume, wait, Stop, MMAP, TRACE_OPTIONS};
-use super::changes::{given_path, opened_with};
+use super::changes::{given_path, read_open_flags};
 use super::files::hex;
 use super::queues::Memory;
 use super::tracer::RWF_SYNCS;
@@ -166,7 +166,7 @@ impl Follower {
         };
         match stop {
             Stop::Entry(number, arguments, _) => {
-                let deed = self.deed(pid, number, &arguments);
+                let deed = self.find_deed(pid, number, &arguments);
                 // What nobody may read before it is written down.
                 if let Some(deed) = deed.as_ref().filter(|deed| deed.call == SAID) {
                     if self.job.before_said {
@@ -209,7 +209,12 @@ impl Follower {
         writeln!(self.log)
     }
 
-    fn deed(&self, pid: libc::pid_t, number: libc::c_long, arguments: &[u64; 6]) -> Option<Deed> {
+    fn find_deed(
+        &self,
+        pid: libc::pid_t,
+        number: libc::c_long,
+        arguments: &[u64; 6],
+    ) -> Option<Deed> {
         let of = |call, paths| Some(Deed { call, paths });
         match number {
             libc::SYS_write
@@ -225,7 +230,7 @@ impl Follower {
                             paths: Vec::new(),
                         });
                 };
-                let (flags, _) = opened_with(pid, descriptor)?;
+                let (flags, _) = read_open_flags(pid, descriptor)?;
                 let asked = number == libc::SYS_pwritev2 && arguments[5] & RWF_SYNCS != 0;
                 let synced = asked || flags & libc::O_DSYNC != 0;
                 of(if synced { "write-synced" } else { WRITE }, vec![path])
@@ -236,7 +241,7 @@ impl Follower {
                     _ => arguments[2],
                 };
                 let path = self.open_path(pid, to as i32)?;
-                let (flags, _) = opened_with(pid, to as i32)?;
+                let (flags, _) = read_open_flags(pid, to as i32)?;
                 let synced = flags & libc::O_DSYNC != 0;
                 of(if synced { "write-synced" } else { WRITE }, vec![path])
             }
@@ -258,12 +263,17 @@ impl Follower {
                 .open_path(pid, arguments[0] as i32)
                 .and_then(|_| of("sync", Vec::new())),
             libc::SYS_msync if arguments[2] & libc::MS_SYNC as u64 != 0 => of("msync", Vec::new()),
-            _ => self.named(pid, number, arguments),
+            _ => self.find_name_change(pid, number, arguments),
         }
     }
 
     /// A call that changes names.
-    fn named(&self, pid: libc::pid_t, number: libc::c_long, a: &[u64; 6]) -> Option<Deed> {
+    fn find_name_change(
+        &self,
+        pid: libc::pid_t,
+        number: libc::c_long,
+        a: &[u64; 6],
+    ) -> Option<Deed> {
         let here = libc::AT_FDCWD as u64;
         let creates = |flags: u64| flags & libc::O_CREAT as u64 != 0;
         let (call, names) = match number {
@@ -291,7 +301,7 @@ impl Follower {
         };
         let paths = names
             .into_iter()
-            .map(|(directory, name)| self.given(pid, directory as i32, name))
+            .map(|(directory, name)| self.resolve_given(pid, directory as i32, name))
             .collect::<Option<Vec<_>>>()?;
         // Who opens a file that is there makes no name.
         if call == CREATE && fs::symlink_metadata(&paths[0]).is_ok() {
@@ -300,7 +310,7 @@ impl Follower {
         Some(Deed { call, paths })
     }
 
-    fn given(&self, pid: libc::pid_t, directory: i32, name: u64) -> Option<PathBuf> {
+    fn resolve_given(&self, pid: libc::pid_t, directory: i32, name: u64) -> Option<PathBuf> {
         let path = given_path(pid, directory, name)?;
         let folder = fs::canonicalize(path.parent()?).ok()?;
         let path = folder.join(path.file_name()?);

@@ -49,11 +49,13 @@ use crate::options::{read_until_command, to_io_error};
 use lexopt::ValueExt;
 
 use calls::{ended, ptrace, resume, wait, wait_until, Stop, MMAP, TRACE_OPTIONS};
-use changes::{changed_by, empties, opened_with, renamed_by, truncates, written_to, Change};
+use changes::{
+    empties, find_change, find_rename, find_written_descriptor, read_open_flags, truncates, Change,
+};
 use files::{hex, key};
 pub use files::{print_digests, seek_data};
 pub use follow::follow;
-use queues::{process_of, Queue};
+use queues::{find_process, Queue};
 use tracer::{Begun, Call, Job, Promise, Tracer, RWF_SYNCS, WRITE};
 
 /// The most bytes of the program's standard error that are kept.
@@ -205,33 +207,33 @@ impl Tracer {
         arguments: &[u64; 6],
     ) -> Option<Begun> {
         let whole = 0..u64::MAX;
-        let change = changed_by(pid, number, arguments, &self.job.disk);
+        let change = find_change(pid, number, arguments, &self.job.disk);
         if let Some(change) = &change {
             self.note_change(change);
             if truncates(number) {
                 self.disk.shorten(change.key, change.bytes.start);
             }
         }
-        if let Some((old, new)) = renamed_by(pid, number, arguments, &self.job.disk) {
+        if let Some((old, new)) = find_rename(pid, number, arguments, &self.job.disk) {
             self.disk.rename(&old, &new);
         }
         let promise = match number {
             libc::SYS_fsync => (
                 "fsync",
-                self.promise_of_descriptor(pid, arguments[0], whole),
+                self.make_descriptor_promise(pid, arguments[0], whole),
             ),
             libc::SYS_fdatasync => (
                 "fdatasync",
-                self.promise_of_descriptor(pid, arguments[0], whole),
+                self.make_descriptor_promise(pid, arguments[0], whole),
             ),
-            libc::SYS_sync => ("sync", Some(self.promise_of_everything())),
+            libc::SYS_sync => ("sync", Some(self.make_full_promise())),
             libc::SYS_syncfs => {
                 self.path_of(pid, arguments[0] as i32)?;
-                ("syncfs", Some(self.promise_of_everything()))
+                ("syncfs", Some(self.make_full_promise()))
             }
             libc::SYS_msync if arguments[2] & libc::MS_SYNC as u64 != 0 => (
                 "msync",
-                self.promise_of_mapping(pid, arguments[0], arguments[1]),
+                self.make_mapping_promise(pid, arguments[0], arguments[1]),
             ),
             MMAP => {
                 self.map(pid, arguments);
@@ -253,7 +255,10 @@ impl Tracer {
             }
             _ if empties(pid, number, arguments) => return Some(Begun::Emptying),
             _ => match &change {
-                Some(change) => (WRITE, self.promise_of_write(pid, number, arguments, change)),
+                Some(change) => (
+                    WRITE,
+                    self.make_write_promise(pid, number, arguments, change),
+                ),
                 None => return None,
             },
         };
@@ -262,7 +267,7 @@ impl Tracer {
                 name,
                 promise,
                 change,
-                disturbed: self.under_way(pid),
+                disturbed: self.list_changes_under_way(pid),
             })),
             (_, Some(change)) => Some(Begun::Changing(change)),
             _ => None,
@@ -295,11 +300,11 @@ impl Tracer {
                 self.report_promise(call, result, exact)?;
             }
             (Begun::Uring(parameters), Some(descriptor)) => {
-                let queue = Queue::uring(process_of(pid), descriptor as i32, parameters);
+                let queue = Queue::uring(find_process(pid), descriptor as i32, parameters);
                 self.follow(queue.ok());
             }
             (Begun::Context(pointer), Some(_)) => {
-                self.follow(Queue::context(process_of(pid), pointer));
+                self.follow(Queue::context(find_process(pid), pointer));
             }
             (Begun::Changing(change), _) => self.note_change(&change),
             (Begun::Emptying, Some(descriptor)) => {
@@ -315,7 +320,7 @@ impl Tracer {
             }
             (Begun::Entered, _) => self.queues.iter_mut().for_each(|one| one.queue.taken()),
             (Begun::Submitted(context), result) => {
-                let process = process_of(pid);
+                let process = find_process(pid);
                 let mut queues = self.queues.iter_mut();
                 if let Some(one) = queues.find(|one| one.queue.is_context(process, context)) {
                     one.queue.accepted(result.unwrap_or(0));
@@ -331,27 +336,27 @@ impl Tracer {
         Ok(())
     }
 
-    fn promise_of_descriptor(
+    fn make_descriptor_promise(
         &mut self,
         pid: libc::pid_t,
         descriptor: u64,
         bytes: Range<u64>,
     ) -> Option<Promise> {
-        let target = self.target(pid, descriptor as i32)?;
+        let target = self.find_target(pid, descriptor as i32)?;
         if target.directory {
             return Some(Promise::Directory(target.path));
         }
-        self.promise_of_file(target.file, bytes)
+        self.make_file_promise(target.file, bytes)
     }
 
-    fn promise_of_everything(&mut self) -> Promise {
+    fn make_full_promise(&mut self) -> Promise {
         if self.writes_alone() {
             return Promise::Everything(None);
         }
         Promise::Everything(Some(self.disk.snapshot()))
     }
 
-    fn promise_of_mapping(
+    fn make_mapping_promise(
         &mut self,
         pid: libc::pid_t,
         address: u64,
@@ -376,23 +381,23 @@ impl Tracer {
         }
         let begin = address - start + offset;
         let file = self.open_promised(Path::new(&path))?;
-        self.promise_of_file(file, begin..begin + length)
+        self.make_file_promise(file, begin..begin + length)
     }
 
-    fn promise_of_write(
+    fn make_write_promise(
         &mut self,
         pid: libc::pid_t,
         number: libc::c_long,
         arguments: &[u64; 6],
         change: &Change,
     ) -> Option<Promise> {
-        let descriptor = written_to(number, arguments)?;
+        let descriptor = find_written_descriptor(number, arguments)?;
         let asked = number == libc::SYS_pwritev2 && arguments[5] & RWF_SYNCS != 0;
-        if !asked && opened_with(pid, descriptor)?.0 & libc::O_DSYNC == 0 {
+        if !asked && read_open_flags(pid, descriptor)?.0 & libc::O_DSYNC == 0 {
             return None;
         }
-        let file = self.target(pid, descriptor)?.file;
-        self.promise_of_file(file, change.bytes.clone())
+        let file = self.find_target(pid, descriptor)?.file;
+        self.make_file_promise(file, change.bytes.clone())
     }
 
     /// Says how the program ended.

@@ -68,7 +68,7 @@ impl Memory {
 }
 
 /// The process of a thread.
-pub fn process_of(pid: libc::pid_t) -> libc::pid_t {
+pub fn find_process(pid: libc::pid_t) -> libc::pid_t {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
     line.and_then(|number| number.trim().parse().ok())
@@ -237,7 +237,7 @@ impl<T> Queue<T> {
 }
 
 /// The requests with which `io_submit(2)` is called; None if they cannot be read.
-pub fn submitted(memory: &Memory, count: u64, pointers: u64) -> Option<Vec<Request>> {
+pub fn read_submitted(memory: &Memory, count: u64, pointers: u64) -> Option<Vec<Request>> {
     (0..count.min(MOST))
         .map(|index| Context::request(memory, memory.long(pointers + index * 8)?, index))
         .collect()
@@ -354,7 +354,7 @@ impl Uring {
             done_count: word(1),
             done_at: word(25) as usize,
         };
-        let ring = taken_from(process, descriptor)?;
+        let ring = copy_descriptor(process, descriptor)?;
         let array = if flags & NO_ARRAY == 0 {
             entries * 4
         } else {
@@ -484,7 +484,7 @@ fn result_size(flags: u32) -> u32 {
 }
 
 /// A descriptor of another process, by `pidfd_getfd(2)`.
-fn taken_from(process: libc::pid_t, descriptor: i32) -> io::Result<OwnedFd> {
+fn copy_descriptor(process: libc::pid_t, descriptor: i32) -> io::Result<OwnedFd> {
     let owned = |result: libc::c_long| {
         if result < 0 {
             return Err(io::Error::last_os_error());

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use super::changes::Change;
 use super::files::key;
-use super::queues::{process_of, submitted, Kind, Memory, Named, Queue, Request};
+use super::queues::{find_process, read_submitted, Kind, Memory, Named, Queue, Request};
 use super::tracer::{Call, Followed, Pending, Promise, Tracer, RWF_SYNCS, WRITE};
 
 /// Queues of one program that are followed.
@@ -46,12 +46,12 @@ impl Tracer {
     }
 
     pub(super) fn hand_over_context(&mut self, pid: libc::pid_t, arguments: &[u64; 6]) {
-        let process = process_of(pid);
+        let process = find_process(pid);
         let mut queues = self.queues.iter();
         let index = queues.position(|one| one.queue.is_context(process, arguments[0]));
         let requests = index.and_then(|_| {
             let memory = Memory::of(pid).ok()?;
-            submitted(&memory, arguments[1], arguments[2])
+            read_submitted(&memory, arguments[1], arguments[2])
         });
         match (index, requests) {
             (Some(index), Some(requests)) => self.add(pid, index, requests),
@@ -65,8 +65,8 @@ impl Tracer {
         for request in requests {
             let mut pending = Pending::default();
             if request.kind != Kind::Other {
-                let before = self.before(index, &request, &chain);
-                self.ask(pid, index, &request, before, &mut pending);
+                let before = self.collect_earlier_changes(index, &request, &chain);
+                self.track_request(pid, index, &request, before, &mut pending);
             }
             if request.linked {
                 chain.extend(pending.writes.clone());
@@ -84,7 +84,12 @@ impl Tracer {
 
     /// What is written before a request begins: by those before it in its chain, and by all others if it waits for
     /// them.
-    fn before(&mut self, index: usize, request: &Request, chain: &[Change]) -> Vec<Change> {
+    fn collect_earlier_changes(
+        &mut self,
+        index: usize,
+        request: &Request,
+        chain: &[Change],
+    ) -> Vec<Change> {
         let mut found = chain.to_vec();
         if request.drained {
             let all = self.queues[index].queue.each();
@@ -93,7 +98,7 @@ impl Tracer {
         found
     }
 
-    fn ask(
+    fn track_request(
         &mut self,
         pid: libc::pid_t,
         index: usize,
@@ -103,7 +108,7 @@ impl Tracer {
     ) {
         let flush = request.kind == Kind::Flush;
         let target = match request.file {
-            Named::Descriptor(descriptor) => match self.target(pid, descriptor) {
+            Named::Descriptor(descriptor) => match self.find_target(pid, descriptor) {
                 Some(target) => Rc::new(target),
                 None => return,
             },
@@ -166,7 +171,7 @@ impl Tracer {
 
     /// Files that an `io_uring` calls by numbers.
     pub(super) fn register(&mut self, pid: libc::pid_t, arguments: &[u64; 6]) {
-        let process = process_of(pid);
+        let process = find_process(pid);
         let by_number = arguments[1] >> 31 & 1 == 1;
         let (operation, count) = (arguments[1] & 0x7fff_ffff, arguments[3]);
         let found = if by_number {
@@ -189,7 +194,7 @@ impl Tracer {
             for place in 0..count.min(1 << 16) {
                 let bytes = memory.as_ref().and_then(|it| it.bytes(at + place * 4));
                 let descriptor = bytes.map_or(-1, i32::from_ne_bytes);
-                let target = self.target(pid, descriptor).map(Rc::new);
+                let target = self.find_target(pid, descriptor).map(Rc::new);
                 let files = &mut self.queues[index].files;
                 let place = first + place as usize;
                 files.resize_with(files.len().max(place + 1), || None);

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use super::changes::{opened_with, Change};
+use super::changes::{read_open_flags, Change};
 use super::disk::Disk;
 use super::files::{Content, Key};
 use super::queues::Queue;
@@ -142,14 +142,14 @@ impl Tracer {
     }
 
     /// An open file or directory on the disk.
-    pub(super) fn target(&mut self, pid: libc::pid_t, descriptor: i32) -> Option<Target> {
+    pub(super) fn find_target(&mut self, pid: libc::pid_t, descriptor: i32) -> Option<Target> {
         let path = self.path_of(pid, descriptor)?;
         let through = format!("/proc/{pid}/fd/{descriptor}");
         let kind = fs::metadata(&through).ok()?;
         if !kind.is_dir() && !kind.is_file() {
             return None;
         }
-        let (flags, _) = opened_with(pid, descriptor)?;
+        let (flags, _) = read_open_flags(pid, descriptor)?;
         Some(Target {
             file: self.open_promised(Path::new(&through))?,
             path,
@@ -168,7 +168,7 @@ impl Tracer {
         file.ok()
     }
 
-    pub(super) fn promise_of_file(&mut self, file: File, bytes: Range<u64>) -> Option<Promise> {
+    pub(super) fn make_file_promise(&mut self, file: File, bytes: Range<u64>) -> Option<Promise> {
         let before = if self.writes_alone() {
             None
         } else {
@@ -188,7 +188,7 @@ impl Tracer {
     }
 
     /// The changes to files that are being made now by all tasks but one, and by the kernel for any task.
-    pub(super) fn under_way(&mut self, but: libc::pid_t) -> Vec<Change> {
+    pub(super) fn list_changes_under_way(&mut self, but: libc::pid_t) -> Vec<Change> {
         let others = self.tasks.iter().filter(|(pid, _)| **pid != but);
         let mut found: Vec<Change> = others
             .filter_map(|(_, begun)| match begun.as_ref()? {
@@ -212,7 +212,7 @@ impl Tracer {
         if let Some(change) = &call.change {
             self.note_change(change);
         }
-        for change in self.under_way(0) {
+        for change in self.list_changes_under_way(0) {
             self.disk.touch(&change);
             call.disturbed.push(change);
         }

@@ -47,13 +47,13 @@ pub fn time_system_calls(arguments: impl Iterator<Item = OsString>) -> io::Resul
     }
     stay_on_one_processor()?;
     let overhead = Overhead::measure()?;
-    if !section(NOTHING, || Ok(Vec::new()), &overhead, None)? {
+    if !run_section(NOTHING, || Ok(Vec::new()), &overhead, None)? {
         return Ok(ExitCode::SUCCESS);
     }
     if names.iter().any(|wanted| wanted == COMPUTE) {
         let turns = effort.time_ns as f64 / overhead.turn_ns.max(LEAST_TURN_NS);
         let computed = || Ok(vec![Nothing.batch(turns as u64)?]);
-        if !section(COMPUTE, computed, &overhead, None)? {
+        if !run_section(COMPUTE, computed, &overhead, None)? {
             return Ok(ExitCode::SUCCESS);
         }
     }
@@ -63,8 +63,8 @@ pub fn time_system_calls(arguments: impl Iterator<Item = OsString>) -> io::Resul
             let mut operation = make().map_err(said)?;
             let batch = warm_up(&mut *operation, &effort).map_err(said)?;
             let partner = operation.partner();
-            let timed = || timed(&mut *operation, batch, &effort).map_err(said);
-            if !section(name, timed, &overhead, partner)? {
+            let timed = || run_batches(&mut *operation, batch, &effort).map_err(said);
+            if !run_section(name, timed, &overhead, partner)? {
                 break;
             }
         }
@@ -128,7 +128,11 @@ fn warm_up(operation: &mut dyn Repeated, effort: &Effort) -> io::Result<u64> {
     }
 }
 
-fn timed(operation: &mut dyn Repeated, count: u64, effort: &Effort) -> io::Result<Vec<Batch>> {
+fn run_batches(
+    operation: &mut dyn Repeated,
+    count: u64,
+    effort: &Effort,
+) -> io::Result<Vec<Batch>> {
     let mut batches = Vec::new();
     let (mut operations, mut time_ns) = (0, 0);
     while operations < effort.operations || time_ns < effort.time_ns {
@@ -172,7 +176,7 @@ fn median(values: &mut [f64]) -> f64 {
 }
 
 /// Waits for a request, does the timed part, reports the result, and waits again. `false` if the controller has gone.
-fn section(
+fn run_section(
     name: &str,
     work: impl FnOnce() -> io::Result<Vec<Batch>>,
     overhead: &Overhead,
@@ -181,12 +185,12 @@ fn section(
     say(&Said::Ready(Ready {
         name: name.to_owned(),
     }))?;
-    if !go()? {
+    if !await_go()? {
         return Ok(false);
     }
-    let before_ns = processor_ns(partner)?;
+    let before_ns = read_processor_ns(partner)?;
     let batches = work()?;
-    let cpu_ns = processor_ns(partner)?.saturating_sub(before_ns);
+    let cpu_ns = read_processor_ns(partner)?.saturating_sub(before_ns);
     let mut each: Vec<f64> = batches
         .iter()
         .map(|&(count, took)| (took as f64 - overhead.clock_ns) / count as f64 - overhead.turn_ns)
@@ -202,11 +206,11 @@ fn section(
         loop_ns: overhead.turn_ns,
         clock_ns: overhead.clock_ns,
     }))?;
-    go()
+    await_go()
 }
 
 /// One byte from the controller; `false` at its end.
-fn go() -> io::Result<bool> {
+fn await_go() -> io::Result<bool> {
     Ok(io::stdin().lock().read(&mut [0])? == 1)
 }
 
@@ -220,10 +224,10 @@ fn say(event: &Said) -> io::Result<()> {
 }
 
 /// Processor time so far of this process, of its children that have ended, and of the `partner`, which has not.
-fn processor_ns(partner: Option<libc::pid_t>) -> io::Result<u64> {
-    let mut total = sys::clock_ns(rustix::time::ClockId::ProcessCPUTime) + sys::children_ns();
+fn read_processor_ns(partner: Option<libc::pid_t>) -> io::Result<u64> {
+    let mut total = sys::clock_ns(rustix::time::ClockId::ProcessCPUTime) + sys::read_children_ns();
     if let Some(pid) = partner {
-        total += sys::process_cpu_ns(pid)?;
+        total += sys::read_process_cpu_ns(pid)?;
     }
     Ok(total)
 }

@@ -13,7 +13,7 @@ use guestmark_wire::traffic::{
 };
 use rustix::time::ClockId;
 
-use super::datagrams::{empty, receive_datagrams, send_datagrams};
+use super::datagrams::{drain_socket, receive_datagrams, send_datagrams};
 use super::exchange::{connect_for_requests, repeat, transact, Messages};
 use super::order::{
     Begun, DatagramSpan, DatagramsReceived, DatagramsSent, Exchange, Order, Received, Report, Sent,
@@ -153,7 +153,7 @@ impl Test {
             for upload in [true, false] {
                 if (upload && up) || (!upload && down) {
                     let id = self.number + u64::from(2 * number) + u64::from(upload);
-                    flows.push((upload, self.span(id)));
+                    flows.push((upload, self.make_span(id)));
                 }
             }
         }
@@ -218,7 +218,7 @@ impl Test {
         Ok(Some(result))
     }
 
-    fn span(&self, id: u64) -> Span {
+    fn make_span(&self, id: u64) -> Span {
         Span {
             id,
             warm_ns: self.warm_ns(),
@@ -301,7 +301,7 @@ impl Test {
     fn receive_datagrams(&self) -> io::Result<Option<TrafficResult>> {
         let span = self.datagram_span();
         let socket = self.open_datagrams()?;
-        empty(&socket)?;
+        drain_socket(&socket)?;
         let mut control = self.open(&Order::SendDatagrams(span))?;
         let Some(begin) = self.wait()? else {
             return Ok(None);

@@ -59,7 +59,7 @@ pub fn send_datagrams(
 }
 
 /// Throws away what has come for an earlier test.
-pub fn empty(socket: &UdpSocket) -> io::Result<()> {
+pub fn drain_socket(socket: &UdpSocket) -> io::Result<()> {
     socket.set_nonblocking(true)?;
     while socket.recv(&mut [0]).is_ok() {}
     socket.set_nonblocking(false)

@@ -7,7 +7,7 @@ use std::sync::mpsc::{channel, RecvTimeoutError};
 
 use super::histogram::Histogram;
 use super::order::Exchange;
-use super::socket::{connect, explain, silence, wait_without_limit, SILENCE};
+use super::socket::{connect, explain, make_silence_error, wait_without_limit, SILENCE};
 use crate::sys::monotonic_ns;
 
 /// Largest request and response.
@@ -72,7 +72,7 @@ fn watch<T>(work: impl FnOnce(&AtomicU64) -> T) -> T {
             while watched.recv_timeout(SILENCE) == Err(RecvTimeoutError::Timeout) {
                 let now = done.load(Ordering::Relaxed);
                 if now == before {
-                    eprintln!("guestmark-agent: {}", silence());
+                    eprintln!("guestmark-agent: {}", make_silence_error());
                     std::process::exit(125);
                 }
                 before = now;

@@ -21,7 +21,7 @@ impl Histogram {
     /// Nothing seen yet.
     pub fn new() -> Self {
         Self {
-            counts: vec![0; bucket(u64::MAX) + 1],
+            counts: vec![0; find_bucket(u64::MAX) + 1],
             count: 0,
             sum: 0,
             lowest: u64::MAX,
@@ -31,7 +31,7 @@ impl Histogram {
 
     /// Counts one time.
     pub fn record(&mut self, ns: u64) {
-        self.counts[bucket(ns)] += 1;
+        self.counts[find_bucket(ns)] += 1;
         self.count += 1;
         self.sum += u128::from(ns);
         self.lowest = self.lowest.min(ns);
@@ -46,7 +46,7 @@ impl Histogram {
         for (index, count) in self.counts.iter().enumerate() {
             seen += count;
             if seen >= rank.max(1) {
-                return last_of(index).clamp(self.lowest, self.highest);
+                return find_bucket_end(index).clamp(self.lowest, self.highest);
             }
         }
         0
@@ -69,14 +69,14 @@ impl Histogram {
 }
 
 /// Which bucket a time is counted in: exact below `EACH`, then `EACH` for every power of two.
-fn bucket(ns: u64) -> usize {
+fn find_bucket(ns: u64) -> usize {
     let ns = ns.min((1 << LONGEST_BITS) - 1);
     let shift = (u64::BITS - ns.leading_zeros()).saturating_sub(BITS + 1);
     (shift as usize) * EACH + (ns >> shift) as usize
 }
 
 /// The longest time of a bucket.
-fn last_of(index: usize) -> u64 {
+fn find_bucket_end(index: usize) -> u64 {
     if index < 2 * EACH {
         return index as u64;
     }
@@ -103,11 +103,11 @@ mod tests {
     #[test]
     fn buckets_follow_each_other_without_a_gap() {
         let mut before = None;
-        for index in 0..=bucket(u64::MAX) {
-            let last = last_of(index);
-            assert_eq!(bucket(last), index);
+        for index in 0..=find_bucket(u64::MAX) {
+            let last = find_bucket_end(index);
+            assert_eq!(find_bucket(last), index);
             if let Some(before) = before {
-                assert_eq!(bucket(before + 1), index);
+                assert_eq!(find_bucket(before + 1), index);
             }
             before = Some(last);
         }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use guestmark_wire::traffic::{TrafficEvent, TrafficPorts};
 
-use super::datagrams::{await_greeting, empty, receive_datagrams, send_datagrams};
+use super::datagrams::{await_greeting, drain_socket, receive_datagrams, send_datagrams};
 use super::exchange::{expect_requests, Messages};
 use super::order::{Begun, Exchange, Order, Report, Spent};
 use super::socket::{limit_waits, read_frame, thread_cpu_ns, write_frame, SILENCE};
@@ -70,15 +70,16 @@ pub fn serve(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> 
     let (address, ports) = parse(arguments).ok_or_else(|| {
         sys::usage("traffic serve [--address ADDRESS] [--port PORT] [--bare-port PORT]")
     })?;
-    let open =
-        |port| TcpListener::bind(SocketAddr::new(address, port)).map_err(|error| at(port, &error));
+    let open = |port| {
+        TcpListener::bind(SocketAddr::new(address, port)).map_err(|error| name_port(port, &error))
+    };
     let (main, bare) = (open(ports.main)?, open(ports.bare)?);
     let ports = TrafficPorts {
         main: main.local_addr()?.port(),
         bare: bare.local_addr()?.port(),
     };
     let datagrams = UdpSocket::bind(SocketAddr::new(address, ports.main))
-        .map_err(|error| at(ports.main, &error))?;
+        .map_err(|error| name_port(ports.main, &error))?;
     let server = Arc::new(Server {
         datagrams,
         turn: Mutex::new(()),
@@ -101,7 +102,7 @@ pub fn serve(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-fn at(port: u16, error: &io::Error) -> io::Error {
+fn name_port(port: u16, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("port {port}: {error}"))
 }
 
@@ -193,7 +194,7 @@ fn obey(mut stream: &TcpStream, server: &Server) -> io::Result<()> {
         }
         Order::ReceiveDatagrams(span) => {
             let _turn = lock(&server.turn);
-            empty(&server.datagrams)?;
+            drain_socket(&server.datagrams)?;
             write_frame(&mut stream, &Begun {})?;
             let received = receive_datagrams(&server.datagrams, span, false)?;
             write_frame(&mut stream, &received)

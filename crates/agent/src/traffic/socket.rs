@@ -38,7 +38,7 @@ pub fn wait_without_limit(stream: &TcpStream) -> io::Result<()> {
 }
 
 /// What a wait comes to that was too long.
-pub fn silence() -> io::Error {
+pub fn make_silence_error() -> io::Error {
     io::Error::new(
         io::ErrorKind::TimedOut,
         format!("the other end was silent for {} s", SILENCE.as_secs()),
@@ -67,7 +67,7 @@ pub fn abort(stream: &TcpStream) -> io::Result<()> {
 /// Says which wait was too long, where `std` would say "would block".
 pub fn explain(error: io::Error) -> io::Error {
     match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => silence(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => make_silence_error(),
         io::ErrorKind::UnexpectedEof
         | io::ErrorKind::ConnectionReset
         | io::ErrorKind::BrokenPipe => io::Error::new(

@@ -37,11 +37,11 @@ pub struct Datagrams {
     handshakes: HashMap<(End, End), usize>,
 }
 
-fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+fn read_u16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
 }
 
-fn be32(bytes: &[u8], at: usize) -> Option<u32> {
+fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
@@ -64,14 +64,14 @@ impl Datagrams {
         );
         match (source.1, target.1) {
             (DHCP_CLIENT | DHCP_SERVER, DHCP_SERVER) | (DHCP_SERVER, DHCP_CLIENT) => {
-                self.dhcp(segment, payload, source, number);
+                self.follow_dhcp(segment, payload, source, number);
             }
-            (_, TFTP) => self.tftp_request(segment, payload, source, target),
-            _ if is_tftp_request(payload) => self.tftp_request(segment, payload, source, target),
-            (_, DNS) => self.question(segment, payload, source, target.0),
-            (DNS, _) => self.answer(segment, payload, target, source.0),
-            _ if self.tftp(segment, payload, source, target) => {}
-            _ => self.quic(segment, payload, source, target),
+            (_, TFTP) => self.begin_transfer(segment, payload, source, target),
+            _ if is_tftp_request(payload) => self.begin_transfer(segment, payload, source, target),
+            (_, DNS) => self.note_question(segment, payload, source, target.0),
+            (DNS, _) => self.note_answer(segment, payload, target, source.0),
+            _ if self.follow_tftp(segment, payload, source, target) => {}
+            _ => self.follow_quic(segment, payload, source, target),
         }
     }
 
@@ -123,7 +123,7 @@ impl Datagrams {
         Some(self.exchanges.len() - 1)
     }
 
-    fn dhcp(
+    fn follow_dhcp(
         &mut self,
         segment: &mut Segment,
         payload: &[u8],
@@ -131,14 +131,14 @@ impl Datagrams {
         mut number: impl FnMut(&str) -> Option<u64>,
     ) {
         let (Some(&operation), Some(exchange), Some(hardware)) =
-            (payload.first(), be32(payload, 4), payload.get(28..34))
+            (payload.first(), read_u32(payload, 4), payload.get(28..34))
         else {
             return;
         };
         if payload.get(236..240) != Some(&DHCP_COOKIE) {
             return;
         }
-        let kind = dhcp_kind(&payload[240..]);
+        let kind = find_dhcp_kind(&payload[240..]);
         let name = hardware
             .iter()
             .map(|byte| format!("{byte:02x}"))
@@ -157,7 +157,7 @@ impl Datagrams {
         if !is_client {
             lease.server.get_or_insert(host);
         }
-        lease.note_message(segment.ts, is_client, kind, u64::from(kind_number(kind)));
+        lease.note_message(segment.ts, is_client, kind, u64::from(number_kind(kind)));
         if let (Some(client), Some(server)) = (number(&name), number("dhcp")) {
             let ends = (
                 ([client, 0], DHCP_CLIENT),
@@ -169,10 +169,10 @@ impl Datagrams {
         }
     }
 
-    fn tftp_request(&mut self, segment: &Segment, payload: &[u8], source: End, target: End) {
-        let (Some(operation @ 1..=2), Some(name)) = (be16(payload, 0), payload.get(2..)) else {
+    fn begin_transfer(&mut self, segment: &Segment, payload: &[u8], source: End, target: End) {
+        let (Some(operation @ 1..=2), Some(name)) = (read_u16(payload, 0), payload.get(2..)) else {
             // The transfer goes on at the well-known port.
-            self.transfer_block(segment, payload, (source, target.0), true);
+            self.note_block(segment, payload, (source, target.0), true);
             return;
         };
         let name = name.split(|&byte| byte == 0).next().unwrap_or(&[]);
@@ -180,7 +180,7 @@ impl Datagrams {
         let known = self.transfers.get(&(source, target.0)).copied();
         if let Some((at, 0, _)) = known {
             if self.exchanges[at].name.as_ref() == Some(&name) {
-                self.exchanges[at].note_message(segment.ts, true, request_kind(operation), 0);
+                self.exchanges[at].note_message(segment.ts, true, name_request(operation), 0);
                 return;
             }
         }
@@ -188,14 +188,20 @@ impl Datagrams {
         let at = self.open("tftp", host(source.0), Some(host(target.0)), segment.ts);
         if let Some(at) = at {
             self.exchanges[at].name = Some(name);
-            self.exchanges[at].note_message(segment.ts, true, request_kind(operation), 0);
+            self.exchanges[at].note_message(segment.ts, true, name_request(operation), 0);
             if self.transfers.len() < MOST_PENDING {
                 self.transfers.insert((source, target.0), (at, 0, target.1));
             }
         }
     }
 
-    fn tftp(&mut self, segment: &mut Segment, payload: &[u8], source: End, target: End) -> bool {
+    fn follow_tftp(
+        &mut self,
+        segment: &mut Segment,
+        payload: &[u8],
+        source: End,
+        target: End,
+    ) -> bool {
         if self.transfers.is_empty() {
             return false;
         }
@@ -217,13 +223,13 @@ impl Datagrams {
                 (known, client)
             };
             (segment.key, segment.from) = FlowKey::new(segment.key.family, UDP, from, to);
-            self.transfer_block(segment, payload, (client, server.0), is_client);
+            self.note_block(segment, payload, (client, server.0), is_client);
             return true;
         }
         false
     }
 
-    fn transfer_block(
+    fn note_block(
         &mut self,
         segment: &Segment,
         payload: &[u8],
@@ -233,10 +239,10 @@ impl Datagrams {
         let Some(&(at, ..)) = self.transfers.get(&transfer) else {
             return;
         };
-        let Some(operation) = be16(payload, 0) else {
+        let Some(operation) = read_u16(payload, 0) else {
             return;
         };
-        let block = be16(payload, 2).unwrap_or(0);
+        let block = read_u16(payload, 2).unwrap_or(0);
         let kind = match operation {
             3 => "data",
             4 => "ack",
@@ -252,7 +258,7 @@ impl Datagrams {
         }
     }
 
-    fn question(&mut self, segment: &Segment, payload: &[u8], client: End, server: AddrWords) {
+    fn note_question(&mut self, segment: &Segment, payload: &[u8], client: End, server: AddrWords) {
         let Some((id, false)) = dns::number(payload) else {
             return;
         };
@@ -281,7 +287,7 @@ impl Datagrams {
         exchange.unanswered += u64::from(asked == Asked::Instead);
     }
 
-    fn answer(&mut self, segment: &Segment, payload: &[u8], client: End, server: AddrWords) {
+    fn note_answer(&mut self, segment: &Segment, payload: &[u8], client: End, server: AddrWords) {
         let Some((id, true)) = dns::number(payload) else {
             return;
         };
@@ -304,8 +310,8 @@ impl Datagrams {
     }
 
     /// Of QUIC only what is not encrypted: the kinds of long headers, until both ends use short ones.
-    fn quic(&mut self, segment: &Segment, payload: &[u8], source: End, target: End) {
-        let (Some(&first), Some(version)) = (payload.first(), be32(payload, 1)) else {
+    fn follow_quic(&mut self, segment: &Segment, payload: &[u8], source: End, target: End) {
+        let (Some(&first), Some(version)) = (payload.first(), read_u32(payload, 1)) else {
             return;
         };
         let long = first & 0x80 != 0;
@@ -372,7 +378,7 @@ fn is_tftp_request(payload: &[u8]) -> bool {
         && words.next().is_some()
 }
 
-fn request_kind(operation: u16) -> &'static str {
+fn name_request(operation: u16) -> &'static str {
     if operation == 1 {
         "read request"
     } else {
@@ -384,7 +390,7 @@ const DHCP_KINDS: [&str; 8] = [
     "discover", "offer", "request", "decline", "ack", "nak", "release", "inform",
 ];
 
-fn dhcp_kind(mut options: &[u8]) -> &'static str {
+fn find_dhcp_kind(mut options: &[u8]) -> &'static str {
     loop {
         match options {
             [0, rest @ ..] => options = rest,
@@ -402,7 +408,7 @@ fn dhcp_kind(mut options: &[u8]) -> &'static str {
     }
 }
 
-fn kind_number(kind: &str) -> u8 {
+fn number_kind(kind: &str) -> u8 {
     DHCP_KINDS
         .iter()
         .position(|known| *known == kind)

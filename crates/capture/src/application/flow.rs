@@ -40,7 +40,7 @@ pub(crate) struct Answer {
 
 impl Answer {
     /// A piece of it. What was there before the bytes in front of it has waited for them.
-    pub(crate) fn goes_on(&mut self, piece: &Piece<'_>) {
+    pub(crate) fn continue_with(&mut self, piece: &Piece<'_>) {
         self.last = self.last.max((piece.ts, piece.frame));
     }
 }
@@ -69,35 +69,35 @@ impl Flow {
     }
 
     /// So many bytes of an answer pass.
-    pub(crate) fn passes(&mut self, piece: &mut Piece<'_>, count: u64) {
+    pub(crate) fn count_bytes(&mut self, piece: &mut Piece<'_>, count: u64) {
         if let Some(answer) = &mut self.answer {
-            answer.goes_on(piece);
+            answer.continue_with(piece);
             answer.bytes += count;
         }
         piece.skip(count);
     }
 
-    pub(crate) fn answer_goes_on(&mut self, asks: bool, piece: &mut Piece<'_>, count: u64) {
+    pub(crate) fn continue_answer(&mut self, asks: bool, piece: &mut Piece<'_>, count: u64) {
         if asks {
             piece.skip(count);
         } else {
-            self.passes(piece, count);
+            self.count_bytes(piece, count);
         }
     }
 
     /// A message has ended with the bytes before these.
-    pub(crate) fn ends(&mut self, asks: bool, piece: &Piece<'_>, served: &mut [Served]) {
+    pub(crate) fn end_message(&mut self, asks: bool, piece: &Piece<'_>, served: &mut [Served]) {
         if asks {
             if let Some(pending) = self.pending.back_mut() {
                 (pending.asked, pending.frame) = (piece.ts, piece.frame);
             }
         } else {
-            self.answered(&mut served[self.served], true);
+            self.finish_answer(&mut served[self.served], true);
         }
     }
 
     /// The first request that waits has its answer, or as much of it as there will be.
-    pub(crate) fn answered(&mut self, served: &mut Served, whole: bool) {
+    pub(crate) fn finish_answer(&mut self, served: &mut Served, whole: bool) {
         let answer = self.answer.take();
         let begun = self.pending.front().map(|asked| asked.begun);
         if answer

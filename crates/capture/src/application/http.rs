@@ -45,7 +45,12 @@ pub fn read(bytes: &[u8]) -> Option<Head> {
 
 impl Flow {
     /// A head, or a part of it.
-    pub(crate) fn head(&mut self, from: usize, piece: &mut Piece<'_>, served: &mut [Served]) {
+    pub(crate) fn follow_head(
+        &mut self,
+        from: usize,
+        piece: &mut Piece<'_>,
+        served: &mut [Served],
+    ) {
         let asks = from == usize::from(self.client);
         let half = &mut self.halves[from];
         if half.head.is_empty() {
@@ -59,7 +64,7 @@ impl Flow {
                 return;
             }
             if asks {
-                self.asks(piece, served);
+                self.begin_request(piece, served);
             } else {
                 let first = (piece.ts, piece.frame);
                 self.answer = Some(Answer {
@@ -75,14 +80,14 @@ impl Flow {
         let end = end_of(&half.head);
         let cut = (piece.seen.len() as u64) < u64::from(piece.length);
         if end.is_none() && !cut && half.head.len() < MOST_HEAD {
-            self.answer_goes_on(asks, piece, u64::from(piece.length));
+            self.continue_answer(asks, piece, u64::from(piece.length));
             return;
         }
         half.head.truncate(end.unwrap_or(half.head.len()));
         let head = read(&half.head);
         half.head.clear();
         let used = end.map_or(u64::from(piece.length), |end| (end - before) as u64);
-        self.answer_goes_on(asks, piece, used);
+        self.continue_answer(asks, piece, used);
         let Some(head) = head else {
             self.halves[from].state = State::Lost;
             return;
@@ -113,7 +118,7 @@ impl Flow {
                 Some(204 | 304) => length = Length::Known(0),
                 Some(200..=299) if self.pending.front().is_some_and(Pending::connects) => {
                     // What follows is another protocol.
-                    self.ends(asks, piece, served);
+                    self.end_message(asks, piece, served);
                     self.halves[from].state = State::Lost;
                     return;
                 }
@@ -126,7 +131,7 @@ impl Flow {
         }
         self.halves[from].state = match length {
             Length::Known(0) => {
-                self.ends(asks, piece, served);
+                self.end_message(asks, piece, served);
                 State::Head
             }
             Length::Known(bytes) => State::Body(bytes),
@@ -136,11 +141,11 @@ impl Flow {
     }
 
     /// A request begins.
-    fn asks(&mut self, piece: &Piece<'_>, served: &mut [Served]) {
+    fn begin_request(&mut self, piece: &Piece<'_>, served: &mut [Served]) {
         let answer = usize::from(1 - self.client);
         if self.halves[answer].state == State::Open && self.pending.len() == 1 {
             // Whoever asks again has the whole answer.
-            self.answered(&mut served[self.served], true);
+            self.finish_answer(&mut served[self.served], true);
             self.halves[answer].state = State::Head;
         }
         if self.pending.len() < MOST_PENDING {
@@ -154,7 +159,12 @@ impl Flow {
     }
 
     /// A line between chunks, or a part of it.
-    pub(crate) fn line(&mut self, from: usize, piece: &mut Piece<'_>, served: &mut [Served]) {
+    pub(crate) fn follow_line(
+        &mut self,
+        from: usize,
+        piece: &mut Piece<'_>,
+        served: &mut [Served],
+    ) {
         let asks = from == usize::from(self.client);
         let half = &mut self.halves[from];
         let end = piece.seen.iter().position(|&byte| byte == b'\n');
@@ -169,13 +179,13 @@ impl Flow {
             let line = String::from_utf8_lossy(&std::mem::take(&mut half.head)).into_owned();
             line.trim().to_owned()
         });
-        self.answer_goes_on(asks, piece, taken as u64);
+        self.continue_answer(asks, piece, taken as u64);
         let Some(line) = line else { return };
         let half = &mut self.halves[from];
         if half.state == State::Trailer {
             if line.is_empty() {
                 half.state = State::Head;
-                self.ends(asks, piece, served);
+                self.end_message(asks, piece, served);
             }
             return;
         }

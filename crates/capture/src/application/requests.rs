@@ -107,10 +107,10 @@ impl Requests {
         };
         let served = &mut self.served[flow.served];
         let whole = flow.halves[usize::from(1 - flow.client)].state == State::Open;
-        flow.answered(served, whole);
+        flow.finish_answer(served, whole);
         while !flow.pending.is_empty() {
             flow.answer = None;
-            flow.answered(served, false);
+            flow.finish_answer(served, false);
         }
     }
 }
@@ -193,7 +193,7 @@ impl Flow {
             _ => false,
         };
         if cut && answers && self.answer.is_some() {
-            self.answered(&mut served[self.served], false);
+            self.finish_answer(&mut served[self.served], false);
         }
         self.unpark(from, None, served);
     }
@@ -207,7 +207,7 @@ impl Flow {
             .filter(|asked| asked.begun <= ts)
             .count();
         for _ in 1..asked {
-            self.answered(&mut served[self.served], false);
+            self.finish_answer(&mut served[self.served], false);
         }
     }
 
@@ -262,15 +262,15 @@ impl Flow {
             State::Lost => piece.skip(left),
             State::Open => {
                 if heads::is_answer(piece.seen) {
-                    self.answered(&mut served[self.served], true);
+                    self.finish_answer(&mut served[self.served], true);
                     self.halves[from].state = State::Head;
                 } else {
-                    self.passes(piece, left);
+                    self.count_bytes(piece, left);
                 }
             }
             State::Body(body) | State::Chunk(body) => {
                 let taken = body.min(left);
-                self.answer_goes_on(asks, piece, taken);
+                self.continue_answer(asks, piece, taken);
                 let chunk = matches!(self.halves[from].state, State::Chunk(_));
                 self.halves[from].state = match (body - taken, chunk) {
                     (0, true) => State::ChunkLine,
@@ -279,12 +279,12 @@ impl Flow {
                     (rest, false) => State::Body(rest),
                 };
                 if body == taken && !chunk {
-                    self.ends(asks, piece, served);
+                    self.end_message(asks, piece, served);
                 }
             }
-            State::ChunkLine | State::Trailer => self.line(from, piece, served),
-            State::Head => self.head(from, piece, served),
-            State::Record(record) => self.record(from, record, piece, served),
+            State::ChunkLine | State::Trailer => self.follow_line(from, piece, served),
+            State::Head => self.follow_head(from, piece, served),
+            State::Record(record) => self.follow_record(from, record, piece, served),
         }
     }
 }

@@ -10,7 +10,7 @@ const APPLICATION_DATA: u8 = 23;
 
 impl Flow {
     /// A record of TLS or its header: of interest until both ends can encrypt.
-    pub(crate) fn record(
+    pub(crate) fn follow_record(
         &mut self,
         from: usize,
         record: u64,
@@ -20,7 +20,7 @@ impl Flow {
         let asks = from == usize::from(self.client);
         if record > 0 {
             let taken = record.min(u64::from(piece.length));
-            self.answer_goes_on(asks, piece, taken);
+            self.continue_answer(asks, piece, taken);
             self.halves[from].state = State::Record(record - taken);
             return;
         }
@@ -54,12 +54,12 @@ impl Flow {
                 });
             }
             let encrypts = kind == APPLICATION_DATA && asks && self.answer.is_some();
-            self.answer_goes_on(asks, piece, taken as u64);
+            self.continue_answer(asks, piece, taken as u64);
             if encrypts || self.ciphers == 3 {
                 if let Some(answer) = &mut self.answer {
-                    answer.goes_on(piece);
+                    answer.continue_with(piece);
                 }
-                self.answered(&mut served[self.served], true);
+                self.finish_answer(&mut served[self.served], true);
                 self.halves = [Half::new(State::Lost), Half::new(State::Lost)];
             }
             return;
@@ -67,7 +67,7 @@ impl Flow {
         if half.head.len() >= 5 {
             half.state = State::Lost;
         }
-        self.answer_goes_on(asks, piece, taken as u64);
+        self.continue_answer(asks, piece, taken as u64);
     }
 }
 

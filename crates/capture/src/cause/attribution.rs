@@ -132,7 +132,7 @@ impl Conn {
             spent[on::LATENCY] += latency;
             spent[on::BANDWIDTH] += network - latency;
             let cause = if left - network >= IDLE_FROM {
-                self.last_silence()
+                self.explain_last_silence()
             } else {
                 on::APPLICATION + end
             };

@@ -78,7 +78,7 @@ impl Conn {
     }
 
     /// Cause of a long silence at the end of a connection.
-    pub(crate) fn last_silence(&self) -> usize {
+    pub(crate) fn explain_last_silence(&self) -> usize {
         let last = usize::from(self.account.from & 1);
         match [last, 1 - last]
             .into_iter()

@@ -75,7 +75,7 @@ impl Conn {
         let mut flying = !self.all_acknowledged(from, step.next);
         let mut still = flying;
         if let Some(arrived) = arrived {
-            if self.waited_for_room(segment, gap, from, &arrived) {
+            if self.explain_window_wait(segment, gap, from, &arrived) {
                 return grown;
             }
             flying = arrived.ack_before != step.next;
@@ -193,7 +193,7 @@ impl Conn {
         let latency = network.min(self.paths[from].longest_undelayed());
         self.account.spent[on::LATENCY] += latency;
         self.account.spent[on::BANDWIDTH] += network - latency;
-        if let Some(lost) = self.lost_before(segment, step, rest) {
+        if let Some(lost) = self.count_lost(segment, step, rest) {
             let own = self.infer_loss(segment, lost, rest);
             self.charge_own_time(from, own, segment);
         } else if rest >= AGAIN_FROM
@@ -202,7 +202,7 @@ impl Conn {
             // A first packet that was lost and sent again looks like this behind the loss; and whoever acknowledges
             // nothing for so long has perhaps done so in a packet that did not pass.
             self.account.spent[on::UNKNOWN] += rest;
-        } else if rest <= self.tolerated_variation(from) {
+        } else if rest <= self.tolerate_variation(from) {
             // Packets overtake each other by as much: the path may have taken it as well as the end.
             self.account.spent[on::UNKNOWN] += rest;
         } else {
@@ -244,7 +244,7 @@ impl Conn {
             .view
             .as_ref()
             .map_or(flying, |view| view.ack != step.next);
-        if let Some(lost) = self.lost_before(segment, step, gap).filter(|_| !released) {
+        if let Some(lost) = self.count_lost(segment, step, gap).filter(|_| !released) {
             self.account.release_held(false);
             let own = self.infer_loss(segment, lost, gap);
             self.charge_own_time(from, own, segment);
@@ -260,7 +260,7 @@ impl Conn {
                 on::UNKNOWN
             };
             self.account.release_held(false);
-            self.limited_by(from, cause, gap);
+            self.set_limit(from, cause, gap);
             return;
         }
         // Of a window whose scale is not known, only so much is sure as its plain number says.
@@ -296,11 +296,11 @@ impl Conn {
                 || limit == on::SEND_BUFFER + from
                 || limit == on::APPLICATION + from && !paused;
             if released || own || !short {
-                let cause = self.path_held_up(segment, gap, from);
+                let cause = self.explain_path_limit(segment, gap, from);
                 let told = !blind
                     || self.is_growing(segment, from)
                     || self.has_standing_queue(segment, from);
-                self.limited_by(from, if told { cause } else { on::UNKNOWN }, gap);
+                self.set_limit(from, if told { cause } else { on::UNKNOWN }, gap);
             } else {
                 self.account.spent[limit] += gap;
             }
@@ -314,7 +314,7 @@ impl Conn {
         } else {
             // Whatever the sender did meanwhile: the queue before the path's slowest link kept that busy.
             let queue = if flying {
-                self.time_to_empty(from, segment.ts).min(gap)
+                self.find_emptying_time(from, segment.ts).min(gap)
             } else {
                 0
             };
@@ -355,7 +355,7 @@ impl Conn {
     /// How many packets were lost before `segment`, which follows a silence of `gap`? What comes without data, or
     /// long after anybody asked for anything, was not waited for.
     #[inline]
-    fn lost_before(&self, segment: &Segment, step: &Step, gap: u64) -> Option<u16> {
+    fn count_lost(&self, segment: &Segment, step: &Step, gap: u64) -> Option<u16> {
         let Order::Jumped(lost) = step.order else {
             return None;
         };

@@ -39,7 +39,7 @@ impl Conn {
         let had = self.account.losses.is_some();
         let from = usize::from(segment.from & 1);
         if had && step.late {
-            self.was_overtaken(from, segment.ts);
+            self.note_overtaken(from, segment.ts);
         }
         if let Some(before) = before {
             self.begin_hole(segment, step, before);
@@ -159,7 +159,7 @@ impl Conn {
             }
         }
         if let Some(seq) = segment.options.twice {
-            self.nothing_was_lost(peer, seq);
+            self.undo_recovery(peer, seq);
         }
         let acked = self.sent[from].acked;
         let beyond = segment
@@ -246,7 +246,7 @@ impl Conn {
     }
 
     /// A packet of `from` passes that was sent before others: they had only overtaken it.
-    fn was_overtaken(&mut self, from: usize, ts: i64) {
+    fn note_overtaken(&mut self, from: usize, ts: i64) {
         let both = self.both_trips();
         let Some(losses) = &mut self.account.losses else {
             return;
@@ -269,7 +269,7 @@ impl Conn {
 
     /// The other end has received twice what `end` sent again from `seq` on: it was not lost, only its
     /// acknowledgement was late.
-    fn nothing_was_lost(&mut self, end: usize, seq: u32) {
+    fn undo_recovery(&mut self, end: usize, seq: u32) {
         let Some(again) = self.account.losses.as_mut().and_then(|losses| {
             losses.again.take_if(|again| {
                 usize::from(again.end) == end && again.seq == seq && again.gap < TIMEOUT

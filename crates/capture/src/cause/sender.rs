@@ -55,7 +55,7 @@ impl Conn {
     /// Do time stamps show a standing queue?
     #[inline]
     pub(crate) fn has_standing_queue(&self, segment: &Segment, from: usize) -> bool {
-        let (least, overtaken) = (self.both_trips(), self.reordering_time());
+        let (least, overtaken) = (self.both_trips(), self.find_reordering_time());
         let queues = self.queues.as_ref();
         queues.is_some_and(|queues| {
             queues[from].standing_queue(segment.ts, least, overtaken) > least / 4
@@ -68,13 +68,13 @@ impl Conn {
         let (Some(view), Some(began)) = (&self.paths[from].view, arrived.began) else {
             return false;
         };
-        if self.time_to_empty(from, segment.ts) > 0 {
+        if self.find_emptying_time(from, segment.ts) > 0 {
             return false;
         }
         let least = 4 * self.largest_segment(from);
         let freed = view.ack.wrapping_sub(arrived.ack_before);
         let since = segment.ts.saturating_sub(began).max(0) as u64;
-        let slack = self.both_trips() / 16 + EXACTLY + self.tolerated_variation(from);
+        let slack = self.both_trips() / 16 + EXACTLY + self.tolerate_variation(from);
         let flew = segment.seq.wrapping_sub(arrived.ack_before);
         freed >= least.max(flew / 4) && since > self.paths[from].round_trip() + slack
     }
@@ -100,16 +100,16 @@ impl Conn {
 
     /// How much of the time since `from` last sent its queues took to empty.
     #[inline]
-    pub(crate) fn time_to_empty(&self, from: usize, ts: i64) -> u64 {
+    pub(crate) fn find_emptying_time(&self, from: usize, ts: i64) -> u64 {
         let whole = self.both_trips();
         self.queues.as_ref().map_or(0, |queues| {
-            queues[from].emptied(ts, whole, self.reordering_time())
+            queues[from].emptied(ts, whole, self.find_reordering_time())
         })
     }
 
     /// Attribute `gap` to `cause`, which limits `from` until another cause does.
     #[inline]
-    pub(crate) fn limited_by(&mut self, from: usize, cause: usize, gap: u64) {
+    pub(crate) fn set_limit(&mut self, from: usize, cause: usize, gap: u64) {
         self.account.spent[cause] += gap;
         if let Some(view) = &mut self.paths[from].view {
             view.limit = cause as u8;
@@ -135,13 +135,13 @@ impl Conn {
     /// The sender had more to send and its window was open: the rate of the path, its length, or the sender's own
     /// buffer.
     #[inline]
-    pub(crate) fn path_held_up(&mut self, segment: &Segment, gap: u64, from: usize) -> usize {
+    pub(crate) fn explain_path_limit(&mut self, segment: &Segment, gap: u64, from: usize) -> usize {
         let least = self.both_trips();
         let now = self.paths[0].recent_round_trip() + self.paths[1].recent_round_trip();
         let queued = now > least + least / 2 + 2_000_000;
         let deeply = now > least.saturating_mul(3).saturating_add(2_000_000);
         let level = self.is_level(segment, from, least);
-        let overtaken = self.reordering_time();
+        let overtaken = self.find_reordering_time();
         let Some(view) = &mut self.paths[from].view else {
             return on::LATENCY;
         };
@@ -195,7 +195,7 @@ impl Conn {
 
     /// How much longer than usual a packet of `from` may take on a path that varies.
     #[inline]
-    pub(crate) fn tolerated_variation(&self, from: usize) -> u64 {
+    pub(crate) fn tolerate_variation(&self, from: usize) -> u64 {
         let seen = self.losses().map_or(0, |losses| losses.varies);
         let queues = self.queues.as_ref();
         queues
@@ -205,7 +205,7 @@ impl Conn {
 
     /// By how much packets overtake each other, where they often do. What was lost and sent again may look like it.
     #[inline]
-    pub(crate) fn reordering_time(&self) -> u64 {
+    pub(crate) fn find_reordering_time(&self) -> u64 {
         self.losses().map_or(0, |losses| {
             let packets = self.sent[0].packets + self.sent[1].packets;
             let often = u64::from(losses.overtaken) * OFTEN >= packets;

@@ -90,7 +90,7 @@ impl Conn {
             self.paths[from].resets = self.paths[from].resets.saturating_add(reset);
         }
         if !self.shaken {
-            self.shake_hands(segment);
+            self.follow_handshake(segment);
         }
         let phantoms = segment.flags & (flag::SYN | flag::FIN) != 0;
         let step = Step {
@@ -131,7 +131,7 @@ impl Conn {
         }
     }
 
-    fn shake_hands(&mut self, segment: &Segment) {
+    fn follow_handshake(&mut self, segment: &Segment) {
         let hands = &mut self.handshake;
         match segment.flags & (flag::SYN | flag::ACK) {
             flag::SYN => {

@@ -13,7 +13,7 @@ const PROMPT: u64 = 3_000_000;
 impl Conn {
     /// Did the sender wait for the other end's window? Then the time is explained.
     #[inline]
-    pub(crate) fn waited_for_room(
+    pub(crate) fn explain_window_wait(
         &mut self,
         segment: &Segment,
         gap: u64,
@@ -30,7 +30,7 @@ impl Conn {
         let base = self.paths[from].recent_round_trip();
         let slack = self.both_trips() / 16 + EXACTLY;
         // While a queue stands, a window that has room holds nobody up.
-        let queued = self.time_to_empty(from, segment.ts) > 0;
+        let queued = self.find_emptying_time(from, segment.ts) > 0;
         let at = if full {
             arrived.released
         } else {
@@ -49,7 +49,7 @@ impl Conn {
         let waited = (until.saturating_sub(self.account.mark).max(0) as u64).min(gap);
         let rest = gap - waited;
         let spread =
-            (base - self.paths[from].round_trip() + slack).max(self.tolerated_variation(from));
+            (base - self.paths[from].round_trip() + slack).max(self.tolerate_variation(from));
         let (waited, rest) = if rest <= spread {
             (gap, 0)
         } else {
@@ -71,7 +71,7 @@ impl Conn {
         } else {
             on::RECEIVE_BUFFER + peer
         };
-        self.limited_by(from, cause, waited);
+        self.set_limit(from, cause, waited);
         self.charge_own_time(from, rest, segment);
         if let Some(view) = &mut self.paths[from].view {
             view.forget_flight(segment.ts);

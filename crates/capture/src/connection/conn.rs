@@ -322,7 +322,7 @@ impl Conn {
     }
 
     /// Bytes of end `which` that the other end acknowledged and the capture does not hold.
-    pub(crate) fn missing_from(&self, which: usize) -> u64 {
+    pub(crate) fn count_missing_from(&self, which: usize) -> u64 {
         let (sent, peer) = (&self.sent[which], &self.sent[1 - which]);
         if self.flags[1 - which] & flag::ACK == 0 || !sent.space.started() {
             return 0;
@@ -339,7 +339,7 @@ impl Conn {
 
     /// Bytes that were acknowledged and are not in the capture.
     pub(crate) fn missing(&self) -> u64 {
-        self.missing_from(0) + self.missing_from(1)
+        self.count_missing_from(0) + self.count_missing_from(1)
     }
 
     /// Counters of direction `which` with each packet counted once; for a connection that is over.

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     /// Which of these packets, each of one segment, are in this order.
-    fn those(ids: &[u16], own: bool, order: fn(Order) -> bool) -> Vec<u16> {
+    fn find_packets(ids: &[u16], own: bool, order: fn(Order) -> bool) -> Vec<u16> {
         let mut numbers = Numbers {
             own,
             ..Numbers::default()
@@ -136,7 +136,7 @@ mod tests {
     }
 
     fn losses(ids: &[u16]) -> Vec<u16> {
-        those(ids, true, jumped)
+        find_packets(ids, true, jumped)
     }
 
     #[test]
@@ -151,10 +151,13 @@ mod tests {
     #[test]
     fn a_counter_that_nothing_shows_to_be_the_connections_tells_of_no_loss() {
         let with_gaps: Vec<u16> = (1..40).filter(|id| id % 6 != 0).collect();
-        assert!(those(&with_gaps, false, jumped).is_empty());
-        assert_eq!(those(&with_gaps, false, skipped), [7, 13, 19, 25, 31, 37]);
+        assert!(find_packets(&with_gaps, false, jumped).is_empty());
+        assert_eq!(
+            find_packets(&with_gaps, false, skipped),
+            [7, 13, 19, 25, 31, 37]
+        );
         // Steps that are too large for a loss show that others use it: then a small one says nothing either.
         let shared: Vec<u16> = (0..60_u16).map(|at| at + at / 6 * 20).collect();
-        assert_eq!(those(&shared, false, skipped).len(), 1);
+        assert_eq!(find_packets(&shared, false, skipped).len(), 1);
     }
 }

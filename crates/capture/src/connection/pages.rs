@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 #[must_use]
 pub fn large<T>(count: usize) -> Vec<T> {
     let mut room: Vec<T> = Vec::with_capacity(count);
-    let (page, start) = (page_size(), room.as_mut_ptr() as usize);
+    let (page, start) = (read_page_size(), room.as_mut_ptr() as usize);
     let first = start.next_multiple_of(page);
     let end = (start + room.capacity() * size_of::<T>()) / page * page;
     if first < end {
@@ -18,7 +18,7 @@ pub fn large<T>(count: usize) -> Vec<T> {
 }
 
 /// The size of a page.
-pub(crate) fn page_size() -> usize {
+pub(crate) fn read_page_size() -> usize {
     static SIZE: OnceLock<usize> = OnceLock::new();
     // SAFETY: asks for a number.
     *SIZE.get_or_init(|| unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize)

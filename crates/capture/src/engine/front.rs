@@ -156,7 +156,7 @@ impl Reading<'_, '_> {
         } else {
             Err(
                 Fault::new(0, "neither pcap nor pcapng nor a packet list in CSV")
-                    .hint(how_to_read(head)),
+                    .hint(choose_reader(head)),
             )
         }
     }
@@ -175,7 +175,7 @@ impl Reading<'_, '_> {
             .is_none_or(|filter| filter.fits(segment, &self.front.list))
     }
 
-    fn datagram(&mut self, mut segment: Segment, data: &[u8]) {
+    fn follow_datagram(&mut self, mut segment: Segment, data: &[u8]) {
         if !self.is_wanted(&segment) {
             self.front.truth.filtered += 1;
             return;
@@ -229,7 +229,7 @@ impl Reading<'_, '_> {
     }
 
     #[inline]
-    fn clock(&mut self, interface: u32, ts: i64) -> i64 {
+    fn check_clock(&mut self, interface: u32, ts: i64) -> i64 {
         if ts == NO_TIME {
             self.front.truth.untimed += 1;
             return if self.front.latest == NO_TIME {
@@ -254,7 +254,7 @@ impl Reading<'_, '_> {
     }
 
     #[inline]
-    fn frame(&mut self, wire_len: u32) {
+    fn note_frame(&mut self, wire_len: u32) {
         let truth = &mut self.front.truth;
         truth.packets += 1;
         truth.wire_bytes += u64::from(wire_len);
@@ -263,7 +263,7 @@ impl Reading<'_, '_> {
 }
 
 /// A hint which program converts an input that begins like this into a capture.
-fn how_to_read(head: &[u8]) -> &'static str {
+fn choose_reader(head: &[u8]) -> &'static str {
     match head {
         [4, 0x22, 0x4d, 0x18, ..] => "it is compressed by LZ4: lz4 -dc FILE | guestmark capture -",
         [0x1f, 0x9d, ..] => {
@@ -278,8 +278,8 @@ fn how_to_read(head: &[u8]) -> &'static str {
 impl PacketSink for Reading<'_, '_> {
     #[inline]
     fn packet(&mut self, packet: &Packet<'_>) {
-        self.frame(packet.wire_len);
-        let ts = self.clock(packet.interface, packet.ts);
+        self.note_frame(packet.wire_len);
+        let ts = self.check_clock(packet.interface, packet.ts);
         self.front.truth.cut += u64::from((packet.data.len() as u32) < packet.wire_len);
         let packet = &Packet { ts, ..*packet };
         if self.front.filter.is_none() {
@@ -297,7 +297,9 @@ impl PacketSink for Reading<'_, '_> {
             self.front.batch.pop();
         }
         match decode(packet) {
-            Ok(segment) if segment.key.protocol == UDP => self.datagram(segment, packet.data),
+            Ok(segment) if segment.key.protocol == UDP => {
+                self.follow_datagram(segment, packet.data);
+            }
             Ok(segment) if self.is_wanted(&segment) => {
                 let mut segment = segment;
                 segment.frame = self.front.truth.packets;
@@ -321,15 +323,15 @@ impl PacketSink for Reading<'_, '_> {
 
 impl RowSink for Reading<'_, '_> {
     fn row(&mut self, segment: Segment, inferred: bool) {
-        self.frame(segment.wire_len);
-        let ts = self.clock(0, segment.ts);
+        self.note_frame(segment.wire_len);
+        let ts = self.check_clock(0, segment.ts);
         self.front.truth.inferred += u64::from(inferred);
         self.segment(Segment { ts, ..segment });
     }
 
     fn other_row(&mut self, ts: i64, wire_len: u32, unnamed_port: bool) {
-        self.frame(wire_len);
-        self.clock(0, ts);
+        self.note_frame(wire_len);
+        self.check_clock(0, ts);
         let truth = &mut self.front.truth;
         if unnamed_port {
             truth.unnamed_ports += 1;

@@ -170,7 +170,7 @@ pub fn compare(files: &[String], filter: Option<&Filter>) -> Result<Vec<Pair>, (
     }
     let pairs = points.windows(2);
     Ok(pairs
-        .map(|pair| pair_of(&pair[0], &pair[1], &flows))
+        .map(|pair| compare_pair(&pair[0], &pair[1], &flows))
         .collect())
 }
 
@@ -187,7 +187,7 @@ fn read(
         flows.names.extend_from_slice(names);
         for segment in segments.drain(..).filter(|segment| segment.seq_known) {
             if seen.len() < MOST {
-                seen.push(seen_of(&segment, flows));
+                seen.push(make_seen(&segment, flows));
             }
         }
     });
@@ -200,7 +200,7 @@ fn read(
     Ok(Point { seen })
 }
 
-fn seen_of(segment: &Segment, flows: &mut Flows) -> Seen {
+fn make_seen(segment: &Segment, flows: &mut Flows) -> Seen {
     let tcp = segment.key.protocol == TCP;
     Seen {
         ts: segment.ts,
@@ -307,7 +307,7 @@ impl Matches {
     }
 }
 
-fn pair_of(one: &Point, two: &Point, flows: &Flows) -> Pair {
+fn compare_pair(one: &Point, two: &Point, flows: &Flows) -> Pair {
     let points = [one, two];
     let mut matches = Matches {
         of_first: vec![None; one.seen.len()],
@@ -316,14 +316,14 @@ fn pair_of(one: &Point, two: &Point, flows: &Flows) -> Pair {
     matches.by(points, |seen| Some(seen.whole()), None);
     matches.by(points, Seen::tail, None);
     let nearer = nearer(points, &matches, flows.keys.len());
-    let clock = clock_of(points, &matches, &nearer);
+    let clock = estimate_clock(points, &matches, &nearer);
     if let Some(clock) = &clock {
         matches.by(points, |seen| Some(seen.whole()), Some((clock, &nearer)));
         matches.by(points, Seen::tail, Some((clock, &nearer)));
     }
     let count = matches.of_first.iter().flatten().count();
     let (ways, flows) = clock
-        .and_then(|clock| ways_of(points, &matches, &clock, &nearer, flows))
+        .and_then(|clock| count_ways(points, &matches, &clock, &nearer, flows))
         .unwrap_or_default();
     Pair {
         clock,
@@ -350,7 +350,11 @@ fn nearer(points: [&Point; 2], matches: &Matches, flows: usize) -> Vec<Option<us
     least.into_iter().map(told).collect()
 }
 
-fn clock_of(points: [&Point; 2], matches: &Matches, nearer: &[Option<usize>]) -> Option<Clock> {
+fn estimate_clock(
+    points: [&Point; 2],
+    matches: &Matches,
+    nearer: &[Option<usize>],
+) -> Option<Clock> {
     let mut ways: [Vec<(i64, i64)>; 2] = Default::default();
     for (at, other) in matches.of_first.iter().enumerate() {
         let Some(other) = other else { continue };
@@ -365,7 +369,7 @@ fn clock_of(points: [&Point; 2], matches: &Matches, nearer: &[Option<usize>]) ->
 }
 
 /// The time that both points captured, by the first one's clock, less what may be on its way.
-fn common(points: [&Point; 2], clock: &Clock) -> Option<(i64, i64)> {
+fn find_common_time(points: [&Point; 2], clock: &Clock) -> Option<(i64, i64)> {
     let (one, two) = (&points[0].seen, &points[1].seen);
     let from = one.first()?.ts.max(clock.back(two.first()?.ts));
     let to = one.last()?.ts.min(clock.back(two.last()?.ts));
@@ -380,7 +384,7 @@ struct Coverage {
     acked: Option<u32>,
 }
 
-fn coverage(point: &Point, flows: usize) -> Vec<[Coverage; 2]> {
+fn collect_coverage(point: &Point, flows: usize) -> Vec<[Coverage; 2]> {
     let mut covers: Vec<[Coverage; 2]> = (0..flows).map(|_| Default::default()).collect();
     for seen in &point.seen {
         let covers = &mut covers[seen.flow as usize];
@@ -426,7 +430,7 @@ impl Coverage {
     }
 }
 
-fn ways_of(
+fn count_ways(
     points: [&Point; 2],
     matches: &Matches,
     clock: &Clock,
@@ -436,8 +440,11 @@ fn ways_of(
     let count = flows.keys.len();
     let mut ways: Vec<[Way; 2]> = (0..count).map(|_| Default::default()).collect();
     let mut delays: Vec<[Vec<i64>; 2]> = (0..count).map(|_| Default::default()).collect();
-    let covers = [coverage(points[0], count), coverage(points[1], count)];
-    let (from, to) = common(points, clock)?;
+    let covers = [
+        collect_coverage(points[0], count),
+        collect_coverage(points[1], count),
+    ];
+    let (from, to) = find_common_time(points, clock)?;
     let mut whole: [Way; 2] = Default::default();
     let mut all: [Vec<i64>; 2] = Default::default();
     let time = |point: usize, ts: i64| if point == 0 { ts } else { clock.back(ts) };

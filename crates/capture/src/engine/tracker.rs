@@ -54,7 +54,7 @@ struct Slot {
 
 impl Slot {
     #[inline]
-    fn spread(hash: u32) -> u64 {
+    fn spread_hash(hash: u32) -> u64 {
         u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 }
@@ -72,7 +72,7 @@ fn summarise(
 }
 
 /// A young connection, counted; `None` where there is none.
-fn grown(
+fn count_young(
     young: &Young,
     watch: &mut Option<Box<Watch>>,
     guilty: &mut Option<Box<Guilty>>,
@@ -115,7 +115,7 @@ fn count(
 }
 
 /// The places of all that are open, in order of appearance.
-fn in_order(chunks: &[Vec<Option<Conn>>], young: &[Vec<Young>], open: usize) -> Vec<u32> {
+fn list_in_order(chunks: &[Vec<Option<Conn>>], young: &[Vec<Young>], open: usize) -> Vec<u32> {
     let mut order: Vec<u32> = Vec::with_capacity(open);
     let at = |number: usize, place: usize| (number * CHUNK + place) as u32;
     for (number, chunk) in chunks.iter().enumerate() {
@@ -209,7 +209,7 @@ impl Tracker {
         self.chunks.iter().flatten().flatten().for_each(&mut f);
         let young = self.young.iter().flatten();
         young
-            .filter_map(|young| grown(young, &mut None, &mut None))
+            .filter_map(|young| count_young(young, &mut None, &mut None))
             .for_each(|conn| f(&conn));
     }
 
@@ -231,7 +231,7 @@ impl Tracker {
             for (place, &hash) in places.iter_mut().zip(&hashes[..group.len()]) {
                 *place = self
                     .table
-                    .find(Slot::spread(hash), |slot| slot.hash == hash)
+                    .find(Slot::spread_hash(hash), |slot| slot.hash == hash)
                     .map_or(u32::MAX, |s| s.place);
             }
             let mut touched = 0;
@@ -260,11 +260,11 @@ impl Tracker {
         self.table = HashTable::new();
         let chunks = std::mem::take(&mut self.chunks);
         let young = std::mem::take(&mut self.young);
-        let order = in_order(&chunks, &young, self.open);
+        let order = list_in_order(&chunks, &young, self.open);
         for place in order {
             let (number, within) = ((place & !YOUNG) as usize / CHUNK, place as usize % CHUNK);
             let made = (place & YOUNG != 0)
-                .then(|| grown(&young[number][within], &mut self.watch, &mut self.guilty));
+                .then(|| count_young(&young[number][within], &mut self.watch, &mut self.guilty));
             let kept = || chunks[number][within].as_ref();
             let Some(conn) = made.as_ref().map_or_else(kept, Option::as_ref) else {
                 continue;
@@ -395,11 +395,14 @@ impl Tracker {
         let number = (place & !YOUNG) as usize;
         let young = std::mem::take(&mut self.young[number / CHUNK][number % CHUNK]);
         self.free_young.push(place);
-        let new = self.room();
-        let conn = grown(&young, &mut self.watch, &mut self.guilty);
-        if let Ok(mut entry) = self.table.find_entry(Slot::spread(young.hash), |slot| {
-            slot.hash == young.hash && slot.place == place
-        }) {
+        let new = self.find_room();
+        let conn = count_young(&young, &mut self.watch, &mut self.guilty);
+        if let Ok(mut entry) = self
+            .table
+            .find_entry(Slot::spread_hash(young.hash), |slot| {
+                slot.hash == young.hash && slot.place == place
+            })
+        {
             entry.get_mut().place = new;
         }
         let heap = conn.as_ref().map_or(0, |conn| conn.heap as usize);
@@ -430,7 +433,7 @@ impl Tracker {
 
     fn find(&self, segment: &Segment, hash: u32) -> Option<u32> {
         self.table
-            .find(Slot::spread(hash), |slot| {
+            .find(Slot::spread_hash(hash), |slot| {
                 slot.hash == hash && self.is_at(slot.place, &segment.key)
             })
             .map(|slot| slot.place)
@@ -459,33 +462,33 @@ impl Tracker {
         });
         let number = (place & !YOUNG) as usize;
         self.young[number / CHUNK][number % CHUNK] = young;
-        self.enter(hash, place, YOUNG_COST + heap);
+        self.add_entry(hash, place, YOUNG_COST + heap);
         self.last = Some((segment.key, place));
         self.keep_within_limit(place, sink);
         true
     }
 
     fn insert(&mut self, segment: &Segment, hash: u32) -> u32 {
-        let place = self.room();
+        let place = self.find_room();
         let conn = Conn::new(segment, hash, self.next_index);
         *self.conn(place) = Some(conn);
-        self.enter(hash, place, CONN_COST);
+        self.add_entry(hash, place, CONN_COST);
         place
     }
 
     /// One connection more, at `place`.
-    fn enter(&mut self, hash: u32, place: u32, cost: usize) {
+    fn add_entry(&mut self, hash: u32, place: u32, cost: usize) {
         self.next_index += 1;
         self.table
-            .insert_unique(Slot::spread(hash), Slot { hash, place }, |slot| {
-                Slot::spread(slot.hash)
+            .insert_unique(Slot::spread_hash(hash), Slot { hash, place }, |slot| {
+                Slot::spread_hash(slot.hash)
             });
         self.heap += cost;
         self.open += 1;
     }
 
     /// Where another connection has room.
-    fn room(&mut self) -> u32 {
+    fn find_room(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
             if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
                 self.chunks.push(pages::large(CHUNK));
@@ -540,7 +543,7 @@ impl Tracker {
         let Some(conn) = self.conn(place).take() else {
             return;
         };
-        if let Ok(entry) = self.table.find_entry(Slot::spread(conn.hash), |slot| {
+        if let Ok(entry) = self.table.find_entry(Slot::spread_hash(conn.hash), |slot| {
             slot.hash == conn.hash && slot.place == place
         }) {
             entry.remove();

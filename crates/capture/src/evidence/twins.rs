@@ -78,7 +78,7 @@ impl Twins {
             let way = known.unwrap_or(usize::from(set.next) % WAYS);
             set.next = set.next.wrapping_add(u8::from(known.is_none()));
             (set.times[way], set.marks[way]) = (segment.ts, mark);
-            set.places[way] = place(segment);
+            set.places[way] = find_place(segment);
             return Twin::None;
         };
         if usize::from(set.next) % WAYS == way {
@@ -91,7 +91,7 @@ impl Twins {
         let soon = last_from == segment.from || segment.flags & flag::SYN != 0;
         let follows = segment.key.protocol == TCP && segment.seq_known && soon;
         let apart = (segment.ts.abs_diff(set.times[way]) / 1000) as u32;
-        if set.places[way] != place(segment) {
+        if set.places[way] != find_place(segment) {
             Twin::Certain(apart)
         } else if numbered || follows {
             Twin::Likely(apart)
@@ -102,7 +102,7 @@ impl Twins {
 }
 
 #[inline]
-fn place(segment: &Segment) -> u16 {
+fn find_place(segment: &Segment) -> u16 {
     let way = match segment.direction {
         Direction::Unknown => 0,
         Direction::In => 1,

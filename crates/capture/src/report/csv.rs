@@ -44,7 +44,7 @@ pub fn cells(json: &[u8], line: &mut Vec<u8>) {
     while let Some(&byte) = json.get(at) {
         match byte {
             b'"' => {
-                let end = string_end(json, at);
+                let end = find_string_end(json, at);
                 let is_key = json.get(end) == Some(&b':');
                 if !is_key {
                     let text: String = serde_json::from_slice(&json[at..end]).unwrap_or_default();
@@ -88,7 +88,7 @@ pub fn cells(json: &[u8], line: &mut Vec<u8>) {
     }
 }
 
-fn string_end(json: &[u8], start: usize) -> usize {
+fn find_string_end(json: &[u8], start: usize) -> usize {
     let mut at = start + 1;
     while let Some(&byte) = json.get(at) {
         match byte {

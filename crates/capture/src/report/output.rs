@@ -244,7 +244,7 @@ impl<W: Write> Writer<W> {
     }
 
     /// True when nothing can be written any more.
-    pub fn broken(&self) -> bool {
+    pub fn is_broken(&self) -> bool {
         self.error.is_some()
     }
 

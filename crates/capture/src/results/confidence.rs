@@ -60,7 +60,7 @@ impl Conn {
         let (latency, bandwidth) = (spent[on::LATENCY], spent[on::BANDWIDTH]);
         let buffers: u64 = spent[on::RECEIVE_BUFFER..on::LATENCY].iter().sum();
         let streams = self.paths.iter().any(|path| path.view.is_some());
-        if self.reordering_time() > 0 || streams && self.queues.is_none() {
+        if self.find_reordering_time() > 0 || streams && self.queues.is_none() {
             latency.min(bandwidth) + (latency + bandwidth).min(buffers)
         } else {
             // Whether a queue that overflowed lost the packets, or chance, one point does not always see.

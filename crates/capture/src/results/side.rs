@@ -134,7 +134,7 @@ impl Side {
             retransmitted_bytes: counted.repeated,
             retransmissions: counted.retransmissions,
             out_of_order: rare.late,
-            missing_bytes: conn.missing_from(which),
+            missing_bytes: conn.count_missing_from(which),
             zero_windows: rare.zero_windows,
             resets: path.resets.into(),
             mss: conn.limit[1 - which],

@@ -136,7 +136,7 @@ impl Summary {
         evicted: bool,
         wants_percentiles: impl FnOnce(u64) -> bool,
     ) -> (Self, usize) {
-        let (client, roles) = roles(conn);
+        let (client, roles) = find_roles(conn);
         let duration = conn.duration();
         let spent = conn.causes();
         let waited_ns = spent.map_or(0, |spent| duration.saturating_sub(spent[on::IDLE]));
@@ -164,8 +164,8 @@ impl Summary {
             } else {
                 "udp"
             },
-            marks: marks(conn, &[&first, &second], evicted),
-            captured: captured(conn),
+            marks: list_marks(conn, &[&first, &second], evicted),
+            captured: find_captured(conn),
             client: first,
             server: second,
             roles,
@@ -176,7 +176,7 @@ impl Summary {
             syn_to_synack_s,
             synack_to_ack_s,
             unknown_share: (duration > 0).then(|| (1.0 - answered / seconds(duration)).max(0.0)),
-            capture_point: capture_point(conn, client, syn_to_synack_s, synack_to_ack_s),
+            capture_point: find_capture_point(conn, client, syn_to_synack_s, synack_to_ack_s),
             causes: spent.map_or_else(Causes::default, |spent| Causes::new(spent, client)),
             confidence,
             waited_s: spent.map(|_| seconds(waited_ns)),
@@ -195,7 +195,7 @@ impl Summary {
     }
 }
 
-fn roles(conn: &Conn) -> (usize, Roles) {
+fn find_roles(conn: &Conn) -> (usize, Roles) {
     let how = match conn.client {
         Some(_) if conn.key.protocol == TCP => Roles::Handshake,
         Some(_) => Roles::First,
@@ -204,7 +204,7 @@ fn roles(conn: &Conn) -> (usize, Roles) {
     (conn.client_end(), how)
 }
 
-fn captured(conn: &Conn) -> Captured {
+fn find_captured(conn: &Conn) -> Captured {
     if conn.key.protocol != TCP {
         return Captured::Flow;
     }
@@ -217,7 +217,7 @@ fn captured(conn: &Conn) -> Captured {
     }
 }
 
-fn marks(conn: &Conn, sides: &[&Side; 2], evicted: bool) -> Vec<Mark> {
+fn list_marks(conn: &Conn, sides: &[&Side; 2], evicted: bool) -> Vec<Mark> {
     let any = |f: fn(&Side) -> bool| sides.iter().any(|side| f(side));
     let [a, b] = [&conn.sent[0].space, &conn.sent[1].space];
     [
@@ -238,7 +238,7 @@ fn marks(conn: &Conn, sides: &[&Side; 2], evicted: bool) -> Vec<Mark> {
 
 /// The record's own direction decides; else the end that answered the handshake at least four times faster is the
 /// near one.
-fn capture_point(
+fn find_capture_point(
     conn: &Conn,
     client: usize,
     far_server: Option<f64>,

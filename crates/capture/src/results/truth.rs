@@ -162,7 +162,7 @@ impl Truth {
     #[must_use]
     pub fn limits(&self) -> Vec<Limit> {
         let frame = self.largest_frame;
-        let step = spelled(self.clock_backwards_ns);
+        let step = spell_limit(self.clock_backwards_ns);
         let all = [
             ("dropped", self.dropped, ("packet was", "packets were"), " lost by the capture, as it reports itself: latencies and counts miss what was lost".to_owned()),
             ("missing_bytes", self.missing_bytes, ("byte was", "bytes were"), " acknowledged without being in the capture: the capture lost packets".to_owned()),
@@ -203,7 +203,7 @@ impl Truth {
 }
 
 /// A duration with its unit.
-fn spelled(nanos: u64) -> String {
+fn spell_limit(nanos: u64) -> String {
     match nanos {
         0..1_000 => format!("{nanos} ns"),
         1_000..1_000_000 => format!("{:.3} µs", nanos as f64 / 1e3),
@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     /// What a capture with as many of everything says.
-    fn limits_of(count: u64) -> Vec<Limit> {
+    fn list_limits(count: u64) -> Vec<Limit> {
         let mut truth = Truth::default();
         for counter in [
             &mut truth.cut,
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn one_thing_is_said_in_the_singular() {
-        let (one, two) = (limits_of(1), limits_of(2));
+        let (one, two) = (list_limits(1), list_limits(2));
         assert_eq!(one.len(), 23);
         for (single, several) in one.iter().zip(&two) {
             let noun = |limit: &Limit| {

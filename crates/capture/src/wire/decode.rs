@@ -4,8 +4,8 @@
 //! trace; [`general`] knows all of them. Whatever `fast` accepts, `general` decodes to the same (a property test
 //! checks that).
 
-use crate::wire::ip::{ipv4, ipv6, Ip};
-use crate::wire::link::{self, be16, be32, ethertype, labels, ppp, Skip};
+use crate::wire::ip::{parse_ipv4, parse_ipv6, Ip};
+use crate::wire::link::{self, read_u16, read_u32, skip_labels, skip_ppp, skip_tags, Skip};
 use crate::wire::message::Message;
 use crate::wire::options::options;
 use crate::wire::packet::{flag, Direction, Family, FlowKey, Options, Packet, Segment, TCP, UDP};
@@ -27,16 +27,17 @@ pub fn fast_into(packet: &Packet<'_>, segment: &mut Segment) -> bool {
     let Some(head) = packet.data.first_chunk::<54>() else {
         return false;
     };
-    let be16 = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
-    let be32 = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    let read_u16 = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
+    let read_u32 =
+        |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let flags = head[47];
     let plain = packet.link == link::ETHERNET
-        && be16(12) == 0x0800
+        && read_u16(12) == 0x0800
         && head[14] == 0x45
-        && matches!(be16(20), 0 | 0x4000 | 0x8000 | 0xc000)
+        && matches!(read_u16(20), 0 | 0x4000 | 0x8000 | 0xc000)
         && head[23] == TCP
         && flags & flag::SYN == 0;
-    let ip_len = u32::from(be16(16));
+    let ip_len = u32::from(read_u16(16));
     let headers = 20 + u32::from(head[46] >> 4) * 4;
     if !plain || headers < 40 || ip_len < headers || packet.wire_len < 14 + ip_len {
         return false;
@@ -53,8 +54,8 @@ pub fn fast_into(packet: &Packet<'_>, segment: &mut Segment) -> bool {
         }
         _ => return false,
     };
-    let src = ([u64::from(be32(26)), 0], be16(34));
-    let dst = ([u64::from(be32(30)), 0], be16(36));
+    let src = ([u64::from(read_u32(26)), 0], read_u16(34));
+    let dst = ([u64::from(read_u32(30)), 0], read_u16(36));
     let swap = dst < src;
     let (low, high) = if swap { (dst, src) } else { (src, dst) };
     segment.key.addr[0][0] = low.0[0];
@@ -66,9 +67,9 @@ pub fn fast_into(packet: &Packet<'_>, segment: &mut Segment) -> bool {
     segment.key.family = Family::V4;
     segment.from = u8::from(swap);
     segment.flags = flags;
-    segment.window = be16(48);
-    segment.id = be16(18);
-    segment.checksum = be16(50);
+    segment.window = read_u16(48);
+    segment.id = read_u16(18);
+    segment.checksum = read_u16(50);
     segment.options = Options {
         stamps,
         ..Options::default()
@@ -81,8 +82,8 @@ pub fn fast_into(packet: &Packet<'_>, segment: &mut Segment) -> bool {
     segment.wire_len = packet.wire_len;
     segment.payload = ip_len - headers;
     segment.payload_at = 14 + headers as u16;
-    segment.seq = be32(38);
-    segment.ack = be32(42);
+    segment.seq = read_u32(38);
+    segment.ack = read_u32(42);
     true
 }
 
@@ -97,31 +98,31 @@ pub fn general(packet: &Packet<'_>) -> Result<Segment, Skip> {
     let mut direction = packet.direction;
     let mut interface = packet.interface as u16;
     let (at, version) = match packet.link {
-        link::ETHERNET => ethertype(data, 12)?,
+        link::ETHERNET => skip_tags(data, 12)?,
         link::LINUX_SLL => {
-            direction = sll_direction(u32::from(be16(data, 0).ok_or(Skip::Cut)?), direction);
-            ethertype(data, 14)?
+            direction = sll_direction(u32::from(read_u16(data, 0).ok_or(Skip::Cut)?), direction);
+            skip_tags(data, 14)?
         }
         link::LINUX_SLL2 => {
-            interface = be16(data, 6).ok_or(Skip::Cut)?;
+            interface = read_u16(data, 6).ok_or(Skip::Cut)?;
             direction = sll_direction(u32::from(*data.get(10).ok_or(Skip::Cut)?), direction);
             // The protocol comes first, the payload after 20 bytes; a VLAN tag is part of the payload.
-            match be16(data, 0).ok_or(Skip::Cut)? {
+            match read_u16(data, 0).ok_or(Skip::Cut)? {
                 0x0800 => (20, Some(4)),
                 0x86dd => (20, Some(6)),
-                0x8100 | 0x88a8 | 0x9100 | 0x9200 => ethertype(data, 22)?,
-                0x8847 | 0x8848 => labels(data, 20)?,
-                0x8864 => ppp(data, 26)?,
+                0x8100 | 0x88a8 | 0x9100 | 0x9200 => skip_tags(data, 22)?,
+                0x8847 | 0x8848 => skip_labels(data, 20)?,
+                0x8864 => skip_ppp(data, 26)?,
                 _ => return Err(Skip::NotIp),
             }
         }
-        link::PPP | link::PPP_HDLC => ppp(data, 0)?,
-        link::PPP_ETHER => ppp(data, 6)?,
+        link::PPP | link::PPP_HDLC => skip_ppp(data, 0)?,
+        link::PPP_ETHER => skip_ppp(data, 6)?,
         link::NULL | link::LOOP => (4, None),
         12 | 14 | link::RAW | link::IPV4 | link::IPV6 => (0, None),
         _ => return Err(Skip::UnknownLink),
     };
-    let inner = network(packet, at, version, packet.wire_len as usize, 0);
+    let inner = decode_network(packet, at, version, packet.wire_len as usize, 0);
     inner.map(|segment| Segment {
         interface,
         direction,
@@ -130,7 +131,7 @@ pub fn general(packet: &Packet<'_>) -> Result<Segment, Skip> {
 }
 
 /// What is in the network header at `at`, which was announced as this version of IP and ends before `end`.
-fn network(
+fn decode_network(
     packet: &Packet<'_>,
     at: usize,
     version: Option<u8>,
@@ -144,19 +145,19 @@ fn network(
         return Err(Skip::Malformed);
     }
     let ip = match found {
-        4 => ipv4(data, at, end)?,
-        6 => ipv6(data, at, end)?,
+        4 => parse_ipv4(data, at, end)?,
+        6 => parse_ipv6(data, at, end)?,
         _ => return Err(Skip::NotIp),
     };
     if let Some((at, version)) = tunnels::inner(data, ip.protocol, ip.at) {
         // Bytes that only look like a tunnel are a datagram, or of no known protocol.
         if tunnels < MOST_TUNNELS {
-            if let Ok(segment) = network(packet, at, version, ip.end, tunnels + 1) {
+            if let Ok(segment) = decode_network(packet, at, version, ip.end, tunnels + 1) {
                 return Ok(segment);
             }
         }
     }
-    transport(packet, &ip).map(|segment| Segment { tunnels, ..segment })
+    decode_transport(packet, &ip).map(|segment| Segment { tunnels, ..segment })
 }
 
 fn sll_direction(kind: u32, otherwise: Direction) -> Direction {
@@ -167,12 +168,12 @@ fn sll_direction(kind: u32, otherwise: Direction) -> Direction {
     }
 }
 
-fn transport(packet: &Packet<'_>, ip: &Ip) -> Result<Segment, Skip> {
+fn decode_transport(packet: &Packet<'_>, ip: &Ip) -> Result<Segment, Skip> {
     let (data, at) = (packet.data, ip.at);
     if ip.protocol != TCP && ip.protocol != UDP {
         return Err(tunnels::opaque(ip.protocol));
     }
-    let ports = be32(data, at).ok_or(Skip::Cut)?;
+    let ports = read_u32(data, at).ok_or(Skip::Cut)?;
     let (key, from) = FlowKey::new(
         ip.family,
         ip.protocol,
@@ -201,19 +202,19 @@ fn transport(packet: &Packet<'_>, ip: &Ip) -> Result<Segment, Skip> {
         ack: 0,
     };
     if ip.protocol == UDP {
-        let claimed = usize::from(be16(data, at + 4).ok_or(Skip::Cut)?);
+        let claimed = usize::from(read_u16(data, at + 4).ok_or(Skip::Cut)?);
         let end = if claimed == 0 {
             ip.end
         } else {
             ip.end.min(at + claimed)
         };
         segment.payload = end.checked_sub(at + 8).ok_or(Skip::Malformed)? as u32;
-        segment.checksum = be16(data, at + 6).unwrap_or(0);
+        segment.checksum = read_u16(data, at + 6).unwrap_or(0);
         return Ok(segment);
     }
-    segment.seq = be32(data, at + 4).ok_or(Skip::Cut)?;
-    segment.ack = be32(data, at + 8).ok_or(Skip::Cut)?;
-    segment.window = be16(data, at + 14).ok_or(Skip::Cut)?;
+    segment.seq = read_u32(data, at + 4).ok_or(Skip::Cut)?;
+    segment.ack = read_u32(data, at + 8).ok_or(Skip::Cut)?;
+    segment.window = read_u16(data, at + 14).ok_or(Skip::Cut)?;
     segment.flags = data[at + 13];
     let header = usize::from(data[at + 12] >> 4) * 4;
     if header < 20 {
@@ -221,7 +222,7 @@ fn transport(packet: &Packet<'_>, ip: &Ip) -> Result<Segment, Skip> {
     }
     segment.payload = ip.end.checked_sub(at + header).ok_or(Skip::Malformed)? as u32;
     segment.payload_at = u16::try_from(at + header).unwrap_or(u16::MAX);
-    segment.checksum = be16(data, at + 16).unwrap_or(0);
+    segment.checksum = read_u16(data, at + 16).unwrap_or(0);
     let options_end = (at + header).min(data.len());
     segment.options = options(
         data.get(at + 20..options_end).unwrap_or(&[]),

@@ -27,7 +27,7 @@ pub struct Filter {
     second: Option<End>,
 }
 
-fn words(ip: IpAddr) -> (Family, AddrWords) {
+fn split_words(ip: IpAddr) -> (Family, AddrWords) {
     match ip {
         IpAddr::V4(ip) => (Family::V4, [u64::from(u32::from(ip)), 0]),
         IpAddr::V6(ip) => {
@@ -47,7 +47,7 @@ impl HostIs {
             Some((address, bits)) => (address, Some(bits.parse::<u32>().ok()?)),
             None => (text, None),
         };
-        let (family, words) = words(address.parse().ok()?);
+        let (family, words) = split_words(address.parse().ok()?);
         let width = if family == Family::V4 { 32 } else { 128 };
         let bits = bits.unwrap_or(width);
         if bits > width {

@@ -1,6 +1,6 @@
 //! The network header: IPv4, and IPv6 with its chain of extensions.
 
-use crate::wire::link::{be16, be32, Skip};
+use crate::wire::link::{read_u16, read_u32, Skip};
 use crate::wire::packet::{AddrWords, Family};
 
 /// What the network layer says.
@@ -17,16 +17,16 @@ pub(crate) struct Ip {
     pub(crate) end: usize,
 }
 
-pub(crate) fn ipv4(data: &[u8], at: usize, wire: usize) -> Result<Ip, Skip> {
+pub(crate) fn parse_ipv4(data: &[u8], at: usize, wire: usize) -> Result<Ip, Skip> {
     let header = usize::from(data[at] & 15) * 4;
     if header < 20 {
         return Err(Skip::Malformed);
     }
-    let total = usize::from(be16(data, at + 2).ok_or(Skip::Cut)?);
-    let fragment = be16(data, at + 6).ok_or(Skip::Cut)? & 0x1fff;
+    let total = usize::from(read_u16(data, at + 2).ok_or(Skip::Cut)?);
+    let fragment = read_u16(data, at + 6).ok_or(Skip::Cut)? & 0x1fff;
     let protocol = *data.get(at + 9).ok_or(Skip::Cut)?;
-    let src = be32(data, at + 12).ok_or(Skip::Cut)?;
-    let dst = be32(data, at + 16).ok_or(Skip::Cut)?;
+    let src = read_u32(data, at + 12).ok_or(Skip::Cut)?;
+    let dst = read_u32(data, at + 16).ok_or(Skip::Cut)?;
     if fragment != 0 {
         return Err(Skip::Fragment);
     }
@@ -41,13 +41,13 @@ pub(crate) fn ipv4(data: &[u8], at: usize, wire: usize) -> Result<Ip, Skip> {
         src: [u64::from(src), 0],
         dst: [u64::from(dst), 0],
         protocol,
-        id: be16(data, at + 4).ok_or(Skip::Cut)?,
+        id: read_u16(data, at + 4).ok_or(Skip::Cut)?,
         at: at + header,
         end,
     })
 }
 
-pub(crate) fn ipv6(data: &[u8], at: usize, wire: usize) -> Result<Ip, Skip> {
+pub(crate) fn parse_ipv6(data: &[u8], at: usize, wire: usize) -> Result<Ip, Skip> {
     let words = |from: usize| -> Result<AddrWords, Skip> {
         let bytes: &[u8; 16] = data
             .get(from..from + 16)
@@ -56,7 +56,7 @@ pub(crate) fn ipv6(data: &[u8], at: usize, wire: usize) -> Result<Ip, Skip> {
         let whole = u128::from_be_bytes(*bytes);
         Ok([(whole >> 64) as u64, whole as u64])
     };
-    let length = usize::from(be16(data, at + 4).ok_or(Skip::Cut)?);
+    let length = usize::from(read_u16(data, at + 4).ok_or(Skip::Cut)?);
     let mut next = *data.get(at + 6).ok_or(Skip::Cut)?;
     let (src, dst) = (words(at + 8)?, words(at + 24)?);
     let end = if length == 0 {
@@ -72,7 +72,7 @@ pub(crate) fn ipv6(data: &[u8], at: usize, wire: usize) -> Result<Ip, Skip> {
                 8 + usize::from(*data.get(at + 1).ok_or(Skip::Cut)?) * 8
             }
             44 => {
-                if be16(data, at + 2).ok_or(Skip::Cut)? & 0xfff8 != 0 {
+                if read_u16(data, at + 2).ok_or(Skip::Cut)? & 0xfff8 != 0 {
                     return Err(Skip::Fragment);
                 }
                 8

@@ -43,25 +43,25 @@ pub enum Skip {
 }
 
 #[inline]
-pub(crate) fn be16(data: &[u8], at: usize) -> Option<u16> {
+pub(crate) fn read_u16(data: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(data.get(at..at + 2)?.try_into().ok()?))
 }
 
 #[inline]
-pub(crate) fn be32(data: &[u8], at: usize) -> Option<u32> {
+pub(crate) fn read_u32(data: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(data.get(at..at + 4)?.try_into().ok()?))
 }
 
 /// Offset of the network header and IP version behind an `EtherType` at `at`; VLAN tags, PPP and MPLS are skipped.
-pub(crate) fn ethertype(data: &[u8], mut at: usize) -> Result<(usize, Option<u8>), Skip> {
+pub(crate) fn skip_tags(data: &[u8], mut at: usize) -> Result<(usize, Option<u8>), Skip> {
     // Two tags are QinQ; more than that is seen in provider networks. Eight bound a hostile frame.
     for _ in 0..8 {
-        match be16(data, at).ok_or(Skip::Cut)? {
+        match read_u16(data, at).ok_or(Skip::Cut)? {
             0x0800 => return Ok((at + 2, Some(4))),
             0x86dd => return Ok((at + 2, Some(6))),
             0x8100 | 0x88a8 | 0x9100 | 0x9200 => at += 4,
-            0x8847 | 0x8848 => return labels(data, at + 2),
-            0x8864 => return ppp(data, at + 8),
+            0x8847 | 0x8848 => return skip_labels(data, at + 2),
+            0x8864 => return skip_ppp(data, at + 8),
             _ => return Err(Skip::NotIp),
         }
     }
@@ -69,15 +69,15 @@ pub(crate) fn ethertype(data: &[u8], mut at: usize) -> Result<(usize, Option<u8>
 }
 
 /// Behind MPLS labels, where only the first half-byte tells what follows.
-pub(crate) fn labels(data: &[u8], mut at: usize) -> Result<(usize, Option<u8>), Skip> {
+pub(crate) fn skip_labels(data: &[u8], mut at: usize) -> Result<(usize, Option<u8>), Skip> {
     for _ in 0..8 {
-        let label = be32(data, at).ok_or(Skip::Cut)?;
+        let label = read_u32(data, at).ok_or(Skip::Cut)?;
         at += 4;
         if label & 0x100 != 0 {
             return match data.get(at).ok_or(Skip::Cut)? >> 4 {
                 4 | 6 => Ok((at, None)),
                 // A control word, and an Ethernet frame.
-                0 => ethertype(data, at + 4 + 12),
+                0 => skip_tags(data, at + 4 + 12),
                 _ => Err(Skip::NotIp),
             };
         }
@@ -86,14 +86,14 @@ pub(crate) fn labels(data: &[u8], mut at: usize) -> Result<(usize, Option<u8>), 
 }
 
 /// Behind a PPP header, whose address and control bytes are optional.
-pub(crate) fn ppp(data: &[u8], mut at: usize) -> Result<(usize, Option<u8>), Skip> {
-    if be16(data, at).ok_or(Skip::Cut)? == 0xff03 {
+pub(crate) fn skip_ppp(data: &[u8], mut at: usize) -> Result<(usize, Option<u8>), Skip> {
+    if read_u16(data, at).ok_or(Skip::Cut)? == 0xff03 {
         at += 2;
     }
-    match be16(data, at).ok_or(Skip::Cut)? {
+    match read_u16(data, at).ok_or(Skip::Cut)? {
         0x0021 => Ok((at + 2, Some(4))),
         0x0057 => Ok((at + 2, Some(6))),
-        0x0281 | 0x0283 => labels(data, at + 2),
+        0x0281 | 0x0283 => skip_labels(data, at + 2),
         _ => Err(Skip::NotIp),
     }
 }

@@ -64,7 +64,7 @@ impl Ring {
     ///
     /// Where there is no such interface, or capturing is not permitted.
     pub fn open(interface: &str, whole: bool) -> io::Result<Self> {
-        let index = index_of(interface)?;
+        let index = find_index(interface)?;
         let ethernet = index != 0 && is_ethernet(interface)?;
         let kind = if ethernet {
             libc::SOCK_RAW
@@ -123,7 +123,7 @@ impl Ring {
             start: start.cast(),
             next: 0,
             link: if ethernet { link::ETHERNET } else { link::RAW },
-            loopback: index_of("lo").unwrap_or(0),
+            loopback: find_index("lo").unwrap_or(0),
         };
         // SAFETY: all-zero is a valid address, whose fields are set below.
         let mut address: libc::sockaddr_ll = unsafe { zeroed() };
@@ -313,7 +313,7 @@ fn set<T>(socket: &OwnedFd, level: i32, name: i32, value: &T) -> io::Result<()> 
 }
 
 /// The number of an interface; 0 for all.
-fn index_of(interface: &str) -> io::Result<u32> {
+fn find_index(interface: &str) -> io::Result<u32> {
     if interface == ALL {
         return Ok(0);
     }

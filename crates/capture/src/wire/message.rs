@@ -89,7 +89,7 @@ impl Message {
             return Self::NOTHING;
         };
         if (20..=23).contains(&first) || first.is_ascii_uppercase() {
-            let found = begins(seen);
+            let found = parse_start(seen);
             if found != Self::NOTHING {
                 return found;
             }
@@ -142,13 +142,13 @@ impl Message {
 }
 
 /// What message, records or frames begin here?
-fn begins(seen: &[u8]) -> Message {
+fn parse_start(seen: &[u8]) -> Message {
     if seen.starts_with(PREFACE) {
-        let (length, _) = frames(&seen[PREFACE.len()..]);
+        let (length, _) = parse_frames(&seen[PREFACE.len()..]);
         return Message::new(RECORDS, length + PREFACE.len() as u64);
     }
     if seen[0] <= APPLICATION_DATA {
-        return records(seen).map_or(Message::NOTHING, |found| {
+        return parse_records(seen).map_or(Message::NOTHING, |found| {
             let mark = |holds: bool, bit: u32| if holds { bit } else { 0 };
             let marks =
                 mark(found.hello, HELLO) | mark(found.ciphers, CIPHERS) | mark(found.data, DATA);
@@ -173,7 +173,7 @@ fn begins(seen: &[u8]) -> Message {
 }
 
 /// The records that begin here, up to one whose header is not seen; `None` where there is none.
-fn records(seen: &[u8]) -> Option<Records> {
+fn parse_records(seen: &[u8]) -> Option<Records> {
     let mut found = Records::default();
     let mut at = 0;
     while let Some(&[kind @ CHANGE_CIPHER_SPEC..=APPLICATION_DATA, 3, minor, high, low]) =
@@ -193,7 +193,7 @@ fn records(seen: &[u8]) -> Option<Records> {
 }
 
 /// Bytes of the frames that begin here, and how many these are.
-fn frames(seen: &[u8]) -> (u64, usize) {
+fn parse_frames(seen: &[u8]) -> (u64, usize) {
     let (mut at, mut count) = (0, 0);
     while let Some(head) = seen.get(at..).and_then(|rest| rest.first_chunk::<FRAME>()) {
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);

@@ -53,13 +53,13 @@ pub fn read(source: &mut Source<'_>, sink: &mut impl PacketSink) -> Result<(), F
     let link = word(at(20)) as u16;
     source.consume(24);
     if big {
-        records(source, sink, link, nanos, u32::from_be_bytes)
+        read_records(source, sink, link, nanos, u32::from_be_bytes)
     } else {
-        records(source, sink, link, nanos, u32::from_le_bytes)
+        read_records(source, sink, link, nanos, u32::from_le_bytes)
     }
 }
 
-fn records(
+fn read_records(
     source: &mut Source<'_>,
     sink: &mut impl PacketSink,
     link: u16,
@@ -77,7 +77,7 @@ fn records(
             // Read as a packet, a file header in the middle has no captured bytes.
             if captured > MAX_CAPTURED || captured == 0 && matches(head) {
                 let offset = source.offset() + pos as u64;
-                return Err(too_long(offset, captured, matches(head)));
+                return Err(make_length_error(offset, captured, matches(head)));
             }
             let Some(bytes) = rest.get(..captured as usize) else {
                 wanted = 16 + captured as usize;
@@ -110,7 +110,7 @@ fn records(
     }
 }
 
-fn too_long(offset: u64, captured: u32, another_file: bool) -> Fault {
+fn make_length_error(offset: u64, captured: u32, another_file: bool) -> Fault {
     if another_file {
         return Fault::new(offset, "another capture file begins here")
             .hint("join captures with mergecap, not with cat");

@@ -80,7 +80,7 @@ pub fn read(source: &mut Source<'_>, sink: &mut impl PacketSink) -> Result<(), F
             return if left == 0 {
                 Ok(())
             } else {
-                Err(cut(offset, left, 12))
+                Err(make_cut_error(offset, left, 12))
             };
         }
         // As many whole blocks as are at hand, then more bytes.
@@ -94,11 +94,13 @@ pub fn read(source: &mut Source<'_>, sink: &mut impl PacketSink) -> Result<(), F
             let at = offset + pos as u64;
             let length = reader
                 .block_length(here)
-                .map_err(|reason| damaged(at, reason))?;
+                .map_err(|reason| make_damage_error(at, reason))?;
             let Some(block) = here.get(..length) else {
                 break length;
             };
-            reader.block(block).map_err(|reason| damaged(at, reason))?;
+            reader
+                .block(block)
+                .map_err(|reason| make_damage_error(at, reason))?;
             pos += length;
         };
         source.consume(pos);
@@ -108,13 +110,13 @@ pub fn read(source: &mut Source<'_>, sink: &mut impl PacketSink) -> Result<(), F
             return if left == 0 {
                 Ok(())
             } else {
-                Err(cut(offset, left, wanted))
+                Err(make_cut_error(offset, left, wanted))
             };
         }
     }
 }
 
-fn cut(offset: u64, left: usize, wanted: usize) -> Fault {
+fn make_cut_error(offset: u64, left: usize, wanted: usize) -> Fault {
     Fault::new(
         offset,
         format!("the last block is cut short: {left} bytes of {wanted} are there"),
@@ -122,7 +124,7 @@ fn cut(offset: u64, left: usize, wanted: usize) -> Fault {
     .hint("the capture was still being written, or was not copied whole")
 }
 
-fn damaged(offset: u64, reason: String) -> Fault {
+fn make_damage_error(offset: u64, reason: String) -> Fault {
     Fault::new(offset, reason).hint("the file is damaged from here on")
 }
 
@@ -250,7 +252,7 @@ impl<S: PacketSink> Reader<'_, S> {
         Ok(())
     }
 
-    fn known(&self, number: u32) -> Result<Interface, String> {
+    fn find_interface(&self, number: u32) -> Result<Interface, String> {
         let count = self.interfaces.len();
         self.interfaces
             .get(number as usize)
@@ -266,7 +268,7 @@ impl<S: PacketSink> Reader<'_, S> {
         time_at: usize,
         data_at: usize,
     ) -> Result<(), String> {
-        let interface = self.known(number)?;
+        let interface = self.find_interface(number)?;
         let (captured, original) = (self.u32(body, 12), self.u32(body, 16));
         let end = data_at + captured as usize;
         if end > body.len() {
@@ -309,7 +311,7 @@ impl<S: PacketSink> Reader<'_, S> {
 
     /// A packet without a time: it is counted, but nothing can be timed with it.
     fn simple_packet(&mut self, body: &[u8]) -> Result<(), String> {
-        let interface = self.known(0)?;
+        let interface = self.find_interface(0)?;
         let original = self.u32(body, 0);
         let limit = if interface.snaplen == 0 {
             u32::MAX

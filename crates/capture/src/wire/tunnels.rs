@@ -1,6 +1,6 @@
 //! Unpacks tunnels: IP in IP, GRE, VXLAN and Geneve. Only the packets that they carry are counted.
 
-use crate::wire::link::{be16, ethertype, ppp, Skip};
+use crate::wire::link::{read_u16, skip_ppp, skip_tags, Skip};
 use crate::wire::packet::UDP;
 
 const IPV4_IN_IP: u8 = 4;
@@ -29,14 +29,14 @@ pub fn inner(data: &[u8], protocol: u8, at: usize) -> Option<(usize, Option<u8>)
     match protocol {
         IPV4_IN_IP => Some((at, Some(4))),
         IPV6_IN_IP => Some((at, Some(6))),
-        GRE => gre(data, at),
-        UDP => datagram(data, at + 8, be16(data, at + 2)?),
+        GRE => parse_gre(data, at),
+        UDP => parse_tunnel(data, at + 8, read_u16(data, at + 2)?),
         _ => None,
     }
 }
 
-fn gre(data: &[u8], at: usize) -> Option<(usize, Option<u8>)> {
-    let flags = be16(data, at)?;
+fn parse_gre(data: &[u8], at: usize) -> Option<(usize, Option<u8>)> {
+    let flags = read_u16(data, at)?;
     let version = flags & 7;
     if version > 1 || flags & 0x4000 != 0 {
         return None;
@@ -51,33 +51,33 @@ fn gre(data: &[u8], at: usize) -> Option<(usize, Option<u8>)> {
     ] {
         size += if present && flags & flag != 0 { 4 } else { 0 };
     }
-    carried(data, be16(data, at + 2)?, at + size)
+    find_carried(data, read_u16(data, at + 2)?, at + size)
 }
 
-fn datagram(data: &[u8], at: usize, port: u16) -> Option<(usize, Option<u8>)> {
+fn parse_tunnel(data: &[u8], at: usize, port: u16) -> Option<(usize, Option<u8>)> {
     if VXLAN.contains(&port) {
         // Exactly the flag of a valid network identifier, and reserved bytes of zero.
         let header: &[u8; 8] = data.get(at..)?.first_chunk()?;
         let plain = header[0] == 8 && header[1..4] == [0; 3] && header[7] == 0;
-        return plain.then(|| ethertype(data, at + 8 + 12).ok()).flatten();
+        return plain.then(|| skip_tags(data, at + 8 + 12).ok()).flatten();
     }
     if port == GENEVE {
-        let first = be16(data, at)?;
+        let first = read_u16(data, at)?;
         let options = usize::from(first >> 8 & 0x3f) * 4;
         return (first >> 14 == 0)
-            .then(|| carried(data, be16(data, at + 2)?, at + 8 + options))
+            .then(|| find_carried(data, read_u16(data, at + 2)?, at + 8 + options))
             .flatten();
     }
     None
 }
 
 /// What stands at `at`, by its `EtherType`.
-fn carried(data: &[u8], kind: u16, at: usize) -> Option<(usize, Option<u8>)> {
+fn find_carried(data: &[u8], kind: u16, at: usize) -> Option<(usize, Option<u8>)> {
     match kind {
         0x0800 => Some((at, Some(4))),
         0x86dd => Some((at, Some(6))),
-        0x880b => ppp(data, at).ok(),
-        ETHERNET => ethertype(data, at + 12).ok(),
+        0x880b => skip_ppp(data, at).ok(),
+        ETHERNET => skip_tags(data, at + 12).ok(),
         _ => None,
     }
 }

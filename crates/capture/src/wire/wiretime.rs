@@ -13,20 +13,20 @@ pub fn parse(text: &str) -> Option<i64> {
         None => (None, text),
     };
     let (whole, fraction) = time.split_once(['.', ',']).unwrap_or((time, ""));
-    let nanos = fraction_nanos(fraction)?;
+    let nanos = parse_fraction(fraction)?;
     let day = match date {
-        Some(date) => days(date)?.checked_mul(86_400)?,
+        Some(date) => count_days(date)?.checked_mul(86_400)?,
         None => 0,
     };
     let negative = whole.starts_with('-');
     let seconds = if whole.contains(':') {
         let mut sum: i64 = 0;
         for part in whole.split(':') {
-            sum = sum.checked_mul(60)?.checked_add(digits(part)?)?;
+            sum = sum.checked_mul(60)?.checked_add(parse_digits(part)?)?;
         }
         sum
     } else {
-        digits(whole.trim_start_matches('-'))?
+        parse_digits(whole.trim_start_matches('-'))?
     };
     let total = day
         .checked_add(seconds)?
@@ -35,20 +35,20 @@ pub fn parse(text: &str) -> Option<i64> {
     Some(if negative { -total } else { total })
 }
 
-fn digits(text: &str) -> Option<i64> {
+fn parse_digits(text: &str) -> Option<i64> {
     (!text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())).then(|| text.parse().ok())?
 }
 
-fn fraction_nanos(fraction: &str) -> Option<i64> {
+fn parse_fraction(fraction: &str) -> Option<i64> {
     if fraction.is_empty() {
         return Some(0);
     }
-    digits(&format!("{:0<9}", fraction.get(..fraction.len().min(9))?))
+    parse_digits(&format!("{:0<9}", fraction.get(..fraction.len().min(9))?))
 }
 
 /// Days since 1970 of a Gregorian date (Hinnant, "chrono-compatible low-level date algorithms").
-fn days(date: &str) -> Option<i64> {
-    let mut parts = date.splitn(3, '-').map(digits);
+fn count_days(date: &str) -> Option<i64> {
+    let mut parts = date.splitn(3, '-').map(parse_digits);
     let (year, month, day) = (parts.next()??, parts.next()??, parts.next()??);
     if !(1..=12).contains(&month) || !(1..=31).contains(&day) || year > 9999 {
         return None;
