@@ -1,4 +1,5 @@
-//! A `ptrace` for User-Mode Linux, preloaded by `confine/registers.rs`. It counts, and it knows newer processors.
+//! Replaces `ptrace` for User-Mode Linux, preloaded by `confine/registers.rs`: counts stops and supports newer
+//! processors.
 //!
 //! The kernel of User-Mode Linux resumes a process of its guest by `ptrace` and waits until that stops again, so each
 //! such request is one stop, whatever the scheduler does meanwhile. They are counted in a file, 8 bytes in the
@@ -70,7 +71,7 @@ unsafe extern "C" {
     fn memset(to: *mut c_void, byte: c_int, count: usize) -> *mut c_void;
 }
 
-/// The system call; a negative error number when it fails.
+/// Makes the system call; returns a negative error number when it fails.
 unsafe fn call(request: c_long, pid: c_long, address: c_long, data: *mut c_void) -> c_long {
     let result;
     // SAFETY: the caller's arguments are those of the system call, which changes no other register.
@@ -81,7 +82,7 @@ unsafe fn call(request: c_long, pid: c_long, address: c_long, data: *mut c_void)
     result
 }
 
-/// As [`call`], but hands over a whole state where a shorter one is refused.
+/// Like [`call`], but passes the whole state where the kernel refuses a shorter one.
 unsafe fn set_state(pid: c_long, data: *mut c_void) -> c_long {
     let (bytes, size) = (STATE.bytes.get().cast::<c_void>(), STATE.size.get());
     // SAFETY: `data` is the caller's `iovec`, as the request wants it; the buffer is used by one thread (see `State`).

@@ -275,7 +275,7 @@ fn collect_facts() -> Facts {
     let maker = read_first_line("/sys/hypervisor/type");
     Facts {
         cpu_model: match of_cpu(&["model name", "cpu", "cpu model", "uarch", "Processor"]) {
-            // arm64's kernel has numbers only.
+            // The kernel of arm64 gives only numbers.
             unnamed if unnamed.is_empty() => match of_cpu(&["CPU implementer"]) {
                 by if by.is_empty() => by,
                 by => format!("implementer {by}, part {}", of_cpu(&["CPU part"])),
@@ -303,8 +303,8 @@ fn collect_facts() -> Facts {
     }
 }
 
-/// The number of processors that a list such as `0-2,4` names; without a list (there is no `/sys`, or a single
-/// processor) the number that the C library finds.
+/// Counts the processors in a list such as `0-2,4`. Without a list (no `/sys`, or a single processor) returns the
+/// number that the C library finds.
 fn count_online(ranges: &str) -> u32 {
     let size = |range: &str| match range.split_once('-') {
         Some((from, to)) => Some(to.parse::<u32>().ok()?.checked_sub(from.parse().ok()?)? + 1),

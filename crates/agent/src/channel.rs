@@ -10,8 +10,8 @@ use crate::sys;
 /// How long to wait for the channel to appear.
 const CHANNEL_PATIENCE: Duration = Duration::from_secs(20);
 
-/// A terminal's line discipline holds 4096 bytes and throttles its driver 128 before that. UML's driver takes its
-/// descriptor out of the interrupts then and never puts it back: the line would be deaf from there on.
+/// A terminal's line discipline holds 4096 bytes and throttles its driver 128 bytes earlier. UML's driver then stops
+/// polling its descriptor for good, so the line would never receive anything again.
 const TERMINAL_WINDOW: u32 = 3584;
 
 /// The channel to the controller; both may be the same descriptor.
@@ -20,15 +20,15 @@ pub struct Channel {
     pub input: OwnedFd,
     /// Where answers go.
     pub output: OwnedFd,
-    /// Whether the other end may be absent at first (a virtio port nobody has opened yet): then an end of file before
-    /// the first byte means "not yet".
+    /// Whether the other end may be absent at first (nobody has opened the virtio port yet): an end of file before the
+    /// first byte then means "not yet".
     pub may_be_absent: bool,
-    /// Most bytes it may hold before it breaks: the controller waits for acknowledgements then.
+    /// The most bytes that the channel can hold without losing any; the controller then waits for acknowledgements.
     pub window: Option<u32>,
-    /// How often an empty line is written to standard error. Whatever carries the channel notices only by sending that
-    /// the other side has disappeared without closing it, as when a network is cut.
+    /// How often an empty line is written to standard error. If the other side disappears without closing, as when a
+    /// network is cut, the program that carries the channel notices only when it sends.
     pub alive: Option<Duration>,
-    /// Where the channel continues after this conversation; bytes already read of the next one are left there.
+    /// Takes the bytes of the next conversation on this channel that were read already.
     pub ahead: Option<File>,
 }
 
@@ -59,13 +59,13 @@ pub fn open(spec: &str) -> io::Result<Channel> {
     })
 }
 
-/// A stream to this port of the hypervisor.
+/// Connects to this port of the hypervisor.
 pub fn open_vsock(port: &str) -> io::Result<OwnedFd> {
     let number = port.parse().map_err(io::Error::other)?;
     sys::vsock(number).map_err(|error| sys::failed(format!("vsock port {port}"), &error))
 }
 
-/// A virtio-serial port by its name: the device announces ports one by one after its driver has started.
+/// Opens a virtio-serial port by name. The device announces its ports one by one after its driver has started.
 fn open_port(name: &str) -> io::Result<File> {
     let deadline = Instant::now() + CHANNEL_PATIENCE;
     loop {

@@ -1,7 +1,8 @@
 //! Counting what a program does, by the kernel's performance events (`perf_event_open(2)`).
 //!
-//! The events are opened on the agent, disabled, and handed on to what it starts: each begins to count when the program
-//! is executed, and has added up its processes when they have ended. The agent itself is never counted.
+//! The events are opened on the agent, disabled, and inherited by the program that it starts: each begins to count when
+//! that program is executed, and includes the program's processes once these have ended. The agent itself is never
+//! counted.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -31,17 +32,17 @@ const ENABLE_ON_EXEC: u64 = 1 << 12;
 const TIMES: u64 = 1 | 1 << 1; // PERF_FORMAT_TOTAL_TIME_ENABLED, _RUNNING
 const CLOSE_ON_EXEC: libc::c_ulong = 1 << 3;
 
-/// The open events of one program, in the order in which they were asked for.
+/// The open events of one program, in the requested order.
 pub struct Counters(Vec<Result<OwnedFd, i32>>);
 
 impl Counters {
-    /// Opens events for the next program that is started; one that cannot be had is told by `read`.
+    /// Opens events for the next program to be started; `read` reports those that cannot be opened.
     pub fn open(events: &[Event]) -> Self {
         Self(events.iter().map(open).collect())
     }
 
-    /// Counts of the events, scaled where the hardware had to take turns; a negative error number for an event that
-    /// could not be opened.
+    /// Returns the counts of the events, scaled if the hardware had to take turns; a negative error number for an event
+    /// that could not be opened.
     pub fn read(&self) -> Vec<i64> {
         self.0
             .iter()

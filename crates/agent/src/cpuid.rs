@@ -1,7 +1,7 @@
 //! The hypervisor that the processor says it runs under.
 
-/// The twelve characters of CPUID leaf 0x40000000, such as `KVMKVMKVM` or `VMwareVMware`, without padding; `None` where
-/// the processor does not say that there is a hypervisor.
+/// Returns the twelve characters of CPUID leaf 0x40000000, such as `KVMKVMKVM` or `VMwareVMware`, without padding;
+/// `None` if the processor reports no hypervisor.
 #[cfg(target_arch = "x86_64")]
 #[allow(unused_unsafe)] // CPUID is a safe function since Rust 1.92
 pub fn hypervisor() -> Option<String> {
@@ -21,7 +21,7 @@ pub fn hypervisor() -> Option<String> {
     Some(String::from_utf8_lossy(&name).trim().to_owned())
 }
 
-/// `None`: only x86 processors have such a leaf.
+/// Returns `None`: only x86 processors have such a leaf.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn hypervisor() -> Option<String> {
     None

@@ -18,7 +18,7 @@ use crate::output::Output;
 use crate::spawn::{self, Command, Step};
 use crate::sys::{self, Reaped};
 
-/// Most standard input that is kept for a program that does not read.
+/// Limit of buffered standard input for a program that does not read it.
 const INPUT_LIMIT: usize = 4 << 20;
 
 /// One running program.
@@ -32,14 +32,15 @@ pub struct Job {
     started_ns: u64,
     timed_out: bool,
     ooms_before: Option<u64>,
-    /// Where its standard input goes; `None` once closed.
+    /// The write end of its standard input; `None` once closed.
     pub input: Option<OwnedFd>,
     queued: VecDeque<u8>,
     end_of_input: bool,
     /// Standard output (the terminal, if it has one) and standard error.
     pub outputs: [Output; 2],
-    /// The program's ends of its pipes. Without them its exit would hang up each pipe, and wake us for that, before it
-    /// has ended, and on a single processor that delays it. We wait for its end, never for that of a pipe.
+    /// The program's ends of its pipes. Without them the kernel would hang up each pipe while the program exits, and
+    /// wake us before it has ended, which delays its end on a single processor. We wait for the program's end, never
+    /// for that of a pipe.
     _theirs: Option<[OwnedFd; 3]>,
     pty: bool,
     counters: Counters,
@@ -76,14 +77,14 @@ impl Job {
         let (pid, started_ns) = command
             .spawn()
             .map_err(|(step, error)| describe_spawn_failure(step, &error, &shown, exec))?;
-        // A limit beyond the clock's range is no limit.
+        // Treat a limit beyond the clock's range as none.
         let deadline = exec
             .time_limit_ns
             .and_then(|limit| Instant::now().checked_add(Duration::from_nanos(limit)));
         drop(command);
         let live = exec.stream || exec.pty.is_some();
         let [out, err] = io.outputs.each_mut().map(Option::take);
-        // A terminal's end is kept by nobody else: its hang-up is how its programs learn that they are alone. Nor may a
+        // Nobody else may keep a terminal's other end open: its hang-up tells programs that they are alone. Nor may a
         // program that waits for its standard input be its own reader.
         let keeps = exec.pty.is_none() && !exec.stdin;
         Ok(Self {
@@ -162,21 +163,21 @@ impl Job {
         }
     }
 
-    /// Kills the program because its time limit is over.
+    /// Kills the program at its time limit.
     pub fn expire(&mut self) {
         self.timed_out = true;
         self.deadline = None;
         self.signal(libc::SIGKILL);
     }
 
-    /// Resizes its terminal.
+    /// Resizes the program's terminal.
     pub fn resize(&self, size: Winsize) {
         if let (true, Some(fd)) = (self.pty, &self.input) {
             let _ = set_winsize(fd, size);
         }
     }
 
-    /// Sends what it printed and how it ended. All its processes must be gone by now.
+    /// Sends the program's output and how it ended. All its processes must have ended.
     pub fn finish(
         mut self,
         child: &Reaped,
@@ -331,7 +332,7 @@ fn build_command(exec: &Exec, name: &[u8], stdio: [i32; 3]) -> Result<Command, F
     })
 }
 
-/// The agent's own environment.
+/// Returns the agent's own environment.
 pub fn inherited_environment() -> Vec<CString> {
     use std::os::unix::ffi::OsStrExt;
     std::env::vars_os()
@@ -388,8 +389,8 @@ fn describe_spawn_failure(step: Step, error: &io::Error, name: &str, exec: &Exec
     }
 }
 
-/// Where the kernel counts processes that it killed for lack of memory: in this process's own control group, because on
-/// a host others run out of memory in theirs; in the whole machine if it has none.
+/// Opens the kernel's count of processes that it killed for lack of memory: that of this process's own control group,
+/// because on a host others run out of memory in theirs, or that of the whole machine if there is no group.
 pub fn oom_counts() -> Option<File> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let own = groups.lines().find_map(|line| {
@@ -405,7 +406,7 @@ pub fn oom_counts() -> Option<File> {
     own.or_else(|| File::open("/proc/vmstat").ok())
 }
 
-/// How often the kernel has killed for lack of memory, from `oom_counts`.
+/// Reads from `oom_counts` how often the kernel has killed for lack of memory.
 fn read_oom_kills(counts: &File) -> Option<u64> {
     use std::os::unix::fs::FileExt;
     let mut text = [0_u8; 16 << 10];

@@ -4,7 +4,7 @@ use std::io;
 
 use guestmark_wire::{Failure, Kind};
 
-/// A failure that is not one of a system call.
+/// Makes a failure that no system call caused.
 pub fn failure(kind: Kind, message: &str) -> Failure {
     Failure {
         kind,
@@ -13,7 +13,7 @@ pub fn failure(kind: Kind, message: &str) -> Failure {
     }
 }
 
-/// A failed system call.
+/// Makes the failure of a system call.
 pub fn os_failure(what: &str, error: &io::Error) -> Failure {
     let kind = match error.kind() {
         io::ErrorKind::NotFound => Kind::NotFound,
@@ -27,7 +27,7 @@ pub fn os_failure(what: &str, error: &io::Error) -> Failure {
     }
 }
 
-/// The failure of a source that ended too early.
+/// Makes the failure of a source that ended too early.
 pub fn source_too_short(name: &str, found: u64, wanted: u64) -> Failure {
     failure(
         Kind::BadRequest,

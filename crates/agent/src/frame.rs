@@ -1,4 +1,4 @@
-//! Frames: a length and a payload. Bounded in both directions.
+//! Reads and writes frames, each a length and a payload. Memory is bounded in both directions.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -11,7 +11,7 @@ use crate::sys;
 
 const HEADER: usize = 4;
 
-/// Bytes received that are not yet taken as frames.
+/// Received bytes that are not yet taken as frames.
 ///
 /// The buffer has one fixed size; its pages are touched only as far as frames reach.
 pub struct Decoder {
@@ -34,7 +34,7 @@ impl Decoder {
         }
     }
 
-    /// Where to put received bytes; never empty as long as frames are taken when complete.
+    /// Returns the space for received bytes; never empty as long as complete frames are taken.
     pub fn space(&mut self) -> &mut [u8] {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -45,7 +45,7 @@ impl Decoder {
         &mut self.buffer[self.end..]
     }
 
-    /// Bytes missing for the frame under way.
+    /// How many bytes the current frame lacks.
     pub fn wanted(&self) -> usize {
         let have = self.end - self.start;
         self.announced()
@@ -58,19 +58,19 @@ impl Decoder {
         Some(u32::from_le_bytes(*header) as usize)
     }
 
-    /// Says that `count` bytes were put into [`Decoder::space`].
+    /// Notes that `count` bytes were put into [`Decoder::space`].
     pub fn filled(&mut self, count: usize) {
         self.end += count;
     }
 
-    /// Takes up what an earlier decoder of the same channel has left in `file`.
+    /// Reads what an earlier decoder of the same channel has left in `file`.
     pub fn take_up(&mut self, mut file: &File) -> io::Result<()> {
         file.rewind()?;
         self.end += file.read(self.space())?;
         file.set_len(0)
     }
 
-    /// Leaves what was received behind the last frame taken for the next decoder of this channel.
+    /// Writes what was received after the last taken frame to `file`, for the next decoder of this channel.
     pub fn leave(&mut self, mut file: &File) -> io::Result<()> {
         file.rewind()?;
         file.write_all(&self.buffer[self.start..self.end])
@@ -101,7 +101,7 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// Bytes waiting.
+    /// How many bytes are waiting.
     pub fn len(&self) -> usize {
         self.buffer.len() - self.sent
     }
@@ -110,14 +110,14 @@ impl Outbox {
     pub fn push<T: Serialize>(&mut self, message: &T) {
         let start = self.buffer.len();
         self.buffer.extend_from_slice(&[0; HEADER]);
-        // Writing into memory cannot fail and our types have nothing that MessagePack cannot hold.
+        // Writing to memory cannot fail, and our types contain nothing that MessagePack cannot hold.
         rmp_serde::encode::write_named(&mut self.buffer, message)
             .expect("message types are encodable");
         self.patch(start);
     }
 
-    /// Appends a chunk frame whose data `fill` reads into the space given (at most `limit` bytes): saves copying bulk
-    /// data. `fill` returns how many bytes it put there; with 0 or an error nothing is sent.
+    /// Appends a chunk frame whose data `fill` reads directly into the given space (at most `limit` bytes), which
+    /// avoids a copy. `fill` returns how many bytes it wrote; with 0 or an error nothing is sent.
     pub fn push_chunk(
         &mut self,
         id: u64,
@@ -134,7 +134,7 @@ impl Outbox {
         };
         rmp_serde::encode::write_named(&mut self.buffer, &chunk)
             .expect("message types are encodable");
-        // The empty byte string comes last, as `bin 8` (2 bytes): make it a `bin 32` (5 bytes) whose length follows.
+        // The empty byte string is last, as `bin 8` (2 bytes): turn it into a `bin 32` (5 bytes), whose length follows.
         self.buffer.truncate(self.buffer.len() - 2);
         self.buffer.push(0xc6);
         let length_at = self.buffer.len();
@@ -185,7 +185,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_bytes::ByteBuf;
 
-    /// Feeds `stream` in pieces of the sizes given (cycled) and takes all frames until one is refused.
+    /// Feeds `stream` in pieces of the given sizes (cycled) and takes all frames until one is refused.
     fn frames(stream: &[u8], sizes: &[usize]) -> (Vec<Vec<u8>>, bool) {
         let (mut decoder, mut taken, mut left) = (Decoder::new(), Vec::new(), stream);
         let capacity = decoder.buffer.capacity();
@@ -298,7 +298,7 @@ mod tests {
                 let request = Request { id, call, ahead: false };
                 let encoded = rmp_serde::to_vec_named(&request).unwrap();
                 prop_assert_eq!(rmp_serde::from_slice::<Request<'_>>(&encoded).unwrap(), request.clone());
-                // One byte changed or missing may be anything, but must be told from a panic.
+                // A changed or missing byte may give anything but a panic.
                 for at in 0..encoded.len().min(200) {
                     let mut broken = encoded.clone();
                     broken[at] ^= 0x81;

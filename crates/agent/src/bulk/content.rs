@@ -16,14 +16,14 @@ const PAGE: usize = 4096;
 const CHUNK: usize = 1 << 20;
 const PIECE: usize = 256 << 10; // of a file that is read: stays in a processor's cache while it is summed up
 
-/// Makes the bytes of a pattern.
+/// Generates the bytes of a pattern.
 pub struct Generator {
     pattern: Pattern,
     base: Vec<u8>,
 }
 
 impl Generator {
-    /// A generator of this pattern.
+    /// Creates a generator of this pattern.
     pub fn new(pattern: Pattern) -> Self {
         let base = match pattern {
             Pattern::Random => generate_random_bytes(PERIOD),
@@ -66,7 +66,8 @@ impl Generator {
     }
 }
 
-/// Writes its number at the start of every page, so that no two are alike. Offset and length need not be whole pages.
+/// Writes the page's number at the start of every page, so that no two are alike. Neither offset nor length has to be a
+/// multiple of the page size.
 fn number_pages(buffer: &mut [u8], offset: u64) {
     let end = offset + buffer.len() as u64;
     let mut page = offset / PAGE as u64;
@@ -82,7 +83,7 @@ fn number_pages(buffer: &mut [u8], offset: u64) {
     }
 }
 
-/// Pseudo-random bytes (`SplitMix64`, Steele, Lea and Flood 2014), always the same.
+/// Returns pseudo-random bytes (`SplitMix64`, Steele, Lea and Flood 2014), the same ones each time.
 fn generate_random_bytes(size: usize) -> Vec<u8> {
     let mut state = 0_u64;
     let mut bytes = Vec::with_capacity(size);
@@ -96,7 +97,7 @@ fn generate_random_bytes(size: usize) -> Vec<u8> {
     bytes
 }
 
-/// Digest of a file or device.
+/// Computes the digest of a file or device.
 pub fn checksum(extent: &Extent) -> Result<Checksum, Failure> {
     let name = String::from_utf8_lossy(&extent.path);
     let failed = |error: &std::io::Error| os_failure(&name, error);
@@ -123,7 +124,7 @@ pub fn checksum(extent: &Extent) -> Result<Checksum, Failure> {
     }
 }
 
-/// Digest of the bytes that a pattern makes.
+/// Computes the digest of the bytes that a pattern makes.
 pub fn compute_pattern_checksum(extent: &PatternExtent) -> Checksum {
     let generator = Generator::new(extent.pattern);
     let mut state = Xxh3::new();

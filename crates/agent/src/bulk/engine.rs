@@ -19,9 +19,10 @@ use super::meter::Meter;
 use crate::failure::{failure, os_failure, source_too_short};
 use crate::sys;
 
-/// Offsets, lengths and addresses of direct I/O are multiples of this, the largest that devices here require.
+/// Direct I/O needs offsets, lengths and addresses that are multiples of this; it is the most that any device here
+/// requires.
 const ALIGNMENT: u64 = 4096;
-/// Where buffers start, so that the kernel can back them with huge pages: a request then has few segments.
+/// Alignment of buffers: the kernel can back them with huge pages, so that a request has few segments.
 const HUGE_PAGE: usize = 2 << 20;
 const LARGEST_BLOCK: u64 = 64 << 20;
 const MOST_IN_FLIGHT: u32 = 64;
@@ -32,7 +33,7 @@ enum Origin {
     Pattern(Generator),
 }
 
-/// A file with the name that errors give it.
+/// A file, and its name for error messages.
 struct Named {
     file: File,
     name: String,
@@ -141,7 +142,7 @@ fn open(
     }
 }
 
-/// Bytes to move: those asked for, else all of the source.
+/// Returns how many bytes to move: as many as the call asks for, or else the whole source.
 fn find_length(source: &Named, asked: Option<u64>) -> Result<u64, Failure> {
     let size = io::Seek::seek(&mut &source.file, io::SeekFrom::End(0))
         .map_err(|error| source.failed("seek", &error))?;
@@ -170,8 +171,8 @@ fn write_file(
     options.write(true).create(true).truncate(true);
     let to = open(&options, destination, 0, how.direct)?;
     let preallocated = preallocate && allocate(&to, size)?;
-    // Where nothing is allocated every block must extend the file: inside its size, ext2 would write to a hole through
-    // the page cache, whatever was asked for.
+    // If nothing was allocated, every block must extend the file: within the file's size, ext2 would write to a hole
+    // through the page cache, even with `O_DIRECT`.
     let blocks = Blocks::new(size, how.block_size, !preallocated);
     run(&blocks, &mut buffers, |buffer, offset, count| {
         // Direct I/O moves whole sectors; the excess is cut off at the end.
@@ -194,7 +195,7 @@ fn write_file(
     meter.finish(size, how.direct, preallocated, flush.then_some(&to.file))
 }
 
-/// Allocates the file; false when its filesystem cannot.
+/// Allocates the file; returns false if its filesystem cannot.
 fn allocate(to: &Named, size: u64) -> Result<bool, Failure> {
     if size == 0 {
         return Ok(false);
@@ -206,7 +207,7 @@ fn allocate(to: &Named, size: u64) -> Result<bool, Failure> {
     }
 }
 
-/// What a request of `count` bytes moves: direct I/O only whole sectors.
+/// Rounds `count` up to what a request has to move: direct I/O moves only whole sectors.
 fn round_to_sectors(count: usize, how: How) -> usize {
     if how.direct {
         count.next_multiple_of(ALIGNMENT as usize)
@@ -245,7 +246,7 @@ fn read_full(
     Ok(())
 }
 
-/// Memory at an address that direct I/O takes.
+/// A buffer whose alignment direct I/O accepts.
 struct Buffer {
     memory: Vec<u8>,
     start: usize,
@@ -254,7 +255,7 @@ struct Buffer {
 
 impl Buffer {
     fn new(size: usize) -> Self {
-        // Written to, so that its pages are there before the clock runs.
+        // Write to the memory, so that its pages exist before the clock runs.
         let alignment = if size < HUGE_PAGE {
             ALIGNMENT as usize
         } else {
@@ -286,7 +287,7 @@ fn make_buffers(how: How, size: u64) -> Vec<Buffer> {
         .collect()
 }
 
-/// Which block is next, and for files that grow whose turn it is to be written.
+/// Hands out the blocks, and for growing files keeps the order in which they are written.
 struct Blocks {
     size: u64,
     block_size: u64,
@@ -308,7 +309,7 @@ impl Blocks {
         }
     }
 
-    /// The next block's offset and length.
+    /// Returns the next block's offset and length.
     fn claim(&self) -> Option<(u64, usize)> {
         if self.failed.load(Ordering::Relaxed) {
             return None;
@@ -334,7 +335,7 @@ impl Blocks {
         if *at != offset {
             return Ok(());
         }
-        // Held while writing: that is what keeps the order, and readers do not need it.
+        // The lock is held while writing: that keeps the order. Readers do not need it.
         act()?;
         *at += self.block_size;
         self.turned.notify_all();
@@ -344,14 +345,14 @@ impl Blocks {
     fn fail(&self) {
         self.failed.store(true, Ordering::Relaxed);
         if let Some(turn) = &self.turn {
-            // Whoever is about to wait has looked at `failed` under this lock.
+            // A thread that is about to wait has checked `failed` under this lock.
             drop(turn.lock().unwrap_or_else(PoisonError::into_inner));
         }
         self.turned.notify_all();
     }
 }
 
-/// Moves all blocks, with one thread for each buffer; the first failure ends it.
+/// Moves all blocks with one thread per buffer; stops at the first failure.
 fn run(
     blocks: &Blocks,
     buffers: &mut [Buffer],

@@ -26,7 +26,8 @@ impl Meter {
         }
     }
 
-    /// The last byte of `bytes` has been moved: flushes `file`, if there is one, and tells what it all took.
+    /// Ends the measurement after the last of `bytes` has been moved: flushes `file`, if given, and returns what it all
+    /// took.
     pub fn finish(
         self,
         bytes: u64,
@@ -54,7 +55,7 @@ impl Meter {
     }
 }
 
-/// fsync, then syncfs: nanoseconds of the clock before, between and after.
+/// Calls fsync, then syncfs; returns the clock before, between and after in nanoseconds.
 pub fn flush(file: &File) -> Result<(u64, u64, u64), Failure> {
     let begin = sys::monotonic_ns();
     file.sync_all()
@@ -64,7 +65,7 @@ pub fn flush(file: &File) -> Result<(u64, u64, u64), Failure> {
     Ok((begin, between, sys::monotonic_ns()))
 }
 
-/// Bytes that were ever put into the page cache to be written back; the kernel counts pages.
+/// Returns how many bytes were ever put into the page cache to be written back; the kernel counts pages.
 fn dirtied_bytes() -> u64 {
     let vmstat = fs::read_to_string("/proc/vmstat").unwrap_or_default();
     let pages = vmstat

@@ -1,5 +1,5 @@
-//! Calls that move the contents of whole disks. Each runs in its own thread, so that the channel is still watched:
-//! when the controller goes, the process ends and the thread with it.
+//! Runs the calls that move the contents of whole disks. Each has a thread of its own, so that the channel is still
+//! watched: when the controller disconnects, the process ends and the thread with it.
 
 mod content;
 mod engine;
@@ -38,7 +38,7 @@ pub struct Bulk {
 }
 
 impl Bulk {
-    /// No calls yet.
+    /// Creates an empty list of calls.
     pub fn new() -> io::Result<Self> {
         let (sender, receiver) = mpsc::channel();
         let (bell, ring) = sys::pipe()?;
@@ -51,14 +51,14 @@ impl Bulk {
         })
     }
 
-    /// Descriptors to poll.
+    /// The descriptor to poll.
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 
     /// Starts a call.
     pub fn start(&self, id: u64, call: Call<'_>, out: &mut Outbox) {
-        // What borrows from the request's frame never comes here; the others own what they hold.
+        // Calls that borrow from the request's frame never come here; the others own their data.
         let work: Box<dyn FnOnce() -> Result<Outcome, Failure> + Send> = match call {
             Call::Copy(copy) => Box::new(move || engine::copy(&copy).map(Outcome::Transferred)),
             Call::Fill(fill) => Box::new(move || engine::fill(&fill).map(Outcome::Transferred)),
@@ -79,7 +79,7 @@ impl Bulk {
         };
         let (sender, ring) = (self.sender.clone(), Arc::clone(&self.ring));
         let started = thread::Builder::new().name("bulk".into()).spawn(move || {
-            // The server may have ended meanwhile, and then no one needs the answer.
+            // The server may have ended in the meantime; then no one needs the answer.
             let _ = sender.send((id, work()));
             let _ = sys::write(ring.as_raw_fd(), &[0]);
         });

@@ -1,10 +1,12 @@
-//! Namespaces around a program and all that it starts: processes, mounts, message queues, names, networks.
+//! Puts a program, and everything it starts, into namespaces of its own: processes, mounts, message queues, names,
+//! networks.
 //!
-//! Three processes make a cage. The *outer* one stays where it was started, waits, and ends as the program ended. The
-//! *first* one is process 1 of the namespace: the kernel ends whatever is left in there when it ends, and it ends
-//! with the outer one, with the controller, and with the program. The third becomes the program.
+//! A cage has three processes. The *outer* one stays in the namespaces of the caller, waits, and ends with the
+//! program's status. The *first* one is process 1 of the namespace, and the kernel kills what is left inside when it
+//! ends; it ends with the outer one, with the controller, and with the program. The third becomes the program.
 //!
-//! Where no namespaces can be had, the outer process is the program's parent and reaps what that leaves behind.
+//! Where namespaces are not available, the outer process is the program's parent and reaps the processes that the
+//! program leaves behind.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -25,7 +27,7 @@ const ENDED: u8 = b'e';
 /// The first process reports that it failed and has printed why; the exit status follows.
 const FAILED: u8 = b'f';
 
-/// What separates the program from its host.
+/// The kinds of separation between the program and its host.
 #[derive(Clone, Copy, Default)]
 pub struct Walls {
     pub user: bool,
@@ -46,23 +48,23 @@ impl Walls {
     }
 }
 
-/// Which process this is after the call.
+/// The process in which the call returns.
 pub enum Place {
     /// The first process of a cage.
     Inside(First),
     /// The outer one, after the program's end.
     Done(ExitCode),
-    /// As before: no cage can be had.
+    /// The original process: no cage can be made here.
     Outside,
 }
 
-/// What the first process says to the outer one, and how it hears of its end.
+/// The first process's two links to the outer one: one to report to it, one to notice its end.
 pub struct First {
     said: OwnedFd,
     outer: OwnedFd,
 }
 
-/// Makes the cage. `lifeline` ends with the controller.
+/// Makes the cage. `lifeline` closes when the controller ends.
 pub fn enter(walls: Walls, lifeline: Option<&OwnedFd>) -> io::Result<Place> {
     let (uid, gid) = (
         rustix::process::getuid().as_raw(),
@@ -76,7 +78,7 @@ pub fn enter(walls: Walls, lifeline: Option<&OwnedFd>) -> io::Result<Place> {
         Ok(0) => {
             drop((hear, ours));
             end_with_parent()?;
-            // What is sent to the outer process's group reaches the program once, through that.
+            // The outer process forwards the signals of its process group, so the program gets each of them once.
             rustix::process::setsid()?;
             if walls.user {
                 std::fs::write("/proc/self/setgroups", "deny")?;
@@ -97,7 +99,7 @@ fn end_with_parent() -> io::Result<()> {
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) }).map(drop)
 }
 
-/// Waits for the cage's end.
+/// Waits for the end of the cage.
 fn wait_for_cage(
     first: libc::pid_t,
     hear: &OwnedFd,
@@ -152,7 +154,7 @@ fn wait_for_cage(
     }
 }
 
-/// A supervisor that is stopped would stay, with what it holds, after the controller's end.
+/// Ends a parent that is stopped: such a supervisor, and what it holds, would outlive the controller.
 fn end_stopped_parent() {
     let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
     if reap::Stat::of(parent).is_some_and(|stat| stat.stopped) && sys::is_this_program(parent) {
@@ -209,7 +211,7 @@ pub fn end_as(status: libc::c_int) -> ExitCode {
 }
 
 impl First {
-    /// Nothing can be mounted in here: the outer process goes on as if there had never been a cage.
+    /// Reports that nothing can be mounted inside: the outer process continues as if there had never been a cage.
     pub fn give_up(&self) -> ! {
         self.say(UNAVAILABLE, 0);
         // SAFETY: ends this process.
@@ -229,8 +231,8 @@ impl First {
         let _ = sys::write(self.said.as_raw_fd(), &message);
     }
 
-    /// Returns in the process that is to become the program. Process 1 itself stays here until the end of everything.
-    /// It answers the questions of `connections`, and looks at the `gauge`.
+    /// Forks, and returns in the process that is to become the program. Process 1 stays here until everything has
+    /// ended. It answers the questions of `connections` and checks the `gauge`.
     pub fn fork(
         self,
         lifeline: Option<&OwnedFd>,
@@ -283,7 +285,7 @@ impl First {
     }
 }
 
-/// Waits until one of these can be read; absent ones are skipped.
+/// Makes poll entries for these descriptors; absent ones are skipped.
 fn make_poll_entries<const N: usize>(fds: [Option<RawFd>; N]) -> [libc::pollfd; N] {
     fds.map(|fd| libc::pollfd {
         fd: fd.unwrap_or(-1),
@@ -298,7 +300,8 @@ fn proceed(connections: Option<&mut Connections>, events: libc::c_short) {
     }
 }
 
-/// Process 1 is no way out: nobody may trace it, and it has no rights but to end others, and to `look` at them.
+/// Makes process 1 useless for an escape: nobody may trace it, and its only right is to kill other processes and, with
+/// `look`, to look at them.
 fn seclude(look: bool) -> io::Result<()> {
     // SAFETY: plain system calls on numbers and a live string.
     unsafe {
@@ -309,9 +312,9 @@ fn seclude(look: bool) -> io::Result<()> {
     super::privileges::keep_signals(look)
 }
 
-/// Where there is no cage: this process stays the parent of the program and of what that leaves behind, and ends all of
-/// it with the controller, with its own parent and with the program. Returns in the process that is to become the
-/// program.
+/// Watches without a cage: this process stays the parent of the program and of all processes that the program leaves
+/// behind, and kills them when the controller, its own parent or the program ends. Returns in the process that is to
+/// become the program.
 pub fn watch(
     lifeline: Option<&OwnedFd>,
     mut connections: Option<Connections>,
@@ -359,5 +362,5 @@ pub fn watch(
     Ok(ended.map(end_as))
 }
 
-/// A signal that nobody sends otherwise.
+/// A signal that nobody else sends.
 const PARENT_ENDED: libc::c_int = libc::SIGPWR;

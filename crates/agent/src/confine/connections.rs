@@ -1,8 +1,8 @@
-//! The Unix sockets that a confined program connects to: those in what it may write to, and no others.
+//! Lets a confined program connect only to the Unix sockets below its writable paths.
 //!
-//! A filter cannot look at an address, which is in the program's memory. So the kernel asks the process that waits for
-//! the program. That reads the address once, connects a socket of its own to what is there, and puts it in the place of
-//! the program's: whatever the program writes over the address meanwhile changes nothing.
+//! A filter cannot read an address, which lies in the program's memory. So the kernel asks the process that waits for
+//! the program. That process reads the address once, connects a socket of its own to it, and puts that socket in the
+//! place of the program's: whatever the program writes over the address in the meantime changes nothing.
 
 use std::ffi::CStr;
 use std::fs::{self, File};
@@ -59,20 +59,21 @@ struct Added {
     target_flags: u32,
 }
 
-/// The side of the process that waits for the program.
+/// The state of the process that waits for the program and answers.
 pub struct Connections {
     places: Vec<(PathBuf, OwnedFd)>,
     asked_by: Option<Asked>,
 }
 
 enum Asked {
-    /// Over which the filter's descriptor comes.
+    /// The socket over which the filter's descriptor arrives.
     Channel(OwnedFd),
     Filter(OwnedFd),
 }
 
 impl Connections {
-    /// For sockets in `places`; and the end that the program's process gives its filter to.
+    /// Creates the state for sockets in `places`. Also returns the socket to which the program's process sends its
+    /// filter.
     pub fn new<'a>(places: impl Iterator<Item = &'a CStr>) -> io::Result<(Self, OwnedFd)> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let places = places
@@ -91,14 +92,14 @@ impl Connections {
         Ok((Self { places, asked_by }, theirs))
     }
 
-    /// What becomes readable when there is something to do.
+    /// The descriptor that becomes readable when there is something to do.
     pub fn descriptor(&self) -> Option<RawFd> {
         self.asked_by.as_ref().map(|asked_by| match asked_by {
             Asked::Channel(fd) | Asked::Filter(fd) => fd.as_raw_fd(),
         })
     }
 
-    /// Does it; `readable` is false at the other end's end.
+    /// Handles what is pending; `readable` is false when the other end has closed.
     pub fn proceed(&mut self, readable: bool) {
         self.asked_by = match self.asked_by.take() {
             Some(Asked::Channel(channel)) => receive_descriptor(&channel).map(Asked::Filter),
@@ -124,7 +125,7 @@ impl Connections {
                 .map_or(0, |error| -error.raw_os_error().unwrap_or(libc::EACCES)),
             flags: 0,
         };
-        // Who asked may have gone.
+        // The process that asked may be gone.
         let _ = call_ioctl(filter, SEND, &raw mut reply);
     }
 
@@ -140,7 +141,8 @@ impl Connections {
         File::open(process.join("mem"))?.read_exact_at(bytes, address)?;
         let status = fs::read_to_string(process.join(format!("fdinfo/{descriptor}")))?;
         let directory = fs::read_link(process.join("cwd"))?;
-        // All of that was of the process that asks, and not of a later one with its number.
+        // Make sure that all of this was read from the process that asks, and not from a later one with the same
+        // number.
         call_ioctl(filter, IS_VALID, (&raw const request.id).cast_mut())?;
         let file = self.open_socket(&directory.join(parse_path(bytes)?))?;
         let flags = parse_flags(&status);
@@ -165,7 +167,7 @@ impl Connections {
         call_ioctl(filter, ADD_DESCRIPTOR, &raw mut added)
     }
 
-    /// The socket at an absolute path, if no link leads out of the places.
+    /// Opens the socket at an absolute path, provided that no link leads out of the places.
     fn open_socket(&self, path: &Path) -> io::Result<OwnedFd> {
         let refused = || io::Error::from_raw_os_error(libc::EACCES);
         let (place, rest) = self
@@ -192,7 +194,7 @@ impl Connections {
     }
 }
 
-/// Gives the filter's descriptor to the process that waits.
+/// Sends the filter's descriptor to the process that waits.
 pub fn send_filter(filter: &OwnedFd, channel: &OwnedFd) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = net::SendAncillaryBuffer::new(&mut space);
@@ -221,7 +223,7 @@ fn receive_descriptor(channel: &OwnedFd) -> Option<OwnedFd> {
     })
 }
 
-/// The path of a socket's address. Sockets without one are nobody's here.
+/// Returns the path in a socket's address. Sockets without a path are refused.
 fn parse_path(address: &[u8]) -> io::Result<&Path> {
     let (family, name) = address.split_at(FAMILY_BYTES);
     if family != (libc::AF_UNIX as u16).to_ne_bytes() {
@@ -233,7 +235,7 @@ fn parse_path(address: &[u8]) -> io::Result<&Path> {
     }
 }
 
-/// The flags in `/proc/PID/fdinfo/FD`.
+/// Parses the flags in `/proc/PID/fdinfo/FD`.
 fn parse_flags(status: &str) -> libc::c_int {
     status
         .lines()

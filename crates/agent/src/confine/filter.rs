@@ -1,13 +1,13 @@
-//! A seccomp filter for what namespaces and Landlock leave: sockets, other processes' settings, more namespaces, and,
-//! where mounts are not read-only, modes, owners, times and attributes of files.
+//! Builds a seccomp filter for what namespaces and Landlock do not cover: sockets, other processes' settings, more
+//! namespaces, and, where mounts are not read-only, files' modes, owners, times and attributes.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
 use crate::sys::{self, check};
 
-/// Refused of everybody: files by handle, which pass by mounts; mounts, namespaces and the kernel's own settings; keys;
-/// descriptors and memory of other processes.
+/// Refused for every program: opening files by handle, which bypasses mounts; mounts, namespaces and the kernel's own
+/// settings; keys; descriptors and memory of other processes.
 const ALWAYS: &[libc::c_long] = &[
     libc::SYS_open_by_handle_at,
     libc::SYS_mount,
@@ -88,10 +88,11 @@ const QUEUES: &[libc::c_long] = &[
     libc::SYS_mq_unlink,
 ];
 
-/// Whoever may make no sockets has no use for these.
+/// Useless, and therefore refused, for programs that may make no sockets.
 const OF_SOCKETS: &[libc::c_long] = &[libc::SYS_connect, libc::SYS_bind, libc::SYS_listen];
 
-/// System calls about a process, with the place of its number among the arguments: nobody's but one's own, which is 0.
+/// System calls about a process, with the position of its number among the arguments: allowed only for the caller
+/// itself, which is 0.
 const OF_OTHERS: &[(libc::c_long, u32)] = &[
     (libc::SYS_prlimit64, 0),
     (libc::SYS_setpriority, 1),
@@ -103,15 +104,15 @@ const OF_OTHERS: &[(libc::c_long, u32)] = &[
     (libc::SYS_sched_setattr, 0),
 ];
 
-/// The requests that programs may make of files, terminals, disks and devices: whatever is not among them gets the
-/// answer of a device that does not know it. A device may act although it was only opened to be read, and Landlock
-/// keeps requests in from kernel 6.10 on alone.
+/// The `ioctl` requests that programs may make on files, terminals, disks and devices; for any other, the program gets
+/// the answer of a device that does not know it. A device may act on requests although it was opened only for reading,
+/// and Landlock restricts requests only from kernel 6.10 on.
 ///
-/// Of descriptors: `FIOCLEX`, `FIONCLEX`, `FIONBIO`, `FIOASYNC`, `FIONREAD`, `TIOCOUTQ`, `FIOQSIZE`. Of terminals
-/// what they are, and the other end of a pair that the program has made: `TCGETS`, `TCGETS2`, `TIOCGWINSZ`,
-/// `TIOCGPGRP`, `TIOCGSID`, `TIOCGPTN`, `TIOCSPTLCK`, `TIOCGPTPEER`. Of files: `FIGETBSZ`, `FS_IOC_FIEMAP`, flags,
-/// version and geometry, and sharing of blocks with a file that was opened to be written (`FICLONE`, `FICLONERANGE`).
-/// Of disks what they are, and discarding and zeroing what was opened to be written.
+/// For descriptors: `FIOCLEX`, `FIONCLEX`, `FIONBIO`, `FIOASYNC`, `FIONREAD`, `TIOCOUTQ`, `FIOQSIZE`. For terminals,
+/// questions and the other end of a pair that the program has made: `TCGETS`, `TCGETS2`, `TIOCGWINSZ`, `TIOCGPGRP`,
+/// `TIOCGSID`, `TIOCGPTN`, `TIOCSPTLCK`, `TIOCGPTPEER`. For files: `FIGETBSZ`, `FS_IOC_FIEMAP`, flags, version and
+/// geometry, and sharing of blocks with a file that was opened for writing (`FICLONE`, `FICLONERANGE`). For disks,
+/// questions, and discarding and zeroing on a disk that was opened for writing.
 const OF_ANY: &[u32] = &[
     0x5451,
     0x5450,
@@ -158,23 +159,25 @@ const OF_ANY: &[u32] = &[
     0x8004_1285, // BLKGETNRZONES
     0x0301,      // HDIO_GETGEO
 ];
-/// Requests that change a file's flags, version or project, by a descriptor that was opened to read; and flushing a
-/// disk's pages, which takes rights to change it. For builders of filesystems alone, whose mounts are read-only.
+/// Requests that change a file's flags, version or project through a descriptor that was opened for reading; and
+/// flushing a disk's pages, which needs rights to change it. Only for programs that build filesystems, whose mounts are
+/// read-only.
 const OF_METADATA: &[u32] = &[
     0x4008_6602, // FS_IOC_SETFLAGS
     0x4004_6602,
     0x401c_5820, // FS_IOC_FSSETXATTR
     0x1261,      // BLKFLSBUF
 ];
-/// The kinds of requests, which is the byte that drivers have for theirs, to `/dev/kvm` and what it makes.
+/// The kind (the byte that identifies a driver's requests) of those to `/dev/kvm` and to the descriptors that it makes.
 const OF_KVM: &[u32] = &[0xae];
-/// And to `/dev/vhost-net`, which reads and writes a guest's packets in its hypervisor's place.
+/// The kind of requests to `/dev/vhost-net`, which reads and writes a guest's packets for its hypervisor.
 const OF_VHOST: &[u32] = &[0xaf];
-/// And to sockets and their interfaces, and to `/dev/net/tun`, whose requests follow those of terminals.
+/// The kind of requests to sockets, their interfaces, and `/dev/net/tun` (whose own requests are of the terminals'
+/// kind).
 const OF_NETWORK: &[u32] = &[0x89];
 const OF_TUN: std::ops::RangeInclusive<u32> = 0xc8..=0xe3;
-/// What a program says to a tap that it has inherited: which it is, what it leaves to the kernel, and how its packets look.
-/// Neither its name nor its owner, nor whether it stays.
+/// Requests to a tap that the program has inherited: its name, its offloads, and the format of its packets; but not
+/// those that change its name, its owner or whether it persists.
 const OF_TAP: &[u32] = &[
     0x8004_54cf, // TUNGETFEATURES
     0x4004_54d0, // TUNSETOFFLOAD
@@ -186,15 +189,15 @@ const OF_TAP: &[u32] = &[
     0x4004_54dc, // TUNSETVNETLE
     0x4004_54de, // TUNSETVNETBE
 ];
-/// Who may say `IOPRIO_WHO_USER` speaks of all processes of its user.
+/// `IOPRIO_WHO_USER`, which is refused because it affects all processes of the user.
 const OF_USER: u32 = 3;
-/// Types of Unix sockets that send to whom they are connected; a datagram goes wherever it says.
+/// Types of Unix sockets that send only to their connected peer; a datagram socket can send anywhere.
 const CONNECTED: &[libc::c_int] = &[libc::SOCK_STREAM, libc::SOCK_SEQPACKET];
 const SOCKET_TYPE: u32 = 0xf;
-/// Of `fcntl`: leases, which keep whoever writes to a file waiting, and news of directories. Both take no right to
-/// write.
+/// `fcntl` commands to refuse: leases, which make other writers of a file wait, and notifications about directories.
+/// Neither needs the right to write.
 const OF_FILES: &[libc::c_int] = &[libc::F_SETLEASE, libc::F_NOTIFY];
-/// Refused: whatever changes a file's metadata by its name, and by descriptor but for its mode.
+/// Refused: all calls that change a file's metadata by name, or by descriptor except for its mode.
 const REFUSED: &[libc::c_long] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_chmod,
@@ -231,15 +234,15 @@ const ARCHITECTURE: Option<u32> = Some(0xc000_00b7);
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const ARCHITECTURE: Option<u32> = None;
 
-/// Of `clone` and `unshare`: namespaces of every kind but that of time, whose flag is among signals' numbers.
+/// Flags of `clone` and `unshare` for every kind of namespace but time, whose flag lies within the signal numbers.
 const NAMESPACES: u32 = 0x7e02_0000;
 
 const SET_MODE_FILTER: libc::c_uint = 1;
-/// Before 5.16 a filter slows the processor down (speculative store bypass) unless it says that it need not.
+/// Before kernel 5.16 a filter slows the processor down (speculative store bypass) unless this flag is set.
 const SPEC_ALLOW: libc::c_uint = 4;
-/// From 5.9 on, as it is used here: somebody else is asked.
+/// From kernel 5.9 on in the form used here: another process is asked.
 const NEW_LISTENER: libc::c_uint = 8;
-/// From 5.19 on: signals do not have a question asked twice.
+/// From kernel 5.19 on: a signal does not make the kernel repeat a question.
 const WAIT_KILLABLE: libc::c_uint = 32;
 const ASK: u32 = 0x7fc0_0000;
 const ALLOW: u32 = 0x7fff_0000;
@@ -250,9 +253,9 @@ const AT_LEAST: u16 = 0x35;
 const ANY_BIT: u16 = 0x45;
 const AND: u16 = 0x54;
 const RETURN: u16 = 0x06;
-/// Where the arguments are in `struct seccomp_data`; their lower halves, on machines that put these first.
+/// Offset of the arguments in `struct seccomp_data`, and of their lower halves on little-endian machines.
 const ARGUMENTS: u32 = 16;
-/// System calls of the x32 kind, which are others of the same architecture.
+/// Bit of the system calls of the x32 ABI, which has the same architecture number but other calls.
 const X32: u32 = 0x4000_0000;
 
 /// Groups of system calls to refuse.
@@ -264,25 +267,25 @@ const X32: u32 = 0x4000_0000;
 pub struct Refused {
     /// Changes of files' metadata.
     pub metadata: bool,
-    /// Sockets with names in the filesystem.
+    /// Unix sockets.
     pub local_sockets: bool,
     /// Sockets of networks.
     pub network: bool,
-    /// Queues and memory that processes share by a number.
+    /// System V queues and memory.
     pub queues: bool,
-    /// Cutting files off, which Landlock learned late (6.2).
+    /// Truncating files, which Landlock can restrict only from kernel 6.2 on.
     pub truncation: bool,
-    /// Rings, whose operations pass by filters.
+    /// `io_uring`, whose operations bypass filters.
     pub io_uring: bool,
-    /// Requests to the kernel's virtual machines.
+    /// Requests to KVM.
     pub kvm: bool,
     /// Requests to taps.
     pub taps: bool,
-    /// Requests to the kernel's half of virtio cards.
+    /// Requests to vhost, the kernel's part of virtio network cards.
     pub vhost: bool,
-    /// Sockets of whole packets.
+    /// Packet sockets.
     pub packets: bool,
-    /// Connections of sockets, where some can be made.
+    /// How `connect` is answered, where sockets can be made.
     pub connections: Answer,
 }
 
@@ -297,12 +300,13 @@ pub enum Answer {
 
 /// A filter that is in force.
 pub struct Installed {
-    /// By which questions are asked; there is none on kernels before 5.9, where connections are allowed instead.
+    /// The descriptor through which the kernel asks; absent on kernels before 5.9, where connections are allowed
+    /// instead.
     pub questions: Option<OwnedFd>,
 }
 
-/// Installs the filter. None where the kernel has no filters, or for an architecture whose call numbers are not known
-/// here.
+/// Installs the filter. Returns `None` if the kernel has no filters, or if the call numbers of this architecture are
+/// not known here.
 pub fn install(refused: Refused) -> io::Result<Option<Installed>> {
     let Some(architecture) = ARCHITECTURE else {
         return Ok(None);
@@ -426,8 +430,8 @@ fn build_program(architecture: u32, refused: Refused) -> Vec<libc::sock_filter> 
         }
         program.extend(refuse_bits(libc::SYS_openat, 2, libc::O_TRUNC as u32));
     }
-    // User-Mode Linux gives its memory's file, which nobody else can open, a mode that does not matter: let it believe
-    // that this was done.
+    // User-Mode Linux sets the mode of its memory file. No other process can open that file, so pretend that the call
+    // succeeded.
     if refused.metadata {
         program.push(make_instruction(EQUAL, libc::SYS_fchmod as u32, 0, 1));
         program.push(make_instruction(RETURN, ERRNO, 0, 0));
@@ -436,14 +440,14 @@ fn build_program(architecture: u32, refused: Refused) -> Vec<libc::sock_filter> 
     program
 }
 
-/// Allows the requests that are known to be needed; any other is answered as by a device that does not know it.
+/// Allows the requests that are known to be needed; any other gets the answer of a device that does not know it.
 fn allow_requests(refused: Refused) -> Vec<libc::sock_filter> {
     let mut tests = vec![make_instruction(LOAD, ARGUMENTS + 8, 0, 0)];
     let allow = |tests: &mut Vec<_>, value| {
         tests.push(make_instruction(EQUAL, value, 0, 1));
         tests.push(make_instruction(RETURN, ALLOW, 0, 0));
     };
-    // First, as a virtual processor is run by such a request.
+    // This comes first, because every run of a virtual processor is such a request.
     if !refused.kvm {
         tests.push(make_instruction(AND, 0xff00, 0, 0));
         for &kind in OF_KVM {
@@ -493,7 +497,7 @@ fn allow_requests(refused: Refused) -> Vec<libc::sock_filter> {
     program
 }
 
-/// Refuses `number` with any of `bits` in its argument `position`; anything else of it is allowed.
+/// Refuses call `number` if its argument `position` has any of `bits`; otherwise allows it.
 fn refuse_bits(number: libc::c_long, position: u32, bits: u32) -> [libc::sock_filter; 5] {
     let allowed = make_instruction(RETURN, ALLOW, 0, 0);
     refuse_where(
@@ -504,7 +508,7 @@ fn refuse_bits(number: libc::c_long, position: u32, bits: u32) -> [libc::sock_fi
     )
 }
 
-/// Refuses `number` unless its argument `position` is 0; then what follows decides.
+/// Refuses call `number` unless its argument `position` is 0; the instructions that follow decide about the rest.
 fn refuse_unless_zero(number: libc::c_long, position: u32) -> [libc::sock_filter; 5] {
     let undecided = make_instruction(LOAD, 0, 0, 0);
     refuse_where(
@@ -515,7 +519,7 @@ fn refuse_unless_zero(number: libc::c_long, position: u32) -> [libc::sock_filter
     )
 }
 
-/// Refuses `number` with this value of its argument `position`; then what follows decides.
+/// Refuses call `number` if its argument `position` has this value; the instructions that follow decide about the rest.
 fn refuse_value(number: libc::c_long, position: u32, value: u32) -> [libc::sock_filter; 5] {
     let undecided = make_instruction(LOAD, 0, 0, 0);
     refuse_where(
@@ -526,7 +530,8 @@ fn refuse_value(number: libc::c_long, position: u32, value: u32) -> [libc::sock_
     )
 }
 
-/// Refuses `number` where a test of its argument `position` goes on; where it skips one step, `otherwise` is done.
+/// Refuses call `number` if the test of its argument `position` continues; if the test skips one step, the outcome is
+/// `otherwise`.
 fn refuse_where(
     number: libc::c_long,
     position: u32,
@@ -542,7 +547,7 @@ fn refuse_where(
     ]
 }
 
-/// Pairs of sockets that reach nobody but each other; what follows decides about anything else.
+/// Allows socket pairs, which reach only each other; the instructions that follow decide about the rest.
 fn allow_pairs() -> Vec<libc::sock_filter> {
     let mut tests = allow_types();
     tests.push(make_instruction(RETURN, ERRNO | libc::EPERM as u32, 0, 0));
@@ -552,7 +557,7 @@ fn allow_pairs() -> Vec<libc::sock_filter> {
     program
 }
 
-/// Allows sockets, or pairs of them, that send nothing but to whom they are connected.
+/// Allows sockets, or pairs of them, of types that send only to their connected peer.
 fn allow_types() -> Vec<libc::sock_filter> {
     let mut tests = vec![
         make_instruction(LOAD, ARGUMENTS + 8, 0, 0),
@@ -565,7 +570,7 @@ fn allow_types() -> Vec<libc::sock_filter> {
     tests
 }
 
-/// Sockets of these families, and no others; what follows decides about anything else.
+/// Allows sockets of these families and no others; the instructions that follow decide about the rest.
 fn allow_families(families: &[libc::c_int], local: bool) -> Vec<libc::sock_filter> {
     let mut tests = vec![make_instruction(LOAD, ARGUMENTS, 0, 0)];
     for &family in families {
@@ -593,7 +598,7 @@ fn allow_families(families: &[libc::c_int], local: bool) -> Vec<libc::sock_filte
 mod tests {
     use super::{build_program, Answer, Refused, ALLOW, ARCHITECTURE, ASK, ERRNO};
 
-    /// What a program returns for a system call: enough of an interpreter for ours.
+    /// Returns the filter's answer to a system call, by an interpreter that is just complete enough for our filters.
     fn outcome(refused: Refused, number: libc::c_long, arguments: [u64; 3]) -> u32 {
         let architecture = ARCHITECTURE.unwrap();
         let program = build_program(architecture, refused);

@@ -1,4 +1,4 @@
-//! Notes that a filesystem in memory was full, which no exit status tells.
+//! Records that a filesystem in memory was full, which no exit status reveals.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use super::mounts::open_tree;
 
-/// To fill a filesystem, notice that, and remove what was written takes longer.
+/// Pause between checks; filling a filesystem, noticing it and removing the files takes longer.
 const PAUSE: Duration = Duration::from_millis(20);
-/// What is left when a program is refused a write: allocators keep a little for each processor.
+/// Free bytes below which writes may be refused: allocators keep a little for each processor.
 const LEFT: u64 = 64 << 10;
 
-/// Filesystems of a cage that are looked at again and again, and the file that gets a line once one of them is full.
+/// Filesystems of a cage that are checked regularly, and the file that gets a line once one of them is full.
 pub struct Gauge {
     filesystems: Vec<OwnedFd>,
     note: File,
@@ -21,7 +21,7 @@ pub struct Gauge {
 }
 
 impl Gauge {
-    /// The file has to be open before it is hidden or read-only.
+    /// Opens the filesystems. `note` must be open already, because it is hidden or read-only later.
     pub fn new(note: File, paths: &[&CStr]) -> io::Result<Self> {
         let filesystems = paths
             .iter()
@@ -34,7 +34,7 @@ impl Gauge {
         })
     }
 
-    /// When to look next; `None`: never again.
+    /// Time until the next check; `None` when no more are needed.
     pub fn pause(&self) -> Option<Duration> {
         (!self.full).then_some(PAUSE)
     }
@@ -50,7 +50,7 @@ fn is_full(filesystem: &OwnedFd) -> bool {
     let Ok(about) = rustix::fs::fstatvfs(filesystem) else {
         return false;
     };
-    // A filesystem without limits counts nothing.
+    // A filesystem without a limit reports zero blocks.
     (about.f_blocks > 0 && about.f_bavail * about.f_frsize < LEFT)
         || (about.f_files > 0 && about.f_favail == 0)
 }

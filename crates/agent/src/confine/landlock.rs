@@ -1,4 +1,4 @@
-//! Landlock (kernel 5.13 and later): files are written, made and removed only where it is said.
+//! Restricts with Landlock (kernel 5.13 and later) where files can be written, made and removed.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -15,7 +15,7 @@ const TRUNCATE: u64 = 1 << 14; // version 3
 const REQUESTS: u64 = 1 << 15; // version 5: `ioctl` of devices that were opened in here
 const BIND_AND_CONNECT_TCP: u64 = 3; // version 4
 const SIGNALS_AND_ABSTRACT_SOCKETS: u64 = 3; // version 6
-/// Devices that are harmless, or that hypervisors live on. Disks and terminals are not among them.
+/// Devices that are harmless, or that hypervisors need. Disks and terminals are not among them.
 const DEVICES: [&CStr; 5] = [
     c"/dev/null",
     c"/dev/zero",
@@ -44,7 +44,7 @@ struct Beneath {
 pub struct Abi(u32);
 
 impl Abi {
-    /// None where the kernel has none, or where it is switched off.
+    /// Asks the kernel; returns `None` if it has no Landlock, or if it is switched off.
     pub fn of_kernel() -> Option<Self> {
         // SAFETY: asks for a number.
         let version = unsafe {
@@ -61,13 +61,13 @@ impl Abi {
             .map(Self)
     }
 
-    /// Whether it refuses that files are cut off.
+    /// Whether it can refuse truncation.
     pub fn knows_truncation(self) -> bool {
         self.0 >= 3
     }
 
-    /// This process and what it starts write only beneath `writable`, and to harmless devices, which alone get
-    /// requests; they look at no process but their own, and, without `network`, neither open nor accept TCP
+    /// Restricts this process and its children: they write only beneath `writable` and to harmless devices, can make
+    /// requests only to those devices, see no other processes, and, without `network`, neither open nor accept TCP
     /// connections.
     pub fn restrict(self, writable: &[CString], network: bool) -> io::Result<bool> {
         let files = self.list_file_rights();

@@ -1,14 +1,15 @@
-//! `guestmark-agent confine`: becomes a hypervisor or one of its helpers that can change nothing of the host but what
-//! is named to it.
+//! `guestmark-agent confine`: becomes a hypervisor, or one of its helpers, that can change nothing on the host except
+//! the named paths.
 //!
 //! A guest that is root, or that has broken out of its hypervisor, has the rights of the process that serves it. So
-//! those are taken away before that process runs. It lives in namespaces of its own, a *cage*: there are no other
-//! processes than its own, no networks, no message queues, no terminals, and all of it ends together. Every mount is
-//! read-only but for the named paths, and Landlock says the same once more where the kernel has it. Capabilities that
-//! hypervisors do not need are dropped, a filter refuses what a namespace does not hide, above all sockets, and no
-//! program that it executes gains anything. What held is said in its environment, for attestation.
+//! those rights are dropped before that process runs. It lives in namespaces of its own, a *cage*: no processes but its
+//! own, no networks, no message queues, no terminals, and everything in it ends together. Every mount except the named
+//! paths is read-only, and Landlock, where the kernel has it, enforces the same again. Capabilities that hypervisors do
+//! not need are dropped, a filter refuses what a namespace does not hide, above all sockets, and executing a program
+//! gains no rights. The restrictions that took effect are listed in its environment, for attestation.
 //!
-//! What a kernel or a container does not allow is left out and said to be missing; anything else that fails ends it.
+//! Restrictions that the kernel or a container does not support are skipped, and reported as missing; any other failure
+//! is fatal.
 
 pub mod cage;
 mod connections;
@@ -44,7 +45,7 @@ pub const FAILED: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
-/// What a program keeps.
+/// The rights that a program keeps.
 #[derive(Debug, Default)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -127,7 +128,7 @@ fn require_absolute(path: OsString) -> Result<PathBuf, lexopt::Error> {
     }
 }
 
-/// A lifeline that was given to us, and that the command does not get.
+/// Takes over the lifeline that this process was given, and that the command does not inherit.
 fn inherited(fd: u16) -> Result<OwnedFd, lexopt::Error> {
     let fd = i32::from(fd);
     // SAFETY: used for one system call that copes with a descriptor that is not open.
@@ -161,7 +162,7 @@ pub fn confine(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode
         Ok(inside) => inside,
         Err(status) => return Ok(status),
     };
-    // A namespace bounds them otherwise, and root has no such limit.
+    // Otherwise the namespace limits them; and root has no limit of this kind.
     if let (false, Some(most)) = (mounted.read_only, options.processes) {
         limit_processes(most)?;
     }
@@ -176,7 +177,7 @@ pub fn confine(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode
     become_command(&options.command)
 }
 
-/// What this user has now, with all threads, and so many more.
+/// Limits the processes of this user to those that exist now, threads included, plus `most`.
 fn limit_processes(most: u32) -> io::Result<()> {
     let user = rustix::process::getuid().as_raw();
     let now: u64 = std::fs::read_dir("/proc")?
@@ -199,16 +200,17 @@ fn limit_processes(most: u32) -> io::Result<()> {
     }
 }
 
-/// What the process that is to become the command has: its mounts, and whom its filter asks about connections.
+/// The state of the process that is to become the command: its mounts, and the socket to the process that answers
+/// questions about connections.
 type Inside = (mounts::Done, Option<OwnedFd>);
 
-/// Goes on in a cage, if one can be had, as the process that is to become the command. In those that wait for it, how
-/// it ended.
+/// Enters a cage, if one can be made, as the process that is to become the command. In the processes that wait for it,
+/// returns how it ended.
 fn enter_cage(options: &Options, writable: &[CString]) -> io::Result<Result<Inside, ExitCode>> {
     let is_root = rustix::process::geteuid().is_root();
     let lifeline = options.lifeline.as_ref();
-    // In a user namespace of its own, the files of all other users look like nobody's. Where Landlock does what
-    // read-only mounts would, guests see them as they are.
+    // In a user namespace, files of all other users appear to belong to nobody. Where Landlock does the work of
+    // read-only mounts, guests see the files as they are.
     let landlocked = landlock::Abi::of_kernel().is_some();
     if is_root || options.serves_files || options.own_files || !landlocked {
         let walls = cage::Walls {
@@ -258,7 +260,8 @@ fn enter_cage(options: &Options, writable: &[CString]) -> io::Result<Result<Insi
     Ok(Ok((mounts::Done::default(), None)))
 }
 
-/// Who answers for sockets in what is writable, where there are some and no others are allowed; and how to reach it.
+/// Creates what answers connections to sockets below writable paths, if there are any and other sockets are not
+/// allowed; also returns the socket to reach it.
 fn choose_connections(
     options: &Options,
     writable: &[CString],
@@ -272,14 +275,14 @@ fn choose_connections(
     Ok((Some(connections), Some(channel)))
 }
 
-/// Becomes a command that runs User-Mode Linux where it is not confined: on another machine, inside another guest.
+/// Becomes a command that runs User-Mode Linux without confinement: on another machine, or inside another guest.
 pub fn trace(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let options = parse(arguments).map_err(|error| to_io_error(&error))?;
     registers::complete(options.stops.as_deref())?;
     become_command(&options.command)
 }
 
-/// Takes away what the options do not leave; what holds.
+/// Drops every right that the options do not keep; returns the restrictions that took effect.
 fn restrict(
     options: &Options,
     writable: &[CString],
@@ -318,7 +321,7 @@ fn restrict(
         packets: options.packets,
     })?;
     let refused = filter::Refused {
-        // Landlock lets modes, owners and times of files be changed, which read-only mounts do not.
+        // Unlike read-only mounts, Landlock does not protect modes, owners and times of files.
         metadata: !mounted.read_only && !options.metadata && !options.own_files,
         truncation: !mounted.read_only && !rules.is_some_and(landlock::Abi::knows_truncation),
         io_uring: options.no_io_uring,

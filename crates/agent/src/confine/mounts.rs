@@ -1,4 +1,4 @@
-//! A mount namespace in which everything is read-only but a few paths.
+//! Makes a mount namespace in which everything but a few paths is read-only.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -28,26 +28,26 @@ struct Attributes {
     userns_fd: u64,
 }
 
-/// What stays writable, and what it gets of its own.
+/// What stays writable, and what the program gets of its own.
 #[derive(Default)]
 pub struct Layout<'a> {
     pub writable: &'a [CString],
-    /// An empty directory in which is kept what it writes to `/tmp`; the rest there can be read.
+    /// An empty directory for the program's changes to `/tmp`; the rest of `/tmp` stays readable.
     pub over_temporary: Option<&'a CStr>,
-    /// Directories that are covered likewise, each that is there.
+    /// Directories that are covered in the same way, as far as they exist.
     pub covered: &'a [&'a CStr],
     /// Whether it has a `/dev/shm` of its own.
     pub own_memory: bool,
-    /// How many bytes it may write to `/tmp` and what is covered likewise, and as many to its own `/dev/shm`.
+    /// Limit in bytes of `/tmp` and the covered directories together, and of its own `/dev/shm`.
     pub memory_size: Option<u64>,
-    /// The only devices that it can open, each that is there; `None`: all. A mount that is read-only keeps nobody from
-    /// writing to the disk behind a device.
+    /// The only devices that it can open, as far as they exist; `None`: all. A read-only mount does not stop anyone
+    /// from writing to the disk behind a device.
     pub devices: Option<&'a [&'a CStr]>,
-    /// How many processes it has at most, where the kernel counts those of a namespace.
+    /// The most processes that it may have, where the kernel counts those of a namespace.
     pub processes: Option<u32>,
 }
 
-/// What was done; nothing where namespaces are not to be had.
+/// What was done; nothing if namespaces are not available.
 #[derive(Default)]
 pub struct Done {
     pub read_only: bool,
@@ -55,18 +55,18 @@ pub struct Done {
     pub own_memory: bool,
 }
 
-/// Makes every mount of this process's namespace, which is its own, read-only but for what the layout says. It shows
-/// the processes of the cage and no others, and no terminals.
+/// Makes every mount of this process's own namespace read-only except as the layout says. `/proc` shows only the
+/// processes of the cage; there are no terminals.
 pub fn make_read_only(layout: &Layout<'_>) -> io::Result<Done> {
     if !has_mount_setattr() {
         return Ok(Done::default());
     }
     match mount(None, c"/", None, libc::MS_REC | libc::MS_PRIVATE, None) {
-        // A user namespace without rights of its own, as some distributions make them.
+        // Some distributions give user namespaces no rights.
         Err(error) if sys::is_unavailable(&error) => return Ok(Done::default()),
         other => other?,
     }
-    // A container whose own processes are partly hidden allows no other view of them.
+    // A container whose `/proc` is partly hidden does not allow a full one to be mounted.
     let flags = NO_DEVICES | libc::MS_NOEXEC;
     if !allow_unavailable(mount(Some(c"proc"), c"/proc", Some(c"proc"), flags, None))? {
         return Ok(Done::default());
@@ -87,20 +87,20 @@ pub fn make_read_only(layout: &Layout<'_>) -> io::Result<Done> {
         ))? {
             openable.push(TERMINALS);
             if layout.devices.is_some() && is_there(MASTERS) {
-                // The kernel looks for the terminals beside this file, within the mount that has it.
+                // The kernel looks for the terminals next to this file, within the same mount.
                 move_mount(&open_tree(OWN_MASTERS)?, MASTERS)?;
                 openable.push(MASTERS);
             }
         }
     }
     for device in layout.devices.unwrap_or_default() {
-        // Each gets a mount of its own, which can have other attributes than all of /dev.
+        // Each device gets a mount of its own, which can have other attributes than the whole of /dev.
         if is_there(device) {
             move_mount(&open_tree(device)?, device)?;
             openable.push(device);
         }
     }
-    // This has to be done before anything is mounted over them.
+    // Take these before anything is mounted over them.
     let trees = layout
         .writable
         .iter()
@@ -141,12 +141,12 @@ pub fn make_read_only(layout: &Layout<'_>) -> io::Result<Done> {
     set_attributes(c"/", AT_RECURSIVE, &restricted)?;
     clear_attribute(MOUNT_ATTR_RDONLY, &writable)?;
     clear_attribute(MOUNT_ATTR_NODEV, &openable)?;
-    // The working directory is still that of the mount below, which is read-only now.
+    // Enter the working directory again: so far it is on the mount below, which is read-only now.
     std::env::set_current_dir(std::env::current_dir()?)?;
     Ok(done)
 }
 
-/// Options of a filesystem in memory.
+/// Returns the mount options of a filesystem in memory.
 fn limit_memory(options: &str, size: Option<u64>) -> io::Result<CString> {
     let size = size.map_or(String::new(), |bytes| format!(",size={bytes}"));
     make_cstring(format!("{options}{size}").as_bytes())
@@ -163,7 +163,7 @@ fn clear_attribute(attribute: u64, paths: &[&CStr]) -> io::Result<()> {
     };
     for path in paths {
         match set_attributes(path, 0, &cleared) {
-            // No mount of its own: what could not be covered stays as it is.
+            // Not a mount point: what could not be covered stays as it is.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
             other => other?,
         }
@@ -171,9 +171,8 @@ fn clear_attribute(attribute: u64, paths: &[&CStr]) -> io::Result<()> {
     Ok(())
 }
 
-/// Puts a layer over `/tmp` that takes what is written; its content is in memory. False where the kernel has no
-/// overlays: then `/tmp` itself is left writable. So are the others that are to be covered, and are added to what is
-/// `writable`.
+/// Mounts an overlay over `/tmp` whose changes stay in memory. Returns false if the kernel has no overlayfs: then
+/// `/tmp` itself stays writable, and so do the other directories to be covered; they are added to `writable`.
 fn cover_temporary<'a>(
     directory: &CStr,
     layout: &Layout<'a>,
@@ -204,7 +203,7 @@ fn cover_temporary<'a>(
     Ok(false)
 }
 
-/// Puts a layer over a directory, which is kept below `root` by a number.
+/// Mounts an overlay over a directory; its changes are kept below `root`, under a number.
 fn cover(root: &OwnedFd, number: usize, path: &CStr) -> io::Result<bool> {
     let inside = |name: &str| format!("/proc/self/fd/{}/{name}{number}", root.as_raw_fd());
     for name in ["upper", "work"] {
@@ -226,7 +225,8 @@ fn cover(root: &OwnedFd, number: usize, path: &CStr) -> io::Result<bool> {
     ))
 }
 
-/// Since 6.14 the highest process id is one of a namespace; before, it was one of the whole machine, and is left alone.
+/// Limits process numbers, and thus processes: since kernel 6.14 the highest number belongs to a namespace. Before, it
+/// belonged to the whole machine, and is left alone.
 fn limit_processes(most: u32) {
     let release = rustix::system::uname();
     let mut numbers = release
@@ -249,7 +249,8 @@ fn allow_unavailable(done: io::Result<()>) -> io::Result<bool> {
     }
 }
 
-/// Asked before anything is changed: kernels before 5.12 would leave us with half of it.
+/// Whether the kernel has `mount_setattr`. Asked before anything is changed: kernels before 5.12 would leave us half
+/// done.
 fn has_mount_setattr() -> bool {
     // SAFETY: a null pointer of size 0 is refused before it is looked at.
     let asked = unsafe {
@@ -286,7 +287,7 @@ fn mount(
     .map(drop)
 }
 
-/// A copy of the mount that `path` is on, with `path` as its root and as yet nowhere.
+/// Returns a detached copy of the mount that holds `path`, with `path` as its root.
 pub fn open_tree(path: &CStr) -> io::Result<OwnedFd> {
     // SAFETY: the string ends with null.
     let fd = unsafe {

@@ -1,4 +1,4 @@
-//! Capabilities: dropping them, and keeping programs from gaining any.
+//! Drops capabilities, and keeps programs from gaining any.
 
 use std::io;
 
@@ -29,9 +29,10 @@ const SETFCAP: u32 = 31;
 const SYSLOG: u32 = 34;
 const LAST: u32 = 63;
 
-/// What hypervisors keep of root: all files can be read (also without a trace, see `O_NOATIME`), memory can be locked.
+/// What hypervisors keep of root's rights: reading all files (also without changing access times, see `O_NOATIME`), and
+/// locking memory.
 const OF_HYPERVISORS: [u32; 3] = [DAC_READ_SEARCH, FOWNER, IPC_LOCK];
-/// What virtiofsd wants besides, or it does not start. Mounts, modules and other processes are not among it.
+/// What virtiofsd needs in addition to start; mounts, modules and other processes are not included.
 const OF_FILE_SERVERS: [u32; 11] = [
     CHOWN,
     DAC_OVERRIDE,
@@ -46,15 +47,15 @@ const OF_FILE_SERVERS: [u32; 11] = [
     SETFCAP,
 ];
 
-/// What it takes to give files the owners that they have elsewhere.
+/// What builders of filesystems need to give files their owners.
 const OF_BUILDERS: [u32; 4] = [CHOWN, DAC_OVERRIDE, FSETID, SETFCAP];
 
-/// What reaches beyond the namespaces of a program: mounts could be made writable again, and there is one clock for all.
+/// What reaches beyond a program's namespaces: mounts could be made writable again, and all namespaces share one clock.
 const OF_HOST: [u32; 7] = [
     SYS_MODULE, SYS_RAWIO, SYS_ADMIN, SYS_BOOT, SYS_TIME, MKNOD, SYSLOG,
 ];
 
-/// What stays allowed.
+/// What a program still needs rights for.
 #[derive(Clone, Copy)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -62,11 +63,11 @@ const OF_HOST: [u32; 7] = [
 )]
 pub struct Keeps {
     pub is_root: bool,
-    /// Some of what it may write to belongs to other users.
+    /// Some of its writable files belong to other users.
     pub others_files: bool,
     pub serves_files: bool,
     pub builds_files: bool,
-    /// Has sockets for whole packets, in a network namespace of its own.
+    /// It has packet sockets, in a network namespace of its own.
     pub packets: bool,
 }
 
@@ -97,7 +98,8 @@ struct Set {
 
 const VERSION_3: u32 = 0x2008_0522;
 
-/// Leaves root, or the only user of a user namespace, what a hypervisor, a server or a builder of files needs.
+/// Drops all capabilities but those that a hypervisor, a server or a builder of files needs, for root or for the only
+/// user of a user namespace.
 pub fn drop_capabilities(left: Keeps) -> io::Result<()> {
     drop_all_but(|capability| left.keeps(capability))?;
     if !left.is_root && left.serves_files {
@@ -117,12 +119,13 @@ pub fn drop_capabilities(left: Keeps) -> io::Result<()> {
     Ok(())
 }
 
-/// Leaves root all that concerns its own namespaces.
+/// Drops root's rights over anything but its own namespaces.
 pub fn drop_rights_over_host() -> io::Result<()> {
     drop_all_but(|capability| !OF_HOST.contains(&capability))
 }
 
-/// Leaves the right to end processes of other users, and to `look` into them, for the first process of a cage.
+/// Drops all rights but those of the first process of a cage: to end processes of other users, and with `look` to look
+/// into them.
 pub fn keep_signals(look: bool) -> io::Result<()> {
     drop_all_but(|capability| capability == KILL || (look && capability == SYS_PTRACE))
 }
@@ -144,7 +147,7 @@ fn drop_all_but(keeps: impl Fn(u32) -> bool) -> io::Result<()> {
     for capability in 0..=LAST {
         let (set, bit) = (&mut sets[capability as usize / 32], 1 << (capability % 32));
         if keeps(capability) {
-            // Only what is inheritable can be passed on by others than root.
+            // Other users than root can pass on only inheritable capabilities.
             set.inheritable |= set.permitted & bit;
         } else {
             set.effective &= !bit;
@@ -160,8 +163,8 @@ fn drop_all_but(keeps: impl Fn(u32) -> bool) -> io::Result<()> {
     Ok(())
 }
 
-/// From now on this process is that user, in that group and no other, with what that leaves. It still ends with its
-/// parent, if it did: a change of user makes the kernel forget that.
+/// Becomes that user, in that group and no other, with the rights that this leaves. The process still ends with its
+/// parent if it did before: a change of user would make the kernel forget that.
 pub fn become_user(user: u32, group: u32) -> io::Result<()> {
     let mut ends_by: libc::c_int = 0;
     // SAFETY: plain system calls, one of which fills a number; this process has a single thread.
@@ -179,8 +182,9 @@ pub fn become_user(user: u32, group: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// The kernel neither writes the memory of a dead process to a file nor gives it to a program of the host's: it takes
-/// 1 for none in both cases. A hard limit of 0, which no plain user can raise, stays, and forbids the file alone.
+/// Disables core dumps: the kernel neither writes them to a file nor pipes them to a program on the host, since it
+/// treats a limit of 1 as none in both cases. A hard limit of 0, which a plain user cannot raise, stays, and stops only
+/// the file.
 pub fn disable_core_dumps() -> io::Result<()> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -195,7 +199,7 @@ pub fn disable_core_dumps() -> io::Result<()> {
     }
 }
 
-/// Programs that are executed from now on gain nothing by who owns their files.
+/// Keeps programs that are executed from now on from gaining rights by their files' owners.
 pub fn forbid_new_privileges() -> io::Result<()> {
     // SAFETY: plain system call.
     check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }).map(drop)

@@ -1,5 +1,5 @@
-//! What User-Mode Linux needs: `preload/registers.rs` is put before its libc. It counts stops, and on processors with
-//! more state than its kernel knows it fills that up.
+//! Preloads `preload/registers.rs` for User-Mode Linux. It counts stops, and on processors with more state than that
+//! kernel knows it completes the state.
 
 use std::env;
 use std::ffi::{CString, OsString};
@@ -13,8 +13,8 @@ const ABOVE: i32 = 200;
 const PRELOAD: &str = "LD_PRELOAD";
 const STOPS: &str = "GUESTMARK_STOPS";
 
-/// Has the library loaded by what is executed next, and stops counted in the file `stops`. A kernel that was linked
-/// statically goes without: its file stays all zeroes.
+/// Makes the next executed program load the library, which counts stops in the file `stops`. A statically linked kernel
+/// ignores it: its file stays all zeroes.
 pub fn complete(stops: Option<&Path>) -> io::Result<()> {
     if LIBRARY.is_empty() {
         return Ok(());
@@ -52,7 +52,8 @@ pub fn complete(stops: Option<&Path>) -> io::Result<()> {
     Ok(())
 }
 
-/// A descriptor of the file that outlives the next `exec`. Low numbers belong to the scripts that start some programs.
+/// Returns a descriptor of the file that survives the next `exec`. Low numbers are left to the scripts that start some
+/// programs.
 fn open_inheritable(file: &File) -> io::Result<i32> {
     // SAFETY: the descriptor is open, and the command takes one number.
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD, ABOVE) } {
