@@ -1,4 +1,4 @@
-//! PID 1: gets from the kernel's hand-over to serving the controller with as few system calls as possible.
+//! Runs as PID 1: gets from the kernel's hand-over to serving the controller with as few system calls as possible.
 //!
 //! Options on the kernel's command line:
 //! - `guestmark.channel=virtio:NAME` (a virtio-serial port by name), `vsock:PORT` (of the hypervisor) or a terminal's
@@ -7,14 +7,14 @@
 //!   initramfs, the default);
 //! - `guestmark.rootopts=` options for mounting that root;
 //! - `guestmark.overlay=` size of the throw-away layer over it (as tmpfs's `size=`, default `50%`);
-//! - `guestmark.template=1`: stay before the root, say so on the console, and wait on the channel to be renewed (see
-//!   [`await_renewal`]): the machine may be saved there, and go on as any number of others;
-//! - `guestmark.renewal=ignored`: the renewal is ignored. Such a machine is a control: a proof that machines are not
-//!   twins has to find that it is one;
-//! - `guestmark.realtime=` seconds since 1970 when the machine was started, for those without a clock that keeps the
+//! - `guestmark.template=1`: before mounting the root, says so on the console and waits on the channel to be renewed
+//!   (see [`await_renewal`]): the machine may be saved at this point and continue as any number of clones;
+//! - `guestmark.renewal=ignored`: ignores the renewal. Such a machine is a control: the check that clones differ has to
+//!   fail for it;
+//! - `guestmark.realtime=` seconds since 1970 at the start of the machine, for machines without a clock that keeps the
 //!   date;
-//! - `GUESTMARK_MARKS=1` (an environment variable of PID 1, so that it is known before `/proc` is mounted): a line on
-//!   the console as soon as a step has ended, so that a reader of the console can time it.
+//! - `GUESTMARK_MARKS=1` (an environment variable of PID 1, so that it is known before `/proc` is mounted): prints a
+//!   line on the console at the end of each step, so that a reader of the console can time it.
 //!
 //! `/guestmark/modules` in the initramfs lists kernel modules to load, one path a line, in order; a leading `-` marks
 //! one whose failure is not fatal.
@@ -48,7 +48,7 @@ fn say(message: &str) {
 fn power_off() -> ! {
     rustix::fs::sync();
     let _ = rustix::system::reboot(rustix::system::RebootCommand::PowerOff);
-    // The kernel cannot switch off: ending PID 1 makes it panic, which is seen just as well.
+    // The kernel cannot switch the machine off: the end of PID 1 makes it panic, which the host notices as well.
     std::process::exit(1)
 }
 
@@ -156,7 +156,7 @@ impl Options {
     }
 }
 
-/// Sets the clock of a machine if it shows a time before the machine was started; does nothing without the right to.
+/// Sets the machine's clock if it shows a time before the machine was started; does nothing without the right to.
 fn set_clock(started: &str) {
     let Ok(started) = started.parse::<u64>() else {
         return;
@@ -171,7 +171,7 @@ fn set_clock(started: &str) {
     }
 }
 
-/// What a machine that continues from a saved one needs: the time, and bytes that only its controller knows.
+/// Bytes that a clone of a saved machine needs: the time, and random bytes that only its controller knows.
 const RENEWAL: usize = 8 + ENTROPY;
 const ENTROPY: usize = 32;
 
@@ -201,11 +201,10 @@ fn await_renewal(options: &Options, phases: &mut Phases) -> io::Result<Channel> 
     Ok(channel)
 }
 
-/// The words of a program, one a line, that runs already when the machine is saved.
+/// The command line, one word a line, of a program that is already running when the machine is saved.
 const RESIDENT: &str = "/guestmark/resident/words";
 
-/// Starts the resident program, if there is one, and waits for the first byte that it prints. It continues in all
-/// clones.
+/// Starts the resident program, if there is one, and waits for its first byte of output. It continues in all clones.
 fn start_resident() -> io::Result<()> {
     let Ok(words) = fs::read_to_string(RESIDENT) else {
         return Ok(());
@@ -227,8 +226,8 @@ fn start_resident() -> io::Result<()> {
     Ok(())
 }
 
-/// Mixes bytes into the kernel's generator, credited as random, and makes it draw a new key at once: otherwise it gives
-/// the bytes that every other machine from the same saved one gets.
+/// Mixes bytes into the kernel's random generator, credited as random, and makes it draw a new key at once: otherwise
+/// it would produce the same bytes as in every other clone.
 fn reseed(entropy: [u8; ENTROPY]) -> io::Result<()> {
     /// `RNDADDENTROPY` of `linux/random.h`.
     const ADD_ENTROPY: rustix::ioctl::Opcode =
@@ -329,7 +328,7 @@ fn mount_root(options: &Options) -> io::Result<()> {
     }
     let (kind, name) = options.root.split_once(':').unwrap_or((&options.root, ""));
     let rootopts = options.rootopts.as_str();
-    // The kernel goes on with a connection that it was given for a mount.
+    // For a mount, the kernel keeps using the connection that it is given.
     let server = (kind == "vsock")
         .then(|| channel::open_vsock(name))
         .transpose()?;
@@ -381,7 +380,7 @@ fn switch_root() -> io::Result<()> {
     for directory in ["/proc", "/sys", "/dev"] {
         let target = format!("/guestmark/root{directory}");
         let mut moved = rustix::mount::mount_move(directory, target.as_str());
-        // Every look-up goes to the host: only make what turns out to be missing.
+        // Every look-up goes to the host, so create the directory only if it turns out to be missing.
         if moved == Err(rustix::io::Errno::NOENT) {
             fs::create_dir(&target).map_err(|error| sys::failed(&target, &error))?;
             moved = rustix::mount::mount_move(directory, target.as_str());
@@ -395,7 +394,7 @@ fn switch_root() -> io::Result<()> {
     std::env::set_current_dir("/")
 }
 
-/// Makes what every Linux machine has and programs may rely on.
+/// Creates what every Linux machine has and programs may rely on.
 fn furnish(plain: MountFlags) -> io::Result<()> {
     let _ = fs::create_dir("/dev/pts");
     let _ = fs::create_dir("/dev/shm");
@@ -436,13 +435,13 @@ fn furnish(plain: MountFlags) -> io::Result<()> {
     Ok(())
 }
 
-/// Of the network namespace that this process is in.
+/// Brings up the loopback interface of this process's network namespace.
 pub fn bring_up_loopback() {
     // SAFETY: plain system calls; `request` is fully initialised and outlives them.
     unsafe {
         let socket = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
         if socket < 0 {
-            // A kernel without networking: nothing to bring up.
+            // The kernel has no networking, so there is nothing to bring up.
             return;
         }
         let mut request = std::mem::zeroed::<libc::ifreq>();
@@ -454,7 +453,7 @@ pub fn bring_up_loopback() {
     }
 }
 
-/// Frees the memory that the initramfs takes; it can no longer be reached by name.
+/// Removes the files of the initramfs, which no path leads to any more, to free their memory.
 fn remove_below(directory: &OwnedFd, depth: u32) {
     use rustix::fs::{openat, unlinkat, AtFlags, Dir, FileType, Mode, OFlags};
     let Ok(entries) = Dir::read_from(directory) else {
@@ -468,7 +467,7 @@ fn remove_below(directory: &OwnedFd, depth: u32) {
         if entry.file_type() == FileType::Directory && depth < 16 {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             if let Ok(inner) = openat(directory, name, flags, Mode::empty()) {
-                // Something is mounted over what is on another device: not ours to empty.
+                // Another device means that something is mounted here, which must not be emptied.
                 let same = |fd: &OwnedFd| rustix::fs::fstat(fd).map(|stat| stat.st_dev).ok();
                 if same(&inner) == same(directory) {
                     remove_below(&inner, depth + 1);

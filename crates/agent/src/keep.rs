@@ -1,17 +1,19 @@
-//! `guestmark-agent keep`: removes what a controller has made once no process uses it any more.
+//! `guestmark-agent keep`: removes what a controller has made as soon as no process uses it any more.
 //!
-//! The controller names each path before it makes it, so at no moment does anything exist that would not be removed.
-//! Its supervisors hold the lifeline too: the keeper acts when the last of them has gone.
+//! The controller names each path before it creates it, so everything that exists will be removed. Its supervisors hold
+//! the lifeline too: the keeper acts when the last of them has ended.
 //!
-//! A keeper is two processes, as one may be killed or stopped. The second one is told what the first one hears. It
-//! takes over when the first one has ended, with another second one, and acts alone when the first one does not.
+//! A keeper consists of two processes, because one may be killed or stopped. The first passes everything it reads on to
+//! the second. When the first has ended, the second takes over and starts another second; if the first does not act, it
+//! acts alone.
 //!
-//! If both were killed together with the controller, a supervisor that still holds the lifeline has the names in a
-//! file, and removes what they stand for; by then, the last supervisor has ended everything else. If none holds it, the
-//! next controller finds the file.
+//! If both were killed together with the controller, a supervisor that still holds the lifeline has the names in a file
+//! and removes those paths; by then, the last supervisor has ended everything else. If no supervisor holds it, the next
+//! controller finds the file.
 //!
 //! A supervisor that is stopped when the controller ends would hold the lifeline forever, so it is continued. One that
-//! hangs in an endless loop is killed; so is either process of a keeper by the other one, which has then done the work.
+//! hangs in an endless loop is killed; so is a process of the keeper that hangs, by the other, which has done the work
+//! by then.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -33,11 +35,11 @@ use crate::{reap, sys};
 /// How long to wait for killed processes to leave their control group.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Reads records from the lifeline, `+PATH` and `-PATH`, each ending with a null byte; at its end removes what was
-/// named and not taken back.
+/// Reads records from the lifeline, `+PATH` and `-PATH`, each ending with a null byte. At its end, removes the paths
+/// that were named and not taken back.
 pub fn keep(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let lifeline = parse(arguments).map_err(|error| io::Error::other(error.to_string()))?;
-    // No signal ends it before its work is done, but for SIGKILL.
+    // No signal but SIGKILL may end it before its work is done.
     let _signals = sys::signal_fd(&[])?;
     let mut kept = Kept::default();
     let other = loop {
@@ -62,17 +64,17 @@ pub fn keep(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// How long the second process leaves it to the first one.
+/// How long the second process waits for the first one to do the work.
 const PATIENCE_WITH_FIRST: Duration = Duration::from_secs(1);
 /// How often holders of the lifeline are examined once the controller has ended.
 const LOOK: Duration = Duration::from_millis(200);
-/// A supervisor found running this many times in a row hangs, because one that works sleeps in between.
+/// A supervisor found running this many times in a row hangs: a working one sleeps in between.
 const HANGS: u32 = 4;
 
 /// What one process of a keeper knows about the other one.
 enum Place {
     First(Option<Second>),
-    /// Removes what is left, unless the other process of the keeper has done so.
+    /// Removes the remaining paths, unless the other process of the keeper has done so.
     Second(Option<libc::pid_t>),
 }
 
@@ -81,7 +83,7 @@ struct Second {
     tell: OwnedFd,
 }
 
-/// What the controller and its supervisors hold, and how to know that the controller itself has ended.
+/// The pipe that the controller and its supervisors hold, and how to tell that the controller itself has ended.
 struct Lifeline {
     names: OwnedFd,
     controller: Option<OwnedFd>,
@@ -94,7 +96,7 @@ impl Lifeline {
         is_ready(&self.names, 0)
     }
 
-    /// Waits for a message, or for the end of all who could send one.
+    /// Waits for a message, or for the end of all possible senders.
     fn wait(&self) -> io::Result<()> {
         loop {
             let mut fds = [
@@ -119,7 +121,7 @@ impl Lifeline {
         }
     }
 
-    /// Continues stopped supervisors once the controller has ended: they end what they supervise, and then themselves.
+    /// Continues stopped supervisors once the controller has ended: they end what they supervise, then themselves.
     /// Kills those that hang.
     fn continue_holders(&self) {
         let Some(controller) = &self.controller else {
@@ -155,10 +157,11 @@ impl Lifeline {
     }
 }
 
-/// What a supervisor holds of its controller's keeper: the lifeline, and every record that was written to it.
+/// What a supervisor holds of its controller's keeper: the lifeline, and a file with every record that was written to
+/// it.
 pub struct Holds {
     descriptors: Vec<OwnedFd>,
-    /// Our parent when we were started; if it is another one now, it has ended.
+    /// Our parent when we were started; if it is another one now, the controller has ended.
     controller: Option<rustix::process::Pid>,
 }
 
@@ -172,7 +175,7 @@ impl Default for Holds {
 }
 
 impl Holds {
-    /// Takes another descriptor: it stays open until this is dropped, and no command inherits it.
+    /// Takes over another descriptor: it stays open until this is dropped, and no command inherits it.
     pub fn take(&mut self, fd: u16) -> Result<(), lexopt::Error> {
         let held = inherited(fd)?;
         rustix::io::fcntl_setfd(&held, rustix::io::FdFlags::CLOEXEC)
@@ -181,8 +184,9 @@ impl Holds {
         Ok(())
     }
 
-    /// Removes what was named to a keeper of which nothing is left, nor of its controller; to be called when all that
-    /// used it has ended. (A controller that is alive starts another keeper, and goes on using what it has named.)
+    /// Removes the paths that were named to the keeper if neither keeper nor controller exists any more. To be called
+    /// when all their users have ended. (A controller that is alive starts another keeper, and goes on using its
+    /// paths.)
     pub fn remove_unkept(&self) {
         use rustix::fs::{fstat, FileType};
         if rustix::process::getppid() == self.controller {
@@ -204,11 +208,11 @@ impl Holds {
         let (Some(lifeline), Some(names)) = (lifeline, names) else {
             return;
         };
-        // A pipe that nobody reads from has an error at its other end.
+        // A pipe without a reader has an error at its writing end.
         if !is_ready(lifeline, 0) {
             return;
         }
-        // By a path of its own: the descriptor's position is shared with whoever writes.
+        // Opened anew by its path, because the descriptor's position is shared with the writers.
         let records = std::fs::read(format!("/proc/self/fd/{}", names.as_raw_fd()));
         let mut kept = Kept::default();
         kept.hear(&records.unwrap_or_default());
@@ -216,7 +220,7 @@ impl Holds {
     }
 }
 
-/// Whether a descriptor has these events, or an end.
+/// Whether a descriptor has these events, or has reached its end.
 fn is_ready(fd: &OwnedFd, events: libc::c_short) -> bool {
     let mut fds = [libc::pollfd {
         fd: fd.as_raw_fd(),
@@ -235,7 +239,7 @@ fn list_processes() -> impl Iterator<Item = libc::pid_t> {
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Whether a process has the end of a pipe to write to.
+/// Whether a process holds the writing end of a pipe.
 fn has_writing_end(pid: libc::pid_t, pipe: u64) -> bool {
     let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {
         return false;
@@ -257,12 +261,12 @@ fn is_writable(pid: libc::pid_t, descriptor: &std::ffi::OsStr) -> bool {
         .is_some_and(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY)
 }
 
-/// Hears until the end of the lifeline, or of the second process, to which it is passed on.
+/// Reads until the end of the lifeline, or of the second process, to which everything is passed on.
 fn hear_all(kept: &mut Kept, lifeline: &Lifeline, told: Option<&OwnedFd>) {
     let mut buffer = [0; 4096];
     while lifeline.wait().is_ok() {
-        // Told before it is taken from the lifeline: whoever is killed in between, somebody has heard it. What both
-        // have heard twice does no harm. A second process that has ended is replaced by the caller.
+        // Pass it on before it is taken from the lifeline: if one is killed in between, the other has it. Reading a
+        // record twice does no harm. The caller replaces a second process that has ended.
         let mut wanted = match told.map(|told| copy_bytes(&lifeline.names, told)) {
             None => buffer.len(),
             Some(Ok(0) | Err(_)) => return,
@@ -298,7 +302,7 @@ fn copy_bytes(from: &OwnedFd, to: &OwnedFd) -> io::Result<usize> {
     }
 }
 
-/// Starts the second process. Returns in the first one; and in the second one when it is the first by then, or when
+/// Starts the second process. Returns in the first one; in the second one only when it has become the first, or when
 /// everything is over.
 fn start_second(kept: &mut Kept, lifeline: &Lifeline) -> io::Result<Place> {
     let (hear, tell) = sys::pipe()?;
@@ -360,7 +364,7 @@ fn start_second(kept: &mut Kept, lifeline: &Lifeline) -> io::Result<Place> {
             hung_up = Some(Instant::now());
         }
         if hung_up.is_some_and(|at| at.elapsed() >= PATIENCE_WITH_FIRST) {
-            // The first one is stopped, or busy: what it has not heard is still in the lifeline.
+            // The first one is stopped or busy; what it has not read is still in the lifeline.
             hear_all(kept, lifeline, None);
             return Ok(Place::Second(Some(first).filter(|_| is_child_of(first))));
         }
@@ -408,14 +412,15 @@ struct Kept {
 }
 
 impl Kept {
-    /// The last one first: the first one is the record of all, which is needed if this process ends too early.
+    /// Removes the last one first: the first is the file of all names, which is still needed if this process ends too
+    /// early.
     fn remove_all(&self) {
         for path in self.paths.iter().rev() {
             remove(path);
         }
     }
 
-    /// Takes the next bytes of the lifeline. Names that are not ours to remove are ignored.
+    /// Reads the next bytes of the lifeline. Names that must not be removed are ignored.
     fn hear(&mut self, bytes: &[u8]) {
         for &byte in bytes {
             if byte != 0 {
@@ -436,7 +441,7 @@ impl Kept {
     }
 }
 
-/// Only paths with our prefix may be removed: a mistake in a caller must not cost users their files.
+/// Accepts only paths with our prefix: a caller's mistake must not cost users their files.
 pub fn removable(path: OsString) -> Result<PathBuf, lexopt::Error> {
     use std::os::unix::ffi::OsStrExt;
     let path = PathBuf::from(path);
@@ -454,7 +459,7 @@ pub fn removable(path: OsString) -> Result<PathBuf, lexopt::Error> {
     }
 }
 
-/// Removes a file or a directory with all that is in it, mounts included; complains on standard error.
+/// Removes a file, or a directory with everything in it, mounts included; reports failures on standard error.
 pub fn remove(path: &Path) {
     if path.join(MEMBERS).exists() {
         return remove_group(path);
@@ -462,7 +467,7 @@ pub fn remove(path: &Path) {
     end_confined_in(path);
     unmount_below(path);
     let result = match std::fs::symlink_metadata(path) {
-        // `remove_dir_all` does not follow symbolic links, not even ones put there meanwhile.
+        // `remove_dir_all` does not follow symbolic links, not even ones created in the meantime.
         Ok(data) if data.is_dir() => std::fs::remove_dir_all(path),
         Ok(_) => std::fs::remove_file(path),
         Err(error) => Err(error),
@@ -475,8 +480,8 @@ pub fn remove(path: &Path) {
     }
 }
 
-/// Ends confined processes that work in a directory that is to be removed: only a program's own parents end its
-/// helpers, and those may have been killed.
+/// Kills confined processes whose working directory is about to be removed: normally their parents end them, but those
+/// may have been killed.
 fn end_confined_in(path: &Path) {
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
@@ -497,21 +502,21 @@ fn works_in(pid: libc::pid_t, path: &Path) -> bool {
     std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|at| at.starts_with(path))
 }
 
-/// Whether it has `no_new_privs` and a filter, as every confined process has and no user's shell.
+/// Whether a process has `no_new_privs` and a filter, as every confined process and no user's shell has.
 fn is_confined(pid: libc::pid_t) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let says = |wanted: &str| status.lines().any(|line| line == wanted);
     says("NoNewPrivs:\t1") && says("Seccomp:\t2")
 }
 
-/// The processes of a control group.
+/// The file that lists the processes of a control group.
 const MEMBERS: &str = "cgroup.procs";
 
-/// Ends what is in a control group, and removes it.
+/// Kills the processes in a control group, and removes the group.
 fn remove_group(path: &Path) {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        // Kernels before 5.14, and groups of the first version, have no such file.
+        // Kernels before 5.14 and groups of version 1 have no such file.
         if std::fs::write(path.join("cgroup.kill"), "1").is_err() {
             let members = std::fs::read_to_string(path.join(MEMBERS)).unwrap_or_default();
             for pid in members.lines().filter_map(|line| line.parse().ok()) {
@@ -531,8 +536,8 @@ fn remove_group(path: &Path) {
     }
 }
 
-/// Detaches mounts below a path, the innermost first: a mount left by a killed daemon hangs, and files in a live one
-/// must not be removed. Users who may not unmount have a program that may.
+/// Detaches mounts below a path, the innermost first: the mount of a killed daemon hangs, and files in a live mount
+/// must not be removed. Users who may not unmount have a helper program that may.
 fn unmount_below(path: &Path) {
     let Ok(table) = std::fs::read("/proc/self/mountinfo") else {
         return;
@@ -550,7 +555,7 @@ fn unmount_below(path: &Path) {
     }
 }
 
-/// The mounts of `table`, which is a `mountinfo`, below a path, in their order.
+/// Returns the mounts of `table` (a `mountinfo`) that lie below a path, in their order.
 fn list_mounts_below(table: &[u8], path: &Path) -> Vec<PathBuf> {
     table
         .split(|&byte| byte == b'\n')
@@ -560,7 +565,7 @@ fn list_mounts_below(table: &[u8], path: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// `mountinfo` has white space and the backslash as three octal digits.
+/// Decodes white space and backslashes, which `mountinfo` writes as three octal digits.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut plain = Vec::new();
     let mut rest = field;

@@ -1,4 +1,4 @@
-//! Answers a machine that connects to its hypervisor by vsock: a process beside the hypervisor, which turns each such
+//! Answers machines that connect to their hypervisor by vsock: a process beside the hypervisor turns each such
 //! connection into one to a local socket.
 
 use std::ffi::OsString;
@@ -12,8 +12,8 @@ use std::process::{Command, ExitCode};
 
 use crate::sys;
 
-/// `guestmark-agent listen SOCKET SERVER… -- COMMAND…` becomes COMMAND as soon as SOCKET can be connected to. SERVER
-/// has the first connection as standard input and output, and ends with COMMAND at the latest.
+/// `guestmark-agent listen SOCKET SERVER… -- COMMAND…` becomes COMMAND as soon as SOCKET accepts connections. SERVER
+/// gets the first connection as its standard input and output, and ends no later than COMMAND.
 pub fn listen(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let path = arguments.next();
     let mut server = Vec::new();
@@ -54,8 +54,7 @@ fn execute(command: &mut Command) -> io::Error {
     sys::of(command.get_program(), &error)
 }
 
-/// `guestmark-agent relay FD` joins standard input and output to a stream that it has inherited, until one of them
-/// ends.
+/// `guestmark-agent relay FD` joins standard input and output to an inherited stream until either of them ends.
 pub fn relay(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let number = arguments
         .next()
@@ -74,7 +73,7 @@ pub fn relay(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-/// A standard stream without a buffer.
+/// Opens a standard stream without a buffer.
 fn open_standard_stream(stream: &impl AsRawFd) -> ManuallyDrop<File> {
     // SAFETY: it stays open, as what is made of it is never dropped.
     ManuallyDrop::new(unsafe { File::from_raw_fd(stream.as_raw_fd()) })

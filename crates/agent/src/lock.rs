@@ -1,6 +1,6 @@
-//! Exclusive use of a machine: `flock` on a file in a place that is the same for all users.
+//! Reserves a machine for one user: `flock` on a file whose place is the same for all users.
 //!
-//! `platforms/exclusive.py` has the same rules for the machine that the controller runs on.
+//! `platforms/exclusive.py` follows the same rules for the controller's own machine.
 
 use std::env;
 use std::ffi::OsStr;
@@ -18,17 +18,17 @@ use rustix::io::Errno;
 
 use crate::failure::{failure, os_failure};
 
-/// A path of the user's own, or [`NONE`].
+/// The variable with the user's own path, or [`NONE`].
 const VARIABLE: &str = "GUESTMARK_LOCK";
 const NONE: &str = "none";
-/// The first of them where everybody may make files, so that all users agree.
+/// The lock is in the first of these directories in which everybody may create files, so that all users agree.
 const PLACES: [&str; 3] = ["/run/lock", "/dev/shm", "/tmp"];
 const NAME: &str = "guestmark.lock";
 const EVERYBODY: u32 = 0o666;
 
-/// The lock, which is held until this process ends.
+/// The lock; held until this process ends.
 static HELD: Mutex<Option<File>> = Mutex::new(None);
-/// Whether another process had it when it was last asked for.
+/// Whether another process had the lock at the last attempt.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
 /// Takes the lock unless another process has it.
@@ -39,7 +39,7 @@ pub fn take(holder: &[u8]) -> Result<Locked, Failure> {
     found
 }
 
-/// Whether another process had the lock when it was last asked for.
+/// Returns whether another process had the lock at the last attempt.
 pub fn is_refused() -> bool {
     REFUSED.load(Ordering::Relaxed)
 }
@@ -68,7 +68,7 @@ fn try_to_take(holder: &[u8]) -> Result<Locked, Failure> {
         if !is_at(&file, &path) {
             continue; // somebody removed the file meanwhile
         }
-        // A full filesystem only keeps others from reading who holds it.
+        // If the filesystem is full, others merely cannot read who holds the lock.
         let _ = file.set_len(0).and_then(|()| file.write_all(holder));
         *held = Some(file);
         return Ok(locked(true, &path, Vec::new()));
@@ -98,8 +98,8 @@ fn find_place() -> Option<PathBuf> {
     }
 }
 
-/// Opens the file, and makes it if there is none. In directories that everybody may write, nobody may open another
-/// user's with `O_CREAT` (`fs.protected_regular`), and links are not followed.
+/// Opens the file, or creates it if there is none. In directories that everybody may write to, the kernel refuses to
+/// open another user's file with `O_CREAT` (`fs.protected_regular`); links are not followed.
 fn open(path: &Path) -> io::Result<File> {
     loop {
         let mut options = OpenOptions::new();

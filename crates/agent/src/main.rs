@@ -20,7 +20,7 @@
 //! | `traffic` | measures a network, as both of its ends |
 //! | `tsc`, `hypervisor` | print what the processor says about its clock and its hypervisor |
 //!
-//! The modules stand in this order, and each one uses only those of its own line and of the lines above it:
+//! The modules are ordered; each uses only modules of its own line and of the lines above it:
 //!
 //! 1. the kernel: `sys`, `cpuid`, `tsc`, `counters`, `memory`;
 //! 2. answers and command lines: `frame`, `failure`, `lock`, `options`, `output`;
@@ -105,7 +105,7 @@ const USAGE: &str = "usage: guestmark-agent serve [--channel NAME] [--alive SECO
 fn main() -> ExitCode {
     let began_ns = sys::monotonic_ns();
     let mut arguments = std::env::args_os().skip(1).peekable();
-    // The first process of a container is asked to serve: it has no machine to make ready, nor to switch off.
+    // As the first process of a container it is asked to serve: there is no machine to set up or to switch off.
     let asked_to_serve = arguments.peek().is_some_and(|word| word == "serve");
     if std::process::id() == 1 && !asked_to_serve {
         init::run();

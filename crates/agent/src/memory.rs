@@ -1,4 +1,4 @@
-//! Memory that is taken and touched, by the agent or by a child of it.
+//! Allocates and touches memory, in the agent or in a child of it.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,10 +10,10 @@ use guestmark_wire::{Forked, Touched};
 
 use crate::sys;
 
-/// What the agent has taken, by its address and size in bytes.
+/// Address and size in bytes of the agent's memory.
 static TAKEN: Mutex<Option<(usize, usize)>> = Mutex::new(None);
 
-/// What a child says when it runs, and when its memory is touched.
+/// Bytes that a child sends when it runs, and when its memory is touched.
 const RUNS: u8 = 1;
 const DONE: u8 = 2;
 
@@ -40,7 +40,7 @@ fn round_to_pages(bytes: u64, page: usize) -> io::Result<usize> {
         .ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
 }
 
-/// Fresh private memory, which no page of is there yet. Allocates nothing else.
+/// Maps fresh private memory none of whose pages exists yet. Allocates nothing else.
 fn take(size: usize) -> io::Result<usize> {
     // SAFETY: a new mapping at an address of the kernel's choice.
     let start = unsafe {
@@ -59,7 +59,7 @@ fn take(size: usize) -> io::Result<usize> {
     Ok(start as usize)
 }
 
-/// Writes to each page of a mapping of [`take`]; how many there are.
+/// Writes to each page of a mapping of [`map_memory`]; returns the number of pages.
 fn write_pages(start: usize, size: usize, page: usize) -> u64 {
     for at in (start..start + size).step_by(page) {
         // SAFETY: inside the mapping, which is nobody else's.
@@ -68,8 +68,8 @@ fn write_pages(start: usize, size: usize, page: usize) -> u64 {
     (size / page) as u64
 }
 
-/// Takes memory and writes to each page of it once. It stays until the agent ends; the same pages are written to when
-/// as much is asked for again, and given back when it is another size.
+/// Allocates memory and writes to each page of it once. It stays until the agent ends: asked for the same size again,
+/// it writes to the same pages; for another size, it frees them first.
 pub fn touch(bytes: u64) -> io::Result<Touched> {
     let page = page_size();
     let size = round_to_pages(bytes, page)?;
@@ -96,7 +96,7 @@ pub fn touch(bytes: u64) -> io::Result<Touched> {
     })
 }
 
-/// The same in a child, which runs no other program and then ends.
+/// Does the same in a child, which runs no other program and then ends.
 pub fn fork(bytes: u64) -> io::Result<Forked> {
     let page = page_size();
     let size = round_to_pages(bytes, page)?;
@@ -128,7 +128,7 @@ pub fn fork(bytes: u64) -> io::Result<Forked> {
     Ok(found)
 }
 
-/// What the child does; its exit status.
+/// Runs the child; returns its exit status.
 fn run_child(to_parent: &OwnedFd, first_ns: u64, size: usize, page: usize) -> libc::c_int {
     let mut first = [RUNS; 9];
     first[1..].copy_from_slice(&first_ns.to_le_bytes());
@@ -164,7 +164,7 @@ fn read_reports(said: &mut File, asked_ns: u64, made_ns: u64) -> io::Result<Fork
     })
 }
 
-/// The number behind the next word of the child, and when it arrived.
+/// Reads the child's next word; returns the number that follows it, and when it arrived.
 fn read_report(said: &mut File, word: u8) -> io::Result<(u64, u64)> {
     let mut message = [0; 9];
     said.read_exact(&mut message)

@@ -1,12 +1,12 @@
-//! The command lines of this program's subcommands that end with a command: options first, then the words of a program,
-//! which keeps its own options.
+//! Parses the command lines of subcommands that end with a command: options first, then the words of a program, which
+//! keeps its own options.
 
 use std::ffi::OsString;
 use std::io;
 
 use lexopt::{Arg, Error, Parser};
 
-/// Reads options up to the first word that is none. Returns that word and all behind it: the command to run.
+/// Reads options up to the first word that is not one. Returns that word and all words behind it: the command to run.
 ///
 /// `take` is called with each long option's name. It takes the option's value, if it has one, from the parser, and
 /// returns false for a name that it does not know. A command line without a command is an error.
@@ -34,7 +34,7 @@ pub fn read_until_command(
     Err("no command given".into())
 }
 
-/// A wrong command line as the error that a subcommand ends with.
+/// Turns a wrong command line into the error with which a subcommand ends.
 pub fn to_io_error(error: &Error) -> io::Error {
     io::Error::other(error.to_string())
 }

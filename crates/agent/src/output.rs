@@ -1,4 +1,4 @@
-//! Output of a program: kept up to a limit or passed on; beyond the limit it is only counted.
+//! Reads a program's output, which is kept up to a limit or passed on; beyond the limit it is only counted.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -9,18 +9,19 @@ use crate::sys;
 pub struct Output {
     /// Read end; `None` once at its end.
     pub fd: Option<OwnedFd>,
-    /// Its number in chunks: 1 standard output, 2 standard error.
+    /// Its number in chunks: 1 for standard output, 2 for standard error.
     pub stream: u8,
     live: bool,
     limit: u64,
     tail: bool,
-    /// What was kept.
+    /// The kept bytes.
     pub kept: Vec<u8>,
     seen: u64,
 }
 
 impl Output {
-    /// A stream of which `limit` bytes are kept, or passed on if it is `live`; with `tail` the last ones are kept.
+    /// Creates a stream of which `limit` bytes are kept, or passed on if it is `live`; with `tail` the last ones are
+    /// kept.
     pub fn new(fd: Option<OwnedFd>, stream: u8, live: bool, limit: u64, tail: bool) -> Self {
         Self {
             fd,
@@ -59,7 +60,7 @@ impl Output {
                         self.kept.extend_from_slice(&buffer[..room]);
                     }
                 }
-                // EIO is how a terminal says that its last user has gone.
+                // A terminal reports EIO when its last user has closed it.
                 Ok(Some(0)) | Err(_) => {
                     self.fd = None;
                     return false;
@@ -69,7 +70,7 @@ impl Output {
         true
     }
 
-    /// At most as many bytes are moved as were read.
+    /// Moves no more bytes than were read.
     fn keep_last(&mut self, data: &[u8]) {
         let limit = self.limit as usize;
         let data = &data[data.len().saturating_sub(limit)..];
@@ -78,7 +79,7 @@ impl Output {
         self.kept.extend_from_slice(data);
     }
 
-    /// Bytes past the limit.
+    /// How many bytes past the limit were discarded.
     pub fn discarded(&self) -> u64 {
         self.seen.saturating_sub(self.limit)
     }

@@ -1,4 +1,4 @@
-//! Nothing outlives its call: descendants are found, killed and reaped, orphans re-parented to us included.
+//! Makes sure that nothing outlives its call: finds, kills and reaps descendants, including orphans re-parented to us.
 
 use std::io::Read;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 
 use crate::sys::{self, Reaped};
 
-/// A child that outlives all calls: what a saved machine ran before there was anybody to call.
+/// A child that outlives all calls: the program that a saved machine ran before any call.
 static SPARED: AtomicI32 = AtomicI32::new(0);
 
-/// From now on that child is not swept.
+/// Excludes that child from sweeps from now on.
 pub fn spare(pid: libc::pid_t) {
     SPARED.store(pid, Ordering::Relaxed);
 }
 
-/// Our children at this moment, ended ones included.
+/// Lists our current children, ended ones included.
 pub fn children() -> Vec<libc::pid_t> {
     let pid = std::process::id();
     let mut text = String::new();
@@ -25,12 +25,12 @@ pub fn children() -> Vec<libc::pid_t> {
             .split_ascii_whitespace()
             .filter_map(|word| word.parse().ok())
             .collect(),
-        // A kernel without CONFIG_PROC_CHILDREN.
+        // The kernel has no CONFIG_PROC_CHILDREN.
         Err(_) => scan_children(pid),
     }
 }
 
-/// Children by the parent that every process names.
+/// Finds children by the parent that each process names.
 fn scan_children(parent: u32) -> Vec<libc::pid_t> {
     let Ok(entries) = std::fs::read_dir("/proc") else {
         return Vec::new();
@@ -42,14 +42,14 @@ fn scan_children(parent: u32) -> Vec<libc::pid_t> {
         .collect()
 }
 
-/// What is used of `/proc/PID/stat`.
+/// The used fields of `/proc/PID/stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
-    /// Whether it has ended and waits to be reaped.
+    /// Whether it has ended and is waiting to be reaped.
     pub ended: bool,
     /// Whether a signal has stopped it.
     pub stopped: bool,
-    /// Whether it runs, or waits for nothing but a processor.
+    /// Whether it is running or waiting for a processor.
     pub runs: bool,
     /// Parent.
     pub parent: libc::pid_t,
@@ -60,13 +60,13 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// Of the process `pid`, if it exists.
+    /// Reads the fields of process `pid`, if it exists.
     pub fn of(pid: libc::pid_t) -> Option<Self> {
         Self::parse(&std::fs::read(format!("/proc/{pid}/stat")).ok()?)
     }
 
     fn parse(stat: &[u8]) -> Option<Self> {
-        // The name in parentheses may hold anything, parentheses too: what counts comes after the last one.
+        // The name in parentheses may contain anything, even parentheses, so start after the last one.
         let after = stat.iter().rposition(|&byte| byte == b')')? + 1;
         let mut words = std::str::from_utf8(&stat[after..])
             .ok()?
@@ -83,9 +83,9 @@ impl Stat {
     }
 }
 
-/// Kills and reaps our children for which `doomed` says so, and theirs as they become ours, until none is left (or
-/// `patience` is over: a process in an uninterruptible sleep cannot be killed). Other children that end meanwhile are
-/// handed to `other`. Returns how many were killed.
+/// Kills and reaps our children for which `doomed` returns true, and their children as they become ours, until none is
+/// left (or `patience` is over: a process in an uninterruptible sleep cannot be killed). Other children that end in the
+/// meantime are passed to `other`. Returns how many were killed.
 pub fn sweep(
     signals: BorrowedFd<'_>,
     patience: Duration,
@@ -127,7 +127,7 @@ pub fn sweep(
                 revents: 0,
             }];
             let _ = sys::poll(&mut wait, Some(Duration::from_millis(10)));
-            // Only SIGCHLD is taken here for granted: a request to end is seen again by the caller's own check.
+            // Only SIGCHLD may be dropped here: the caller checks again for a request to end.
             if wait[0].revents != 0 {
                 drain_child_signals(signals);
             }

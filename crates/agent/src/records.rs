@@ -1,8 +1,8 @@
 //! `guestmark-agent records`: writes numbered records, each made durable before the next one is begun.
 //!
-//! Whoever reads a log of the writes below knows, without a clock, what had been acknowledged at any moment: a byte of
-//! record `k + 1` in the log means that the call which made record `k` durable had returned. With `--each` the number
-//! of each record is printed once that call has returned, and the next one waits for a byte of standard input.
+//! With a log of the writes below, a reader knows without a clock what had been acknowledged at any moment: a byte of
+//! record `k + 1` in the log means that the call which made record `k` durable had returned. With `--each`, the number
+//! of each record is printed once that call has returned, and the next record waits for a byte of standard input.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -16,17 +16,17 @@ use std::process::ExitCode;
 enum Method {
     /// Appended, then `fsync`.
     Append,
-    /// Written to a file of its own, `fsync`, renamed over the last one, `fsync` of the directory.
+    /// Written to a file of its own, `fsync`, renamed over the previous one, `fsync` of the directory.
     Replace,
-    /// Written over an old one in a file that is there already, then `fdatasync`.
+    /// Written over an old record in an existing file, then `fdatasync`.
     Overwrite,
     /// Appended to a file that was opened with `O_DSYNC`.
     Dsync,
 }
 
-/// Bytes of a line of a record: its tag, filled up.
+/// Bytes of one line of a record: its tag, padded.
 const LINE: usize = 64;
-/// Records that an overwritten file has room for.
+/// Number of records that fit into an overwritten file.
 const SLOTS: u64 = 8;
 
 struct Job {
@@ -39,7 +39,7 @@ struct Job {
     path: PathBuf,
 }
 
-/// Writes them; prints how many at the end.
+/// Writes the records; prints their number at the end.
 pub fn write_records(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let Some(job) = parse(arguments) else {
         eprintln!(
@@ -96,7 +96,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Option<Job> {
     (fits && job.path.is_absolute()).then_some(job)
 }
 
-/// Says that a record is durable, and waits until that was heard.
+/// Reports that a record is durable, and waits until the report was read.
 fn acknowledge(job: &Job, number: u64) -> io::Result<()> {
     if job.each {
         println!("{number}");
@@ -105,7 +105,7 @@ fn acknowledge(job: &Job, number: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Every line of a record names it, so that one that is torn is known by that.
+/// Makes a record. Every line names it, so that a torn record is recognised.
 fn make_record(job: &Job, number: u64) -> Vec<u8> {
     let mut line = format!("{}{number:08};", job.tag).into_bytes();
     line.resize(LINE, b'a' + (number % 26) as u8);
@@ -116,7 +116,8 @@ fn list_numbers(job: &Job) -> std::ops::Range<u64> {
     job.first..job.first + job.count
 }
 
-/// A file's `fsync` need not make its name durable: where there is no journal, as in ext2, it does not.
+/// Syncs the directory: a file's `fsync` need not make its name durable, and without a journal, as in ext2, it does
+/// not.
 fn sync_directory(job: &Job) -> io::Result<()> {
     File::open(job.path.parent().unwrap_or(Path::new("/")))?.sync_all()
 }
@@ -160,7 +161,7 @@ fn overwrite(job: &Job) -> io::Result<()> {
         .open(&job.path)?;
     let at = |number: u64| (number % SLOTS) * job.size as u64;
     if file.metadata()?.len() < SLOTS * job.size as u64 {
-        // Blocks are there before the first record, so that none of them changes the file's metadata.
+        // Allocate the blocks before the first record, so that no record changes the file's metadata.
         for slot in 0..SLOTS {
             file.write_all_at(&vec![b'-'; job.size], at(slot))?;
         }

@@ -1,9 +1,8 @@
-//! `guestmark-agent sandbox`: makes a root that is thrown away and waits, then becomes the program that starts a
-//! sandbox.
+//! `guestmark-agent sandbox`: makes a throw-away root, waits, then becomes the program that starts a sandbox.
 //!
-//! The root is this host's under a layer in memory, so are all directories named as `--layer`. It is in namespaces of
-//! mounts and of processes whose first process becomes the program: when that ends, the kernel ends all that is in
-//! them. The *outer* process waits for it, and takes it along.
+//! The root is this host's, under a layer in memory; so are all directories named by `--layer`. It is in mount and
+//! process namespaces whose first process becomes the program: when that ends, the kernel kills everything in them. The
+//! *outer* process waits for it, and kills it when it ends itself.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -26,23 +25,23 @@ const FAILED: i32 = 125;
 
 #[derive(Debug)]
 struct Options {
-    /// An empty directory, over which all that is made is mounted.
+    /// An empty directory, over which everything is mounted.
     at: PathBuf,
-    /// The file that takes what this process and the program complain about.
+    /// The file for the error messages of this process and of the program.
     complaints: PathBuf,
-    /// Written to when everything is prepared.
+    /// Descriptor that is written to when everything is prepared.
     prepared: i32,
-    /// Read from before the program is executed.
+    /// Descriptor that is read from before the program is executed.
     go: i32,
-    /// Control groups that it joins before it makes anything.
+    /// Control groups to join before anything is made.
     groups: Vec<PathBuf>,
-    /// Directories of this host that get a layer each, those above before those below.
+    /// Directories of this host that get a layer each, parents before children.
     layers: Vec<PathBuf>,
-    /// Whether it is root in namespaces of users and of control groups of its own, as another user has to be.
+    /// Whether it is root in user and control group namespaces of its own, as users other than root have to be.
     own_users: bool,
-    /// Variables that the program is not given.
+    /// Environment variables that the program does not inherit.
     unset: Vec<OsString>,
-    /// Directories that it sees empty.
+    /// Directories that appear empty to it.
     hidden: Vec<PathBuf>,
     command: Vec<OsString>,
 }
@@ -115,7 +114,7 @@ pub fn become_sandbox(arguments: impl Iterator<Item = OsString>) -> io::Result<E
     Ok(end_as(status))
 }
 
-/// A descriptor that was handed down, which the program does not get.
+/// Takes over an inherited descriptor, which the program does not get.
 fn take_descriptor(fd: i32) -> io::Result<OwnedFd> {
     // SAFETY: used for one system call that copes with a descriptor that is not open.
     let seen = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
@@ -124,10 +123,11 @@ fn take_descriptor(fd: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Becomes two processes: 0 in the first of new namespaces, its number in the outer one; and which group it is born in.
+/// Forks into new namespaces. Returns 0 in their first process and its number in the outer one, and the group in which
+/// it was born.
 ///
-/// To put a process into a group, the kernel waits until every processor has noticed, which takes 15 ms on a busy
-/// host. One that is born there waits for nothing; nor does a thread that puts itself into a group of the older kind
+/// To move a process into a group, the kernel waits until every processor has noticed, which takes 15 ms on a busy
+/// host. A process that is born in the group does not wait, nor does a thread that joins a group of version 1 itself
 /// (`join_groups`).
 fn fork_first_process(options: &Options) -> io::Result<(libc::pid_t, Option<usize>)> {
     let mut flags = libc::CLONE_NEWNS | libc::CLONE_NEWPID;
@@ -144,10 +144,10 @@ fn fork_first_process(options: &Options) -> io::Result<(libc::pid_t, Option<usiz
     Ok((sys::fork_into(flags)?, None))
 }
 
-/// Of a control group of the older kind: its threads.
+/// File with the threads of a control group of version 1.
 const TASKS: &str = "tasks";
 
-/// Puts this process, which has a single thread, into its groups but for the one that it is born in.
+/// Moves this single-threaded process into its groups, except the one in which it was born.
 fn join_groups(groups: &[PathBuf], born_in: Option<usize>) -> io::Result<()> {
     for (number, group) in groups.iter().enumerate() {
         if Some(number) != born_in && fs::write(group.join(TASKS), "0").is_err() {
@@ -158,7 +158,7 @@ fn join_groups(groups: &[PathBuf], born_in: Option<usize>) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the root, says so, and waits for the word to go on.
+/// Makes the root, reports that, and waits for the signal to continue.
 fn prepare(options: &Options, mut prepared: File, mut go: File) -> io::Result<()> {
     // SAFETY: plain system call.
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) })?;
@@ -171,8 +171,8 @@ fn prepare(options: &Options, mut prepared: File, mut go: File) -> io::Result<()
     for name in ["root", "run", "shm"] {
         fs::create_dir(at.join(name))?;
     }
-    // A runtime's state is as fresh as the sandbox; so is shared memory, in which podman has locks for all containers
-    // of a host: a killed one would keep its own.
+    // The runtime's state has to be as fresh as the sandbox, and so has shared memory, where podman keeps the locks for
+    // all containers of a host: a killed podman would leave its own locked.
     if !at.starts_with("/run") {
         bind(&at.join("run"), "/run")?;
     }
@@ -196,12 +196,12 @@ fn prepare(options: &Options, mut prepared: File, mut go: File) -> io::Result<()
     Ok(())
 }
 
-/// Runtimes see the newer kind of control groups, which some insist on, and can make none.
+/// Mounts control groups of version 2, which some runtimes insist on, read-only for them.
 fn show_groups() {
     let groups = Path::new("/sys/fs/cgroup");
     let newer =
         |place: &PathBuf| rustix::fs::statfs(place).is_ok_and(|found| found.f_type == CGROUP2);
-    // To mount them anew takes the kernel 10 ms.
+    // A new mount takes the kernel 10 ms, so bind an existing one if possible.
     let there = [groups.join("unified"), groups.to_owned()];
     let shown = match there.iter().find(|place| newer(place)) {
         Some(place) => rustix::mount::mount_bind(place, groups).is_ok(),
@@ -215,7 +215,7 @@ fn show_groups() {
 /// `CGROUP2_SUPER_MAGIC` of `linux/magic.h`.
 const CGROUP2: rustix::fs::FsWord = 0x6367_7270;
 
-/// Where the root itself has no layer: directories and links as this host has them beside the layers.
+/// Recreates, where the root itself has no layer, the directories and links that this host has beside the layers.
 fn make_skeleton(at: &Path, layers: &[PathBuf]) -> io::Result<()> {
     let above: BTreeSet<_> = layers
         .iter()
@@ -236,13 +236,13 @@ fn make_skeleton(at: &Path, layers: &[PathBuf]) -> io::Result<()> {
     Ok(())
 }
 
-/// Where a directory of this host is in the new root.
+/// Returns where a directory of this host is in the new root.
 fn locate_inside(at: &Path, directory: &Path) -> PathBuf {
     at.join("root")
         .join(directory.strip_prefix("/").unwrap_or(directory))
 }
 
-/// What is written to a directory of this host, seen at the same place of the new root, goes to memory.
+/// Mounts a layer: changes to a directory of this host go to memory, and appear at the same place of the new root.
 fn mount_layer(at: &Path, number: usize, directory: &Path, of_user: bool) -> io::Result<()> {
     let made = at.join(number.to_string());
     fs::create_dir(&made)?;
@@ -274,7 +274,7 @@ fn mount_layer(at: &Path, number: usize, directory: &Path, of_user: bool) -> io:
     })
 }
 
-/// Returns only on failure.
+/// Executes the program; returns only on failure.
 fn execute(options: &Options) -> io::Error {
     let mut command = Command::new(&options.command[0]);
     command.args(&options.command[1..]);

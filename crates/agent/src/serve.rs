@@ -1,4 +1,4 @@
-//! The loop that answers the controller. It is one thread, so work that may take long is done in steps.
+//! Answers the controller in a loop. It has a single thread, so work that may take long is done in steps.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -20,7 +20,7 @@ use crate::frame::{Decoder, Outbox};
 use crate::transfer::Transfer;
 use crate::{calls, keep, lock, reap, sys};
 
-/// With more unsent answers than this, no more are produced.
+/// No more answers are produced while more bytes than this are unsent.
 const OUTBOX_LIMIT: usize = 4 << 20;
 /// How long to wait for killed processes to end.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -43,9 +43,9 @@ pub enum End {
 /// Exit status when the controller has left.
 pub const LEFT: u8 = 64;
 
-/// `guestmark-agent serve [--channel NAME] [--alive SECONDS] [--ahead FD] [--remove DIR]`: on a channel as process 1
-/// knows them (`init`), else on standard input and output. The greeting says when this program began. The directory is
-/// removed at the end, unless the channel goes on.
+/// `guestmark-agent serve [--channel NAME] [--alive SECONDS] [--ahead FD] [--remove DIR]` serves on a channel of the
+/// kinds that process 1 knows (`init`), or else on standard input and output. The greeting says when this program
+/// began. The directory is removed at the end, unless the channel continues.
 pub fn serve_stdio(
     arguments: impl Iterator<Item = OsString>,
     began_ns: u64,
@@ -75,7 +75,7 @@ pub fn serve_stdio(
     sys::duplicate_onto(null.as_fd(), 1)?;
     sys::become_subreaper()?;
     if channel.ahead.is_some() {
-        // In order, so that what this agent started goes too when whoever started it is killed.
+        // End in order, so that everything this agent started ends too if its parent is killed.
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
     }
     let began = Phase {
@@ -88,7 +88,7 @@ pub fn serve_stdio(
     }
     options.holds.remove_unkept();
     if end == End::PowerOff && switches_off {
-        // The machine has an init of its own, which stops its services in order.
+        // The machine's own init stops its services in order.
         std::process::Command::new("poweroff").status()?;
     }
     match end {
@@ -131,9 +131,9 @@ fn parse_options(arguments: impl Iterator<Item = OsString>) -> Result<Options, l
     Ok(found)
 }
 
-/// Greets the controller and answers it until the end; then ends everything that it started.
+/// Greets the controller and answers it until the end; then kills everything that it started.
 ///
-/// `before_calls` runs once the greeting has been sent: it need not delay that, but has to be done before any call.
+/// `before_calls` runs after the greeting has been sent, which it need not delay, and before any call.
 pub fn serve(
     channel: &Channel,
     signals: &OwnedFd,
@@ -179,13 +179,13 @@ struct Server<'a> {
     ended: Vec<(sys::Reaped, u64)>,
     phases: Vec<Phase>,
     window: Option<u32>,
-    /// Where a later conversation on the channel finds what was sent to it already.
+    /// Takes bytes of a later conversation on the channel that were read already.
     ahead: Option<&'a File>,
-    /// How often, and when next, an empty line is written to standard error.
+    /// Interval and next time of writing an empty line to standard error.
     alive: Option<(Duration, Instant)>,
 }
 
-/// How a terminal, a socket or a pipe says that the other side has gone.
+/// Whether an error is how a terminal, a socket or a pipe reports that the other side is gone.
 fn is_hang_up(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -193,8 +193,8 @@ fn is_hang_up(error: &io::Error) -> bool {
     )
 }
 
-/// Takes what is there of the frame under way before anything else is looked after: a virtio port gives only one page
-/// at a time. What is wrong with the channel, if anything, the next reading says again.
+/// Reads what is available of the current frame before anything else is handled: a virtio port gives only one page at a
+/// time. The next read reports any error of the channel again.
 fn take_frame(input: RawFd, decoder: &mut Decoder) {
     while decoder.wanted() > 0 {
         match sys::read(input, decoder.space()) {
@@ -284,15 +284,16 @@ impl Server<'_> {
         }
     }
 
-    /// What to wait for: signals, the channel's two sides, then three descriptors for each job, then the bell of bulk
-    /// calls.
+    /// Lists what to wait for: signals, the channel's two sides, then three descriptors for each job, then the bell of
+    /// bulk calls.
     fn list_watched(&self, fds: &mut Vec<libc::pollfd>, input: RawFd, output: RawFd, absent: bool) {
         let when = |wanted: bool, events| if wanted { events } else { 0 };
         let listening = !self.jobs.iter().any(Job::is_full);
         fds.clear();
         fds.push(make_poll_entry(self.signals.as_raw_fd(), libc::POLLIN));
-        // A full program's controller is not listened to, but its hang-up (always reported) is still noticed. A port
-        // reports a hang-up until the controller is there at all, which would wake us all the time.
+        // While a program's input buffer is full, nothing is read from the controller, but its hang-up (always
+        // reported) is still noticed. A port reports a hang-up until the controller has connected, which would wake us
+        // all the time.
         fds.push(make_poll_entry(
             if absent { -1 } else { input },
             when(listening, libc::POLLIN),
@@ -321,7 +322,7 @@ impl Server<'_> {
     }
 
     /// Reaps children that have ended; returns the signal that asks us to end, if there was one. The clock is read when
-    /// the kernel has told of an end, before it takes away what is left of the process.
+    /// the kernel has reported an end, before it frees the rest of the process.
     fn notice_ended(&mut self) -> Option<i32> {
         let mut now = sys::monotonic_ns();
         while let Some(child) = sys::reap() {
@@ -345,7 +346,7 @@ impl Server<'_> {
         }
     }
 
-    /// Time until the next event that needs no descriptor.
+    /// Returns the time until the next event that needs no descriptor.
     fn timeout(&self, room: bool, absent: bool) -> Option<Duration> {
         if room && self.transfers.iter().any(Transfer::has_work) {
             return Some(Duration::ZERO);
@@ -360,7 +361,7 @@ impl Server<'_> {
         wait.into_iter().chain(patience).chain(alive).min()
     }
 
-    /// Whether anybody reads it is for the channel's carrier to find out.
+    /// Writes the empty line; the program that carries the channel finds out whether anybody reads it.
     fn say_alive(&mut self) {
         if let Some((every, next)) = &mut self.alive {
             let now = Instant::now();
@@ -487,7 +488,7 @@ impl Server<'_> {
         }
     }
 
-    /// Takes one step of every call that is done in steps.
+    /// Runs one step of every call that is done in steps.
     fn step_calls(&mut self) {
         let out = &mut self.out;
         self.transfers
@@ -521,7 +522,7 @@ impl Server<'_> {
                 if leaders.is_empty() {
                     return true;
                 }
-                // Another program is running: an orphan is ours only when its session or group says so.
+                // Another program is running: an orphan belongs to this one only if its session or group says so.
                 !leaders.contains(&pid)
                     && reap::Stat::of(pid)
                         .is_some_and(|stat| stat.session == job.pid || stat.group == job.pid)

@@ -1,8 +1,8 @@
-//! `guestmark-agent share DIRECTORY`: serves a directory by 9p on standard input and output, to be read only.
+//! `guestmark-agent share DIRECTORY`: serves a directory read-only by 9p on standard input and output.
 //!
-//! Some hypervisors share no directories, and other servers for this tell files by their inode numbers, which are not
-//! those of one filesystem below a root that has mounts, and do not last on an overlay. Here a file is its path. What
-//! the protocol's messages are is in Linux's `net/9p` and in diod's description of 9P2000.L.
+//! Some hypervisors cannot share directories, and other servers for this identify files by inode numbers, which are
+//! ambiguous below a root with several mounts, and do not last on an overlay. Here a file is identified by its path.
+//! The protocol's messages are described in Linux's `net/9p` and in diod's description of 9P2000.L.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -18,11 +18,11 @@ use rustix::io::Errno;
 
 use crate::sys;
 
-/// The largest message; what a client may ask for.
+/// The largest message that a client may ask for.
 const MOST: u32 = 1 << 20;
 /// Size, type and tag.
 const HEADER: usize = 7;
-/// What the head of an answer with data takes, as the protocol counts it.
+/// Size of the header of an answer with data, as the protocol counts it.
 const DATA_HEAD: u32 = 24;
 const ERROR: u8 = 7;
 /// `P9_GETATTR_BASIC`.
@@ -115,7 +115,7 @@ impl Server {
                 self.nodes.remove(&request.u32()?);
                 Ok(())
             }
-            // Every request is answered before the next is read, so there is none to be taken back.
+            // Every request is answered before the next is read, so there is none to cancel.
             108 => Ok(()),
             // Extended attributes, locks, authentication.
             30 | 52 | 54 | 102 => Err(Errno::OPNOTSUPP.into()),
@@ -181,13 +181,13 @@ impl Server {
         above.unwrap_or(path).to_owned()
     }
 
-    /// One name further; never above the root.
+    /// Resolves one name; never leads above the root.
     fn step(&self, path: &Path, name: &[u8]) -> io::Result<PathBuf> {
         match name {
             b".." => Ok(self.find_parent(path)),
             b"" | b"." => Err(Errno::INVAL.into()),
             name if name.contains(&b'/') || name.contains(&0) => Err(Errno::INVAL.into()),
-            // A link leads elsewhere: following it is the client's affair.
+            // Following links is up to the client.
             _ if !path.symlink_metadata()?.is_dir() => Err(Errno::NOTDIR.into()),
             name => Ok(path.join(std::ffi::OsStr::from_bytes(name))),
         }
@@ -217,7 +217,7 @@ impl Server {
         {
             put_u64(answer, *time as u64);
         }
-        // When it was made, which generation and which version: not known.
+        // Creation time, generation and version are not known.
         answer.resize(answer.len() + 32, 0);
         Ok(())
     }
@@ -312,7 +312,7 @@ impl Server {
     }
 }
 
-/// What is neither a file nor a directory is opened by the client's own kernel.
+/// Opens a file or directory; the client's own kernel opens anything else.
 fn open_node(path: &Path, of: &Metadata) -> io::Result<Open> {
     if of.is_dir() {
         let own = [".", ".."].map(|name| Ok((name.into(), of.file_type())));
@@ -345,7 +345,7 @@ fn dirent_type(kind: FileType) -> u8 {
     }
 }
 
-/// What is left of a request.
+/// The unread part of a request.
 struct Message<'a>(&'a [u8]);
 
 impl<'a> Message<'a> {
@@ -395,7 +395,7 @@ fn put_text(answer: &mut Vec<u8>, text: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// What a file is and which one, to a client.
+/// Appends the qid, which tells a client a file's type and identity.
 fn put_qid(answer: &mut Vec<u8>, path: &Path, kind: FileType) {
     const DIRECTORY: u8 = 0x80;
     const LINK: u8 = 0x02;

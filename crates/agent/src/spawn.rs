@@ -1,8 +1,8 @@
-//! Starts a program with as little as possible between the time stamp and its first instruction.
+//! Starts a program with as little work as possible between the time stamp and its first instruction.
 //!
-//! `clone(CLONE_VM | CLONE_VFORK)` on a stack of its own, as glibc's `posix_spawn` does, but with the user, the groups
-//! and the controlling terminal set too and without its 64 signal calls: the agent keeps every disposition at its
-//! default (see `sys::signal_fd`), so the child only has to unblock.
+//! `clone(CLONE_VM | CLONE_VFORK)` on a separate stack, like glibc's `posix_spawn`, but it also sets the user, the
+//! groups and the controlling terminal, and omits the 64 signal calls: the agent keeps every disposition at its default
+//! (see `sys::signal_fd`), so the child only has to unblock.
 
 use std::ffi::{c_void, CString};
 use std::io;
@@ -60,8 +60,8 @@ struct Plan<'a> {
 const STACK: usize = 64 << 10;
 
 impl Command {
-    /// Starts the program in a session of its own: its process id and the `CLOCK_MONOTONIC` right before. It dies with
-    /// the agent.
+    /// Starts the program in a session of its own; returns its process id and the `CLOCK_MONOTONIC` right before. It
+    /// dies with the agent.
     pub fn spawn(&self) -> Result<(libc::pid_t, u64), (Step, io::Error)> {
         let pointers = |strings: &[CString]| {
             strings
@@ -79,7 +79,7 @@ impl Command {
             errno: 0,
         };
         let mut stack = Vec::<u128>::with_capacity(STACK / size_of::<u128>());
-        // What the start itself needs is looked at before the clock is, so that fetching it is not measured.
+        // Touch the code that the start needs before reading the clock, so that fetching it is not measured.
         sys::leave_program_text(&[
             run_child as *const u8,
             prepare_and_exec as *const u8,
@@ -92,7 +92,7 @@ impl Command {
             libc::poll as *const u8,
             libc::wait4 as *const u8,
         ]);
-        // The largest resident set so far is forgotten, too.
+        // This also resets the largest resident set so far.
         let _ = std::fs::write("/proc/self/clear_refs", "5");
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
         // SAFETY: the end of an allocation is a valid pointer to compute.
@@ -113,7 +113,7 @@ impl Command {
     }
 }
 
-/// The child: only system calls, no allocation, no panic.
+/// Runs the child: only system calls, no allocation, no panic.
 extern "C" fn run_child(plan: *mut c_void) -> libc::c_int {
     // SAFETY: `spawn` passes its plan and waits while we use it.
     let plan = unsafe { &mut *plan.cast::<Plan<'_>>() };
@@ -124,7 +124,8 @@ extern "C" fn run_child(plan: *mut c_void) -> libc::c_int {
     127
 }
 
-/// Returns only on failure, with `errno` set and `plan.step` saying where.
+/// Sets the process up and executes the program. Returns only on failure, with `errno` set and the failed step in
+/// `plan.step`.
 unsafe fn prepare_and_exec(plan: &mut Plan<'_>) -> Option<()> {
     let ok = |value: libc::c_int| (value >= 0).then_some(());
     let command = plan.command;
@@ -142,7 +143,7 @@ unsafe fn prepare_and_exec(plan: &mut Plan<'_>) -> Option<()> {
         }
     }
     plan.step = Step::Credentials;
-    // The raw calls: glibc's wrappers would look for other threads to change.
+    // Use raw calls: glibc's wrappers would look for other threads to change.
     // SAFETY: system calls on numbers and a live vector.
     unsafe {
         if let Some(groups) = &command.groups {
@@ -161,7 +162,7 @@ unsafe fn prepare_and_exec(plan: &mut Plan<'_>) -> Option<()> {
         ok(unsafe { libc::chdir(cwd.as_ptr()) })?;
     }
     plan.step = Step::Setup;
-    // After the change of user, which would clear it. If the agent died before this, there is nobody left to tell.
+    // Set this after the change of user, which would clear it. If the agent died before this, nobody is left to notify.
     // SAFETY: system calls on numbers; the set is initialised by sigemptyset and is valid when all zero.
     unsafe {
         ok(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0))?;
@@ -193,8 +194,8 @@ unsafe fn prepare_and_exec(plan: &mut Plan<'_>) -> Option<()> {
     None
 }
 
-/// The files that `execvp` would try for `name` from within `cwd`: as it is when it has a slash, else in the
-/// directories of `path`. Those that are certainly not programs are left out.
+/// Lists the files that `execvp` would try for `name` in `cwd`: `name` itself if it contains a slash, or else those in
+/// the directories of `path`. Files that are certainly not programs are left out.
 pub fn candidates(name: &[u8], path: Option<&[u8]>, cwd: Option<&[u8]>) -> Vec<Vec<u8>> {
     if name.is_empty() {
         return Vec::new();
@@ -216,7 +217,7 @@ pub fn candidates(name: &[u8], path: Option<&[u8]>, cwd: Option<&[u8]>) -> Vec<V
         .collect()
 }
 
-/// `file` as seen from `cwd`.
+/// Resolves `file` relative to `cwd`.
 pub fn within(cwd: Option<&[u8]>, file: &[u8]) -> Vec<u8> {
     match cwd {
         Some(cwd) if !file.starts_with(b"/") => [cwd, b"/", file].concat(),
@@ -224,7 +225,7 @@ pub fn within(cwd: Option<&[u8]>, file: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Whether `file` is there and not a directory.
+/// Whether `file` exists and is not a directory.
 pub fn is_file(file: &[u8]) -> bool {
     use std::os::unix::ffi::OsStrExt;
     std::fs::metadata(std::ffi::OsStr::from_bytes(file)).is_ok_and(|data| data.is_file())

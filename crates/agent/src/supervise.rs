@@ -1,4 +1,5 @@
-//! `guestmark-agent supervise`: runs a hypervisor so that no part of it outlives the controller, however that ends.
+//! `guestmark-agent supervise`: runs a hypervisor so that no part of it outlives the controller, however the controller
+//! ends.
 //!
 //! The controller holds the other end of the lifeline; the kernel closes it even when the controller is killed with
 //! SIGKILL. If the supervisor itself dies, the command dies too (`PR_SET_PDEATHSIG`).
@@ -109,8 +110,8 @@ pub fn supervise(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCo
     Ok(ExitCode::from(status))
 }
 
-/// Whether a process removes what others made and then ends by itself: the keeper of a controller that runs under us,
-/// which must run this very file, because any process can be called `keep`; or Python's tracker of semaphores.
+/// Whether a process removes what others made and then ends by itself: the keeper of a controller below us, which must
+/// run this very file, because any process can be called `keep`; or Python's resource tracker.
 fn removes_what_others_made(pid: libc::pid_t) -> bool {
     let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let mut words = arguments.split(|&byte| byte == 0);
@@ -148,7 +149,7 @@ fn build_command(words: &[OsString]) -> io::Result<Command> {
     })
 }
 
-/// Waits for the command's end, and ends it if the controller has gone or a signal asks for it. Returns its status and
+/// Waits for the command's end; kills it if the controller has gone or a signal asks for it. Returns its status and
 /// whether it ended by itself.
 fn watch(pid: libc::pid_t, lifeline: &OwnedFd, signals: &OwnedFd, options: &Options) -> (u8, bool) {
     let mut kill_at = None;
@@ -184,12 +185,12 @@ fn watch(pid: libc::pid_t, lifeline: &OwnedFd, signals: &OwnedFd, options: &Opti
             }
         }
         if kill_at.is_some_and(|at| at <= Instant::now()) {
-            // Who is spared may be of the command's group: the sweep finds all others.
+            // A spared process may be in the command's group; the sweep finds all others.
             if !options.spare_keepers {
                 let _ = sys::kill(-pid, libc::SIGKILL);
             }
             let _ = sys::kill(pid, libc::SIGKILL);
-            // It may be stuck in the kernel: do not ask again all the time.
+            // It may be stuck in the kernel: do not retry all the time.
             kill_at = Some(Instant::now() + Duration::from_millis(100));
         }
     }

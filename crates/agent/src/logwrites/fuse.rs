@@ -1,4 +1,5 @@
-//! The part of the kernel's FUSE protocol that a single file needs whose mount point is a file itself (`linux/fuse.h`).
+//! Speaks the part of the kernel's FUSE protocol (`linux/fuse.h`) that is needed to serve a single file mounted on a
+//! file.
 
 use std::fs::Metadata;
 use std::io;
@@ -45,7 +46,7 @@ const PAGE: usize = 4096;
 const BLOCK: u32 = 4096;
 const REGULAR: u32 = 0o100_000;
 
-/// A request, and what follows its header.
+/// A request: its header and its body.
 pub struct Request<'a> {
     pub operation: u32,
     pub unique: u64,
@@ -84,7 +85,7 @@ fn encode_longs(values: &[u64]) -> Vec<u8> {
         .collect()
 }
 
-/// `fuse_setattr_in`, as far as it matters here.
+/// The needed part of `fuse_setattr_in`.
 pub struct Attributes {
     pub valid: u32,
     pub size: u64,
@@ -105,7 +106,7 @@ impl Attributes {
     }
 }
 
-/// `fuse_init_out`: no cache of writes, large ones.
+/// Encodes `fuse_init_out`: no write cache, large writes.
 pub fn init(body: &[u8], max_write: usize) -> Option<Vec<u8>> {
     let offered = read_word(body, 12)?;
     let mut answer = encode_words(&[
@@ -121,7 +122,7 @@ pub fn init(body: &[u8], max_write: usize) -> Option<Vec<u8>> {
     Some(answer)
 }
 
-/// `fuse_attr_out`, not to be cached: what is known of the size changes by writes.
+/// Encodes `fuse_attr_out`, not to be cached: writes change the size.
 pub fn attributes(status: &Metadata, mode: u32, owner: (u32, u32)) -> Vec<u8> {
     let mut answer = encode_longs(&[0, 0]);
     answer.extend(encode_longs(&[
@@ -147,7 +148,7 @@ pub fn attributes(status: &Metadata, mode: u32, owner: (u32, u32)) -> Vec<u8> {
     answer
 }
 
-/// Offset, size and the flags with which the file was opened, of `fuse_read_in`.
+/// Parses `fuse_read_in`: offset, size and the flags with which the file was opened.
 pub fn read_at(body: &[u8]) -> Option<(u64, usize, u32)> {
     Some((
         read_long(body, 8)?,
@@ -156,13 +157,13 @@ pub fn read_at(body: &[u8]) -> Option<(u64, usize, u32)> {
     ))
 }
 
-/// Offset and data of `fuse_write_in`.
+/// Parses `fuse_write_in`: offset and data.
 pub fn write_at(body: &[u8]) -> Option<(u64, &[u8])> {
     let size = read_word(body, 16)? as usize;
     Some((read_long(body, 8)?, body.get(40..40 + size)?))
 }
 
-/// Offset, length and mode of `fuse_fallocate_in`.
+/// Parses `fuse_fallocate_in`: offset, length and mode.
 pub fn range(body: &[u8]) -> Option<(u64, u64, u32)> {
     Some((
         read_long(body, 8)?,
@@ -171,18 +172,18 @@ pub fn range(body: &[u8]) -> Option<(u64, u64, u32)> {
     ))
 }
 
-/// Offset and whence of `fuse_lseek_in`.
+/// Parses `fuse_lseek_in`: offset and whence.
 pub fn seek(body: &[u8]) -> Option<(u64, i32)> {
     Some((read_long(body, 8)?, read_word(body, 16)? as i32))
 }
 
-/// The number of a mark, of `fuse_ioctl_in`: `_IOW('g', 1, u64)`.
+/// Parses `fuse_ioctl_in`: the number of a mark, `_IOW('g', 1, u64)`.
 pub fn mark(body: &[u8]) -> Option<u64> {
     const MARK: u32 = 1 << 30 | 8 << 16 | (b'g' as u32) << 8 | 1;
     (read_word(body, 12)? == MARK).then(|| read_long(body, 32))?
 }
 
-/// `fuse_statfs_out`.
+/// Encodes `fuse_statfs_out`.
 pub fn statfs(found: &rustix::fs::StatFs) -> Vec<u8> {
     let mut answer = encode_longs(&[found.f_blocks, found.f_bfree, found.f_bavail, 1, 0]);
     answer.extend(encode_words(&[
@@ -202,7 +203,7 @@ pub fn reply(device: &OwnedFd, unique: u64, error: i32, data: &[u8]) -> io::Resu
     sys::write(device.as_raw_fd(), &answer).map(|_| ())
 }
 
-/// Mounts at a file; by `fusermount3` where this user may not.
+/// Mounts on a file, through `fusermount3` if this user may not mount.
 pub fn mount(at: &Path, max_read: usize) -> io::Result<OwnedFd> {
     let device = std::fs::File::options()
         .read(true)
@@ -237,7 +238,7 @@ pub fn mount(at: &Path, max_read: usize) -> io::Result<OwnedFd> {
     }
 }
 
-/// `fusermount3` mounts, and sends the descriptor over a socket.
+/// Lets `fusermount3` mount; it sends the descriptor over a socket.
 fn mount_by_helper(at: &Path, options: &str) -> io::Result<OwnedFd> {
     let (ours, theirs) = UnixStream::pair()?;
     let inherited = sys::duplicate(theirs.as_raw_fd())?;
@@ -256,7 +257,7 @@ fn mount_by_helper(at: &Path, options: &str) -> io::Result<OwnedFd> {
     receive(&ours)
 }
 
-/// The descriptor that comes with one byte.
+/// Receives the descriptor that comes with one byte.
 fn receive(socket: &UnixStream) -> io::Result<OwnedFd> {
     let mut byte = [0_u8];
     let mut part = libc::iovec {

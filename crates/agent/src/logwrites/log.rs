@@ -1,15 +1,15 @@
-//! A log of writes as Linux's `dm-log-writes` has it (Documentation/admin-guide/device-mapper/log-writes.rst).
+//! Writes a log in the format of Linux's `dm-log-writes` (Documentation/admin-guide/device-mapper/log-writes.rst).
 //!
-//! Where the format leaves the length of data zero, a flush has the number of entries that it covers, plus one (later
-//! ones were written during it), and a mark its number. Beyond the format, the last word of the superblock is the
-//! number of the error with which a request was first refused, or zero.
+//! Where the format leaves the length of data zero, we use the field: a flush has the number of entries that it covers,
+//! plus one (later ones were written during it), and a mark has its number. As an extension, the last word of the
+//! superblock is the error number of the first refused request, or zero.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// The unit of offsets and lengths, bytes.
+/// Unit of offsets and lengths, in bytes.
 pub const SECTOR: usize = 512;
 const MAGIC: u64 = 0x006a_7366_7773_6872;
 const FLUSH: u64 = 1;
@@ -40,7 +40,7 @@ impl Log {
         Ok(log)
     }
 
-    /// Number of causes.
+    /// Number of entries.
     pub fn entries(&self) -> u64 {
         self.entries
     }
@@ -62,12 +62,12 @@ impl Log {
         let failed = [libc::ENOSPC, libc::EDQUOT, libc::EFBIG, libc::EIO].contains(&error);
         if failed && self.refused == 0 {
             self.refused = error;
-            // The block is there already, so that this needs no room; nobody is left to be told otherwise.
+            // The block exists already, so this needs no space. If it fails, there is no other way to report it.
             let _ = self.write_superblock();
         }
     }
 
-    /// A flush that is complete and covers the first `covers` entries.
+    /// Logs a completed flush that covers the first `covers` entries.
     pub fn flush(&mut self, covers: u64) -> io::Result<()> {
         self.append(0, 0, FLUSH, covers + 1, &[])?;
         self.write_superblock()

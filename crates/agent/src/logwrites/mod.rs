@@ -1,10 +1,10 @@
 //! `guestmark-agent log-writes`: serves an image as a plain file, and logs each write to it and each flush.
 //!
-//! Whatever opens that file is a hypervisor to us: what reaches this host's kernel as a write is a write, what
-//! reaches it as `fsync` or `fdatasync` is a flush, and `close` is neither. One request is served after the other, so
-//! that the log has the order of the disk. A flush takes a while, as on a disk, and covers only what had been written
-//! when it was requested. Whatever knows that something was acknowledged marks that moment by an `ioctl`: a mark that
-//! comes before the end of its flush was acknowledged too early.
+//! The program that opens the file is taken for a hypervisor: a write that reaches this host's kernel is a write, an
+//! `fsync` or `fdatasync` is a flush, and `close` is neither. Requests are served one after the other, so that the log
+//! has the order of the disk. A flush takes a while, as on a disk, and covers only what had been written when it was
+//! requested. A program that learns of an acknowledgement marks that moment with an `ioctl`: a mark that precedes the
+//! end of its flush was acknowledged too early.
 
 mod fuse;
 mod log;
@@ -36,7 +36,7 @@ struct Options {
     delay: Duration,
 }
 
-/// A requested flush: the request to answer, when to answer it, and how many entries it covers.
+/// A pending flush: the request to answer, when to answer it, and how many entries it covers.
 struct Flush {
     unique: u64,
     due: Instant,
@@ -168,13 +168,13 @@ impl Server {
 
     fn reply(&self, unique: u64, error: i32, data: &[u8]) -> io::Result<()> {
         match fuse::reply(&self.device, unique, error, data) {
-            // The request was withdrawn meanwhile.
+            // The request was withdrawn in the meantime.
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
             other => other,
         }
     }
 
-    /// The answer's data; None where there is none to be sent now.
+    /// Returns the data of the answer; `None` if none is to be sent now.
     fn answer(&mut self, request: &Request) -> io::Result<Option<Vec<u8>>> {
         let body = request.body;
         Ok(Some(match request.operation {
@@ -199,7 +199,7 @@ impl Server {
             fuse::OPEN => vec![0; 16],
             fuse::READ => {
                 let (offset, size, flags) = fuse::read_at(body).ok_or_else(invalid)?;
-                // As on a disk: who looks which alignment is needed has to find one.
+                // As on a disk: a program that probes the required alignment has to find one.
                 if flags & libc::O_DIRECT as u32 != 0
                     && (offset % SECTOR as u64 != 0 || size % SECTOR != 0)
                 {
@@ -234,7 +234,7 @@ impl Server {
                 let (offset, whence) = fuse::seek(body).ok_or_else(invalid)?;
                 seek(&self.image, offset, whence)?.to_ne_bytes().to_vec()
             }
-            // The kernel holds no lock of the file for these: a mark is logged while a flush goes on.
+            // The kernel does not lock the file for these, so a mark can be logged during a flush.
             fuse::IOCTL => {
                 let unknown = || io::Error::from_raw_os_error(libc::ENOTTY);
                 self.log.mark(fuse::mark(body).ok_or_else(unknown)?)?;
@@ -269,7 +269,7 @@ impl Server {
         self.image.write_all_at(data, offset)
     }
 
-    /// Treats zeroing and discarding alike: afterwards zeroes are read.
+    /// Treats zeroing and discarding alike: afterwards the range reads as zeroes.
     fn allocate(&mut self, offset: u64, length: u64, mode: u32) -> io::Result<()> {
         let punch = libc::FALLOC_FL_PUNCH_HOLE as u32;
         let zero = libc::FALLOC_FL_ZERO_RANGE as u32;

@@ -1,4 +1,4 @@
-//! Questions and orders to an interface's driver, as `ethtool(8)` sends them (`linux/ethtool.h`).
+//! Queries and configures an interface's driver through the requests of `ethtool(8)` (`linux/ethtool.h`).
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -63,7 +63,7 @@ pub struct Ethtool {
 }
 
 impl Ethtool {
-    /// Of the interface with this name in the network namespace that this process is in.
+    /// Opens the interface with this name in this process's network namespace.
     pub fn open(name: &str) -> io::Result<Self> {
         let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
         // SAFETY: a plain system call; the descriptor is new.
@@ -96,16 +96,16 @@ impl Ethtool {
         Ok(())
     }
 
-    /// Name of the driver, and where its device is.
+    /// Returns the name of the driver and the bus address of its device.
     pub fn driver(&self) -> io::Result<(String, String)> {
-        // `struct ethtool_drvinfo`: driver, version, firmware, bus, each 32 characters, and what is not asked for.
+        // `struct ethtool_drvinfo`: driver, version, firmware and bus, 32 characters each, then unused fields.
         let mut words = [0; 49];
         words[0] = GDRVINFO;
         self.ask(&mut words)?;
         Ok((text(&words[1..9]), text(&words[25..33])))
     }
 
-    /// All features with their state, by their numbers; a number without a feature has no name.
+    /// Returns all features and their state, by number; a number without a feature has an empty name.
     fn all_features(&self) -> io::Result<Vec<Feature>> {
         let mut count = [GSSET_INFO, 0, 1 << SET_OF_FEATURES, 0, 0];
         self.ask(&mut count)?;
@@ -129,14 +129,14 @@ impl Ethtool {
         Ok((0..number as usize).map(of_bit).collect())
     }
 
-    /// All features with their state.
+    /// Returns all features and their state.
     pub fn features(&self) -> io::Result<Vec<Feature>> {
         let mut found = self.all_features()?;
         found.retain(|feature| !feature.name.is_empty());
         Ok(found)
     }
 
-    /// Switches those of the named features that can be changed.
+    /// Switches those of the named features on or off that can be changed.
     pub fn switch(&self, wanted: &[&str], on: bool) -> io::Result<()> {
         let features = self.all_features()?;
         let blocks = features.len().div_ceil(32);
@@ -151,7 +151,7 @@ impl Ethtool {
         self.ask(&mut request)
     }
 
-    /// Queues that both send and receive.
+    /// Returns the number of queues that both send and receive.
     pub fn channels(&self) -> io::Result<Used> {
         let mut words = [0; 9];
         words[0] = GCHANNELS;
@@ -162,7 +162,7 @@ impl Ethtool {
         })
     }
 
-    /// Uses that many queues.
+    /// Sets the number of queues.
     pub fn set_channels(&self, number: u32) -> io::Result<()> {
         let mut words = [0; 9];
         words[0] = GCHANNELS;
@@ -176,7 +176,7 @@ impl Ethtool {
         self.ask(&mut words)
     }
 
-    /// Descriptors in the rings of receiving and of sending.
+    /// Returns the number of descriptors in the receive ring and in the transmit ring.
     pub fn rings(&self) -> io::Result<(Used, Used)> {
         let mut words = [0; 9];
         words[0] = GRINGPARAM;
@@ -188,7 +188,7 @@ impl Ethtool {
         Ok((used(1), used(4)))
     }
 
-    /// Gives the rings of receiving and of sending that many descriptors.
+    /// Sets the number of descriptors in both rings.
     pub fn set_rings(&self, number: u32) -> io::Result<()> {
         let mut words = [0; 9];
         words[0] = GRINGPARAM;
@@ -199,7 +199,7 @@ impl Ethtool {
     }
 }
 
-/// The text in words of the kernel, up to its zero byte.
+/// Decodes the text in the kernel's words, up to its zero byte.
 fn text(words: &[u32]) -> String {
     let bytes: Vec<u8> = words
         .iter()

@@ -13,9 +13,9 @@ use super::netlink::{address_header, attribute, Attributes, Netlink, Request};
 /// An interface by its name or its hardware address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Device {
-    /// By its name.
+    /// Identified by its name.
     Name(String),
-    /// By its hardware address, as text.
+    /// Identified by its hardware address, as text.
     Mac(String),
 }
 
@@ -28,7 +28,7 @@ impl std::fmt::Display for Device {
     }
 }
 
-/// An IPv4 address with the length of its network's prefix.
+/// An IPv4 address and the prefix length of its network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Address {
     address: Ipv4Addr,
@@ -54,9 +54,9 @@ impl std::str::FromStr for Address {
 pub struct Setup {
     /// Its address.
     pub address: Option<Address>,
-    /// Bytes of a packet at most.
+    /// The largest packet, in bytes (MTU).
     pub mtu: Option<u32>,
-    /// Whether all offloads are on or off, as far as they can be changed.
+    /// Whether to switch all changeable offloads on or off.
     pub offloads: Option<bool>,
     /// Queues in use.
     pub queues: Option<u32>,
@@ -69,7 +69,7 @@ pub fn set_up(device: &Device, setup: &Setup) -> io::Result<()> {
     let netlink = Netlink::open()?;
     let found = find(&netlink, device)?;
     let (name, index) = (found.name, found.index);
-    // Without IPv6 an idle link is quiet. A kernel without it has no such file.
+    // Without IPv6 an idle link is quiet. Kernels without IPv6 lack this file.
     let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
     let ethtool = Ethtool::open(&name)?;
     if let Some(number) = setup.queues {
@@ -113,11 +113,11 @@ pub fn set_up(device: &Device, setup: &Setup) -> io::Result<()> {
         .map_err(|error| failed(&format!("{name} cannot be switched on"), &error))
 }
 
-/// Whatever has no other way leaves by this interface, without a router.
+/// Adds a default route through this interface, without a router.
 pub fn add_default_route(name: &str) -> io::Result<()> {
     let netlink = Netlink::open()?;
     let index = find(&netlink, &Device::Name(name.to_owned()))?.index;
-    // `struct rtmsg`: family, the main table, set up at start, of a link, to one machine.
+    // `struct rtmsg`: family, main table, protocol boot, scope link, unicast.
     let mut fixed = [0; 12];
     fixed[0] = libc::AF_INET as u8;
     fixed[4] = libc::RT_TABLE_MAIN;
@@ -132,12 +132,12 @@ pub fn add_default_route(name: &str) -> io::Result<()> {
         .map_err(|error| failed(&format!("a route by {name}"), &error))
 }
 
-/// All that the kernel says about an interface.
+/// Returns everything the kernel reports about an interface.
 pub fn describe(device: &Device) -> io::Result<LinkState> {
     let netlink = Netlink::open()?;
     let mut link = find(&netlink, device)?;
     add_addresses(&netlink, &mut link)?;
-    // Not every kernel that speaks netlink knows of these: gVisor's knows no neighbours.
+    // Not every kernel with netlink knows these: gVisor's has no neighbours.
     let _ = add_neighbours(&netlink, &mut link);
     link.routed = is_routed(&netlink).unwrap_or(false);
     let directory = PathBuf::from(format!("/sys/class/net/{}", link.name));
@@ -171,7 +171,7 @@ fn add_driver(ethtool: &Ethtool, link: &mut LinkState) {
     if let Ok(queues) = ethtool.channels() {
         (link.channels, link.most_channels) = (Some(queues.now), Some(queues.most));
     }
-    // User-Mode Linux panics when it is asked for the rings of an interface that has none of them (6.1 and before).
+    // User-Mode Linux (6.1 and before) panics when it is asked for the rings of an interface without any.
     if link.driver == "uml-vector" {
         return;
     }
@@ -296,7 +296,7 @@ fn format_mac(value: &[u8]) -> String {
     parts.join(":")
 }
 
-/// The processors of each interrupt of an interface or of its virtio device.
+/// Returns the processors of each interrupt of an interface or of its virtio device.
 fn list_interrupts(directory: &Path, name: &str) -> Vec<String> {
     let device = fs::canonicalize(directory.join("device")).unwrap_or_default();
     let device = device.file_name().map(|name| name.to_string_lossy());
@@ -329,7 +329,7 @@ fn read_line(path: &Path) -> String {
         .unwrap_or_default()
 }
 
-/// The error, with what was wanted.
+/// Adds what was attempted to an error.
 pub fn failed(what: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{what}: {error}"))
 }

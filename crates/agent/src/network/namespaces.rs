@@ -1,7 +1,7 @@
-//! Network namespaces of a trial, and the connections between them.
+//! Makes and enters a trial's network namespaces, and the links between them.
 //!
-//! `make` makes them and hands their descriptors over. Nothing of them has a name: when the last descriptor is closed
-//! and the last process in them has ended, the kernel forgets them with all that is in them.
+//! `make` makes them and hands their descriptors over. They have no names: when the last descriptor is closed and the
+//! last process in them has ended, the kernel removes them with everything in them.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -20,7 +20,7 @@ use crate::sys::{self, check};
 /// The connection between the two ends.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Joint {
-    /// Nothing that is made here.
+    /// No link is made here.
     #[default]
     Nothing,
     /// A pair of virtual interfaces, one in each of two namespaces.
@@ -42,20 +42,20 @@ struct Options {
     /// Whether there is a second namespace, for the machine.
     second: bool,
     joint: Joint,
-    /// Of the peer's interface, and of the machine's.
+    /// Names of the peer's interface and of the machine's.
     names: [String; 2],
     peer: Option<Address>,
     machine: Option<Address>,
     mtu: Option<u32>,
     queues: u32,
     offloads: Option<bool>,
-    /// Whether packets of the tap have a virtio header in front, which offloads need.
+    /// Whether packets of the tap begin with a virtio header, which offloads need.
     headers: bool,
-    /// Whether the peer's namespace has an interface that leads nowhere, for programs that do nothing without one.
+    /// Whether the peer's namespace has an interface that leads nowhere, for programs that refuse to work without one.
     dead_end: bool,
-    /// Whether the tap stays until its namespace goes, for a program in there that opens it by its name.
+    /// Whether the tap persists until its namespace is gone, for a program inside that opens it by name.
     stays: bool,
-    /// What this process becomes in the peer's namespace, instead of handing descriptors over.
+    /// The command that this process becomes in the peer's namespace, instead of handing descriptors over.
     command: Vec<OsString>,
 }
 
@@ -102,14 +102,14 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
     Ok(options)
 }
 
-/// `guestmark-agent network make`: makes the namespaces, sends their descriptors, and ends. The descriptors are, if
-/// they exist, those of the users, the peer and the machine, then the tap's queues. With a command it executes that in
-/// the peer's namespace, which then exists while the command runs.
+/// `guestmark-agent network make`: makes the namespaces, sends their descriptors, and ends. The descriptors are, as far
+/// as they exist, those of the user namespace, the peer and the machine, then those of the tap's queues. With a
+/// command, executes it in the peer's namespace, which then exists while the command runs.
 pub fn make(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let options = parse(arguments).map_err(|error| to_io_error(&error))?;
     let mut descriptors = Vec::new();
     if options.own_users {
-        // Asked for before: inside the namespace nobody is mapped yet.
+        // Ask before entering: inside the namespace nobody is mapped yet.
         let (user, group) = (rustix::process::getuid(), rustix::process::getgid());
         unshare(libc::CLONE_NEWUSER, "a namespace of users")?;
         sys::map_to_root(user.as_raw(), group.as_raw())
@@ -153,10 +153,10 @@ fn unshare(what: libc::c_int, name: &str) -> io::Result<()> {
         .map_err(|error| failed(&format!("{name} cannot be made"), &error))
 }
 
-/// Moves to a new network namespace, in which interfaces have no IPv6, so that an idle link is quiet.
+/// Enters a new network namespace whose interfaces have no IPv6, so that an idle link is quiet.
 fn enter_new_network(name: &str) -> io::Result<()> {
     unshare(libc::CLONE_NEWNET, name)?;
-    // A kernel without IPv6 has no such file.
+    // Kernels without IPv6 lack this file.
     let _ = fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
     set_up(&Device::Name("lo".to_owned()), &Setup::default())
 }
@@ -175,7 +175,8 @@ fn join(namespace: BorrowedFd<'_>, kind: libc::c_int) -> io::Result<()> {
         .map_err(|error| failed("a namespace cannot be entered", &error))
 }
 
-/// Makes a pair of virtual interfaces; `finish` adds what both have, and the other end goes to `namespace`.
+/// Makes a pair of virtual interfaces; `finish` adds the attributes that both share, and the other end goes to
+/// `namespace`.
 fn make_pair(
     names: [&str; 2],
     namespace: BorrowedFd<'_>,
@@ -222,7 +223,7 @@ fn make_veth(options: &Options, peer: BorrowedFd<'_>, machine: BorrowedFd<'_>) -
     join(peer, libc::CLONE_NEWNET)
 }
 
-/// Makes an interface with a default route on which nobody answers: both of its ends are in the same namespace.
+/// Makes an interface with a default route that nobody answers on: both of its ends are in the same namespace.
 fn make_dead_end(peer: BorrowedFd<'_>) -> io::Result<()> {
     const NAMES: [&str; 2] = ["nowhere0", "nowhere1"];
     make_pair(NAMES, peer, |_| ())?;
@@ -302,7 +303,7 @@ fn send_descriptors(channel: BorrowedFd<'_>, descriptors: &[OwnedFd]) -> io::Res
 }
 
 /// `guestmark-agent network enter [--users FD] --net FD | --of PID [--as UID:GID] [--close FD]... -- COMMAND` becomes
-/// COMMAND inside the namespaces, or inside that of a process.
+/// COMMAND inside the given namespaces, or inside that of a process.
 pub fn enter(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let (mut users, mut net, mut caller) = (None, None, None);
     let mut of = None;
@@ -348,7 +349,7 @@ pub fn enter(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> 
     Err(failed(&command[0].to_string_lossy(), &error))
 }
 
-/// Enters a further user namespace, in which root is this user again, without any privileges over the network.
+/// Enters another user namespace, in which root is this user again, without privileges over the network.
 fn become_caller(caller: &str) -> io::Result<()> {
     let wrong = || sys::usage("network enter --as UID:GID");
     let (user, group) = caller.split_once(':').ok_or_else(wrong)?;

@@ -1,4 +1,4 @@
-//! Requests to the kernel about interfaces, addresses, routes and neighbours, by `rtnetlink(7)`.
+//! Sends requests about interfaces, addresses, routes and neighbours to the kernel by `rtnetlink(7)`.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -37,13 +37,13 @@ pub mod attribute {
     pub const NDA_LLADDR: u16 = 2;
 }
 
-/// A request that grows by attributes.
+/// A request to which attributes are added.
 pub struct Request {
     bytes: Vec<u8>,
 }
 
 impl Request {
-    /// A request of a kind with the fixed part that follows the header.
+    /// Creates a request of a kind, with the fixed part that follows the header.
     pub fn new(kind: u16, flags: u16, fixed: &[u8]) -> Self {
         let mut bytes = vec![0; HEADER];
         bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
@@ -53,7 +53,7 @@ impl Request {
         Self { bytes }
     }
 
-    /// About an interface by its number; 0 for one that is made, or for all.
+    /// Creates a request about the interface with this number; 0 for one that is being made, or for all.
     pub fn of_link(kind: u16, flags: u16, index: u32, up: bool) -> Self {
         Self::new(kind, flags, &link_header(index, up))
     }
@@ -73,7 +73,7 @@ impl Request {
         self.put(kind, &[name.as_bytes(), &[0]].concat())
     }
 
-    /// Adds a number of 32 bits.
+    /// Adds a 32-bit number.
     pub fn put_number(&mut self, kind: u16, number: u32) -> &mut Self {
         self.put(kind, &number.to_ne_bytes())
     }
@@ -88,7 +88,7 @@ impl Request {
         self
     }
 
-    /// Adds bytes that are no attribute, such as the header of a nested message.
+    /// Adds bytes that are not an attribute, such as the header of a nested message.
     pub fn put_plain(&mut self, bytes: &[u8]) -> &mut Self {
         self.bytes.extend_from_slice(bytes);
         self
@@ -106,7 +106,7 @@ pub fn link_header(index: u32, up: bool) -> [u8; LINK_HEADER] {
     fixed
 }
 
-/// `struct ifaddrmsg` for IPv4.
+/// Makes a `struct ifaddrmsg` for IPv4.
 pub fn address_header(index: u32, prefix: u8) -> [u8; ADDRESS_HEADER] {
     let mut fixed = [0; ADDRESS_HEADER];
     fixed[0] = libc::AF_INET as u8;
@@ -115,11 +115,11 @@ pub fn address_header(index: u32, prefix: u8) -> [u8; ADDRESS_HEADER] {
     fixed
 }
 
-/// The body of a message of an answer.
+/// The body of one message of an answer.
 pub struct Message(Vec<u8>);
 
 impl Message {
-    /// The fixed part, and the attributes behind it.
+    /// Splits the body into the fixed part and the attributes.
     pub fn split(&self, fixed: usize) -> (&[u8], Attributes<'_>) {
         let at = fixed.min(self.0.len());
         (&self.0[..at], Attributes(&self.0[at..]))
@@ -131,7 +131,7 @@ impl Message {
 pub struct Attributes<'a>(pub &'a [u8]);
 
 impl<'a> Attributes<'a> {
-    /// The value of the first attribute of a kind.
+    /// Returns the value of the first attribute of a kind.
     pub fn find(self, wanted: u16) -> Option<&'a [u8]> {
         let mut rest = self.0;
         while let Some((kind, value, length)) = first_attribute(rest) {
@@ -143,14 +143,14 @@ impl<'a> Attributes<'a> {
         None
     }
 
-    /// The value of the first attribute of a kind, as a number of 32 bits.
+    /// Returns the value of the first attribute of a kind as a 32-bit number.
     pub fn find_number(self, wanted: u16) -> Option<u32> {
         Some(u32::from_ne_bytes(
             self.find(wanted)?.first_chunk().copied()?,
         ))
     }
 
-    /// The value of the first attribute of a kind, as text up to its zero byte.
+    /// Returns the value of the first attribute of a kind as text, up to its zero byte.
     pub fn find_text(self, wanted: u16) -> Option<String> {
         let value = self.find(wanted)?;
         let end = value.iter().position(|&byte| byte == 0);
@@ -158,22 +158,22 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// Kind, value and padded length of the first attribute.
+/// Returns kind, value and padded length of the first attribute.
 fn first_attribute(bytes: &[u8]) -> Option<(u16, &[u8], usize)> {
     let length = usize::from(u16::from_ne_bytes(*bytes.first_chunk()?));
     let kind = u16::from_ne_bytes(*bytes.get(2..)?.first_chunk()?);
     let value = bytes.get(4..length)?;
-    // The two upper bits say how the value is to be read.
+    // The two upper bits say how to interpret the value.
     Some((kind & 0x3fff, value, length.next_multiple_of(4)))
 }
 
-/// A connection to the network namespace that this process is in when it is opened.
+/// A connection to the network namespace in which this process is when it opens it.
 pub struct Netlink {
     socket: OwnedFd,
 }
 
 impl Netlink {
-    /// Opens it.
+    /// Opens the connection.
     pub fn open() -> io::Result<Self> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
         // SAFETY: a plain system call; the descriptor is new.
@@ -187,7 +187,7 @@ impl Netlink {
         Ok(Self { socket })
     }
 
-    /// Sends a request and waits until the kernel has done it.
+    /// Sends a request and waits until the kernel has carried it out.
     pub fn order(&self, request: Request) -> io::Result<()> {
         self.talk(request, libc::NLM_F_ACK as u16, |_| ())
     }
@@ -228,7 +228,7 @@ impl Netlink {
     }
 }
 
-/// Kind, body and padded length of the first message.
+/// Returns kind, body and padded length of the first message.
 fn first_message(bytes: &[u8]) -> Option<(u16, &[u8], usize)> {
     let length = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
     let kind = u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?);

@@ -1,4 +1,4 @@
-//! A few bytes through a network, so that it can be seen who moves them.
+//! Sends a few bytes through a network, to show which processes move them.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -15,7 +15,7 @@ use crate::sys::check;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const PIECE: usize = 64 << 10;
-/// What Linux gives packets that it sends; a router takes one.
+/// Hop limit of the packets that Linux sends; each router takes one off.
 const FRESH: libc::c_int = 64;
 
 struct Options {
@@ -43,8 +43,8 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
     })
 }
 
-/// `guestmark-agent network sink ADDRESS:PORT --bytes N [--direct]` prints the port that it listens on, receives that many
-/// bytes and answers with one.
+/// `guestmark-agent network sink ADDRESS:PORT --bytes N [--direct]` prints its port, receives that many bytes and
+/// answers with one.
 pub fn sink(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let options = parse(arguments).map_err(|error| to_io_error(&error))?;
     let listener = TcpListener::bind(options.address)?;
@@ -82,7 +82,7 @@ pub fn burst(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Packets that have fewer hops left than fresh ones are dropped by the kernel.
+/// Makes the kernel drop packets that have fewer hops left than fresh ones.
 fn refuse_routed(socket: &impl AsRawFd) -> io::Result<()> {
     // `IP_MINTTL` of `linux/in.h`.
     const MINIMUM: libc::c_int = 21;

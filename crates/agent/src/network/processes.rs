@@ -1,4 +1,4 @@
-//! `guestmark-agent network processes`: lists the processes in a network, with the processor time that each has used.
+//! `guestmark-agent network processes`: lists the processes in a network, with the processor time of each.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
@@ -18,13 +18,13 @@ const VHOST: &str = "/dev/vhost-net";
 
 #[derive(Debug, Default)]
 struct Options {
-    /// Numbers of network namespaces.
+    /// Inode numbers of network namespaces.
     namespaces: HashSet<u64>,
     /// The tap's name; empty for a network without one.
     tap: String,
     ends: Vec<u32>,
     joiners: Vec<u32>,
-    /// The asking process, which holds what it has made.
+    /// The process that asks; it is left out, because it holds what it has made.
     except: u32,
 }
 
@@ -51,7 +51,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
     Ok(options)
 }
 
-/// Prints every process that is in one of the namespaces or holds the tap, and those that are meant to move its bytes.
+/// Prints every process that is in one of the namespaces, holds the tap, or is meant to move its bytes.
 pub fn list(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let mut options = parse(arguments).map_err(|error| to_io_error(&error))?;
     options.except = match options.except {
@@ -97,7 +97,7 @@ fn find(options: &Options) -> Vec<NetworkProcess> {
     found
 }
 
-/// The parent of each process.
+/// Returns the parent of each process.
 fn list_parents() -> HashMap<u32, u32> {
     let mut parents = HashMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -142,7 +142,7 @@ fn read_link(path: &str) -> String {
         .unwrap_or_default()
 }
 
-/// Names and targets of a process's descriptors.
+/// Lists names and targets of a process's descriptors.
 fn list_open_files(pid: u32) -> impl Iterator<Item = (String, String)> {
     let directory = format!("/proc/{pid}/fd");
     fs::read_dir(directory)
@@ -186,9 +186,9 @@ fn sum_worked_ns(pid: u32) -> u64 {
         .sum()
 }
 
-/// Processor time of the threads by which the kernel moves bytes for a process; none if it does not.
+/// Returns the processor time of the kernel's threads that move bytes for a process; `None` if it has none.
 ///
-/// Before Linux 6.4 they are threads of the kernel, since then the process's own.
+/// Before Linux 6.4 they are kernel threads, since then threads of the process.
 fn sum_vhost_ns(pid: u32, parents: &HashMap<u32, u32>) -> Option<u64> {
     if !list_open_files(pid).any(|(_, target)| target == VHOST) {
         return None;

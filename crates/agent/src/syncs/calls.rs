@@ -1,19 +1,19 @@
-//! The system calls of a program as its tracer sees them, by ptrace(2).
+//! Observes a program's system calls by ptrace(2).
 
 use std::io;
 use std::time::{Duration, Instant};
 
-/// `PTRACE_GET_SYSCALL_INFO` of ptrace(2), and where its answer has what is used here.
+/// `PTRACE_GET_SYSCALL_INFO` of ptrace(2), and the offsets of the used fields in its answer.
 const GET_SYSCALL_INFO: libc::c_uint = 0x420e;
 const ENTRY: u64 = 1;
 const EXIT: u64 = 2;
 
-/// The call that maps files; a 32-bit one counts in pages.
+/// The call that maps files; the 32-bit one takes its offset in pages.
 #[cfg(target_arch = "arm")]
 pub const MMAP: libc::c_long = libc::SYS_mmap2;
 #[cfg(not(target_arch = "arm"))]
 pub const MMAP: libc::c_long = libc::SYS_mmap;
-/// Options with which every task of a traced program is followed: its children too, and none outlives the tracer.
+/// Options for every traced task: children are traced too, and none outlives the tracer.
 pub const TRACE_OPTIONS: libc::c_int = libc::PTRACE_O_TRACESYSGOOD
     | libc::PTRACE_O_TRACEFORK
     | libc::PTRACE_O_TRACEVFORK
@@ -24,7 +24,7 @@ pub const TRACE_OPTIONS: libc::c_int = libc::PTRACE_O_TRACESYSGOOD
 /// The pause between two checks of processes that may never end.
 const WAIT_STEP: Duration = Duration::from_millis(1);
 
-/// A request of ptrace(2) whose arguments are numbers.
+/// Makes a request of ptrace(2) whose arguments are numbers.
 pub fn ptrace(
     request: libc::c_uint,
     pid: libc::pid_t,
@@ -67,7 +67,8 @@ impl Stop {
         })
     }
 
-    /// User-Mode Linux has registers only. Before a call its result is `ENOSYS`, which no call of these returns.
+    /// Reads the registers, since User-Mode Linux has nothing else. Before a call its result is `ENOSYS`, which none of
+    /// these calls returns.
     #[cfg(target_arch = "x86_64")]
     fn by_registers(pid: libc::pid_t) -> io::Result<Self> {
         let mut registers = std::mem::MaybeUninit::<libc::user_regs_struct>::zeroed();
@@ -97,7 +98,7 @@ impl Stop {
     }
 }
 
-/// Whether a call was made with this program's own numbers, by an `AUDIT_ARCH`.
+/// Whether an `AUDIT_ARCH` means that a call has this program's own call numbers.
 fn native(architecture: u64) -> bool {
     let own: u64 = if cfg!(target_arch = "x86_64") {
         0xc000_003e
@@ -110,7 +111,7 @@ fn native(architecture: u64) -> bool {
 }
 
 pub fn resume(pid: libc::pid_t, signal: libc::c_int) {
-    // One that was killed meanwhile is reported by the next wait.
+    // The next wait reports a process that was killed in the meantime.
     let _ = ptrace(libc::PTRACE_SYSCALL as _, pid, 0, signal as usize);
 }
 
@@ -129,7 +130,7 @@ pub fn wait(pid: libc::pid_t) -> io::Result<(libc::pid_t, libc::c_int)> {
     }
 }
 
-/// Like `wait`, but None if nothing has happened by then, or if there is nothing left to wait for.
+/// Like `wait`, but returns `None` if nothing has happened by the deadline, or if there is nothing left to wait for.
 pub fn wait_until(deadline: Instant) -> io::Result<Option<(libc::pid_t, libc::c_int)>> {
     loop {
         let mut status = 0;
