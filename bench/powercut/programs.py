@@ -24,7 +24,7 @@ _CURED = "With a sync"
 
 def table_rows(
     document: Mapping[str, Any],
-) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, JudgedGate], str]]:
+) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, JudgedProof], str]]:
     """Of each workload: its label and parameters, a word for each filesystem, and why something is lost."""
     cells = shared_facts.restore_shared(dict(document))["cells"]
     plan = {cell["id"]: cell for cell in document["plan"]["cells"]}
@@ -32,30 +32,30 @@ def table_rows(
     for cell in cells:
         found.setdefault(plan[cell["id"]]["workload"]["label"], []).append((cell["id"], cell))
     for label, of_label in found.items():
-        words: dict[str, JudgedGate] = {}
+        words: dict[str, JudgedProof] = {}
         why = ""
         for name, cell in of_label:
             filesystem = next((kind for kind in _FILESYSTEMS if kind in name), "ext4")
             (trial,) = cell["trials"]
             proof = trial["attestation"].get("proof")
-            words[filesystem] = _judged_states(proof) if proof else JudgedGate(-1, "failed")
+            words[filesystem] = _judged_states(proof) if proof else JudgedProof(-1, "failed")
             why = why or (_reason_for_loss(proof) if proof else "")
         yield label, plan[of_label[0][0]]["workload"]["params"], words, why
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedGate:
+class JudgedProof:
     """How many crash states were judged, and what is said of them."""
 
     states: int
     said: str
 
 
-def _judged_states(proof: Mapping[str, Any]) -> JudgedGate:
+def _judged_states(proof: Mapping[str, Any]) -> JudgedProof:
     counted = f"{proof['losing']} of {proof['states']}"
     word = f"**{proof['word']}**" if proof["losing"] else proof["word"]
     said = f"{word}, {counted}" if proof["states"] else word
-    return JudgedGate(-1 if proof["word"] == "unknown" else proof["states"], said)
+    return JudgedProof(-1 if proof["word"] == "unknown" else proof["states"], said)
 
 
 def _reason_for_loss(proof: Mapping[str, Any]) -> str:
@@ -78,7 +78,7 @@ def _reason_for_loss(proof: Mapping[str, Any]) -> str:
 
 def main() -> None:
     """Prints the table."""
-    merged: dict[str, tuple[Mapping[str, Any], dict[str, JudgedGate], str]] = {}
+    merged: dict[str, tuple[Mapping[str, Any], dict[str, JudgedProof], str]] = {}
     for name in sys.argv[1:]:
         for label, params, words, why in table_rows(json.loads(Path(name).read_text())):
             _, known, earlier = merged.get(label, (params, {}, ""))
