@@ -146,7 +146,7 @@ unsafe fn count() {
     unsafe { (*stops).fetch_add(1, Ordering::Relaxed) };
 }
 
-/// glibc's `ptrace`, whose arguments of a variable number lie where those of a fixed number do.
+/// Replaces glibc's `ptrace`, whose variable arguments are passed in the same registers as fixed ones.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ptrace(
     request: c_long,

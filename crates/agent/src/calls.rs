@@ -85,7 +85,7 @@ pub fn answer(id: u64, call: Call<'_>, out: &mut Outbox) {
         }
         _ => reply::<Done>(
             id,
-            Err(failure(Kind::BadRequest, "not a call of its own")),
+            Err(failure(Kind::BadRequest, "this message belongs to a running call")),
             out,
         ),
     }

@@ -295,7 +295,7 @@ fn set_winsize(fd: &OwnedFd, size: Winsize) -> io::Result<()> {
 }
 
 fn build_command(exec: &Exec, name: &[u8], stdio: [i32; 3]) -> Result<Command, Failure> {
-    let bad = |_| failure(Kind::BadRequest, "a string holds a zero byte");
+    let bad = |_| failure(Kind::BadRequest, "a string contains a zero byte");
     let strings = |list: &[serde_bytes::ByteBuf]| {
         list.iter()
             .map(|bytes| CString::new(bytes.as_slice()))
@@ -378,7 +378,7 @@ fn describe_spawn_failure(step: Step, error: &io::Error, name: &str, exec: &Exec
         }
         (Step::Credentials, _) => (
             Kind::PermissionDenied,
-            format!("cannot become the user: {error}"),
+            format!("cannot change to the user: {error}"),
         ),
         (Step::Setup, _) => (Kind::Os, format!("cannot set up the process: {error}")),
     };

@@ -59,7 +59,7 @@ fn take(size: usize) -> io::Result<usize> {
     Ok(start as usize)
 }
 
-/// Writes to each page of a mapping of [`map_memory`]; returns the number of pages.
+/// Writes to each page of a mapping of [`take`]; returns the number of pages.
 fn write_pages(start: usize, size: usize, page: usize) -> u64 {
     for at in (start..start + size).step_by(page) {
         // SAFETY: inside the mapping, which is nobody else's.

@@ -191,7 +191,7 @@ fn prepare(options: &Options, mut prepared: File, mut go: File) -> io::Result<()
     show_groups();
     prepared.write_all(b"prepared\n")?;
     if go.read(&mut [0; 8])? == 0 {
-        return Err(io::Error::other("nobody waits for the sandbox any more"));
+        return Err(io::Error::other("the process that waited for the sandbox has ended"));
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
-//! System calls that neither `std` nor `rustix` has in the form needed here.
+//! Makes system calls that neither `std` nor `rustix` has in the form needed here.
 //!
-//! The agent has a single thread, but for those of [`crate::bulk`], which only move bytes between files.
+//! The agent has a single thread, apart from those of [`crate::bulk`], which only move bytes between files.
 
 use std::ffi::{CString, OsStr};
 use std::io;
@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-/// A system call's return value as a result.
+/// Turns a system call's return value into a result.
 pub fn check(value: libc::c_int) -> io::Result<libc::c_int> {
     if value < 0 {
         Err(io::Error::last_os_error())
@@ -22,13 +22,13 @@ pub fn failed(what: impl std::fmt::Display, error: &io::Error) -> io::Error {
     io::Error::other(format!("{what}: {error}"))
 }
 
-/// The error, with the file that it is about.
+/// Adds the file's path to an error.
 pub fn of(path: &OsStr, error: &io::Error) -> io::Error {
     let path = std::path::Path::new(path).display();
     io::Error::new(error.kind(), format!("{path}: {error}"))
 }
 
-/// The error for words that a command of the agent does not understand.
+/// Makes the error for a wrong command line of the agent.
 pub fn usage(how: &str) -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidInput,
@@ -36,17 +36,17 @@ pub fn usage(how: &str) -> io::Error {
     )
 }
 
-/// A path or argument for the kernel.
+/// Makes a C string of a path or argument.
 pub fn make_cstring(bytes: &[u8]) -> io::Result<CString> {
     CString::new(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
-/// A path as `std` takes it.
+/// Makes a path for `std`.
 pub fn os_path(bytes: &[u8]) -> &OsStr {
     std::os::unix::ffi::OsStrExt::from_bytes(bytes)
 }
 
-/// Processor time of this process in user mode and in the kernel, microseconds.
+/// Returns the processor time of this process in user mode and in the kernel, in microseconds.
 pub fn processor_time_us() -> (u64, u64) {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the out pointer is valid; `rusage` is valid when all zero, should the call fail.
@@ -58,7 +58,7 @@ pub fn processor_time_us() -> (u64, u64) {
     (us(usage.ru_utime), us(usage.ru_stime))
 }
 
-/// Processor time of all children that have ended and been waited for, nanoseconds.
+/// Returns the processor time of all children that have ended and been waited for, in nanoseconds.
 pub fn read_children_ns() -> u64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the out pointer is valid; `rusage` is valid when all zero, should the call fail.
@@ -70,7 +70,7 @@ pub fn read_children_ns() -> u64 {
     ns(usage.ru_utime) + ns(usage.ru_stime)
 }
 
-/// Processor time of a process, nanoseconds.
+/// Returns the processor time of a process in nanoseconds.
 pub fn read_process_cpu_ns(pid: libc::pid_t) -> io::Result<u64> {
     let mut clock = 0;
     let mut now = libc::timespec {
@@ -87,13 +87,13 @@ pub fn read_process_cpu_ns(pid: libc::pid_t) -> io::Result<u64> {
     Ok(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
 }
 
-/// Nanoseconds of a clock.
+/// Reads a clock, in nanoseconds.
 pub fn clock_ns(clock: rustix::time::ClockId) -> u64 {
     let now = rustix::time::clock_gettime(clock);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// How many processors are online, as the C library finds out: from `/sys`, from `/proc/stat`, or by asking the
+/// Returns how many processors are online, as the C library finds out: from `/sys`, from `/proc/stat`, or from the
 /// scheduler.
 pub fn count_processors() -> u32 {
     // SAFETY: no arguments that could be wrong.
@@ -101,7 +101,7 @@ pub fn count_processors() -> u32 {
     u32::try_from(found).unwrap_or(1).max(1)
 }
 
-/// Nanoseconds of `CLOCK_MONOTONIC`.
+/// Reads `CLOCK_MONOTONIC`, in nanoseconds.
 pub fn monotonic_ns() -> u64 {
     clock_ns(rustix::time::ClockId::Monotonic)
 }
@@ -110,7 +110,7 @@ pub fn monotonic_ns() -> u64 {
 pub fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<()> {
     let timeout = timeout.map(|t| libc::timespec {
         tv_sec: t.as_secs() as libc::time_t,
-        // Below 10^9, and a `long` of 32 bits on some architectures.
+        // Below 10^9; `tv_nsec` is a 32-bit `long` on some architectures.
         tv_nsec: i32::try_from(t.subsec_nanos()).unwrap_or_default().into(),
     });
     let timeout = timeout
@@ -152,13 +152,13 @@ fn transfer(mut call: impl FnMut() -> libc::ssize_t) -> io::Result<Option<usize>
     }
 }
 
-/// Reads into `buffer`; `None` when nothing is there yet.
+/// Reads into `buffer`; returns `None` if nothing is available yet.
 pub fn read(fd: RawFd, buffer: &mut [u8]) -> io::Result<Option<usize>> {
     // SAFETY: the kernel writes at most `buffer.len()` bytes into `buffer`.
     transfer(|| unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) })
 }
 
-/// Writes from `buffer`; `None` when nothing can be taken now.
+/// Writes from `buffer`; returns `None` if nothing can be accepted now.
 pub fn write(fd: RawFd, buffer: &[u8]) -> io::Result<Option<usize>> {
     // SAFETY: the kernel reads at most `buffer.len()` bytes from `buffer`.
     transfer(|| unsafe { libc::write(fd, buffer.as_ptr().cast(), buffer.len()) })
@@ -173,7 +173,7 @@ pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     )?)
 }
 
-/// A pipe (read end, write end), closed on exec.
+/// Makes a pipe (read end, write end), closed on exec.
 pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut fds: [RawFd; 2] = [-1; 2];
     // SAFETY: `fds` has room for two descriptors.
@@ -182,7 +182,7 @@ pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
 }
 
-/// A copy of `fd` above the standard ones, closed on exec.
+/// Duplicates `fd` above the standard descriptors, closed on exec.
 pub fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: plain system call on a number.
     let copy = check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) })?;
@@ -205,8 +205,8 @@ pub fn close_inherited_on_exec() {
 /// Forks into new namespaces (`CLONE_NEW…`): returns 0 in the child, its process id in the parent, which stays where
 /// it is.
 ///
-/// The caller must have a single thread. Not by the C library's `clone`, which wants a stack and a function, nor by
-/// `clone3`, which filters of older container runtimes refuse.
+/// The caller must be single-threaded. The C library's `clone` is not used because it needs a stack and a function, nor
+/// is `clone3`, which the filters of older container runtimes refuse.
 pub fn fork_into(namespaces: libc::c_int) -> io::Result<libc::pid_t> {
     copies_return_twice()?;
     let flags = libc::c_long::from(namespaces | libc::SIGCHLD);
@@ -222,7 +222,7 @@ pub fn fork_into(namespaces: libc::c_int) -> io::Result<libc::pid_t> {
     check(pid as libc::c_int)
 }
 
-/// As [`fork_into`], with the child born in a control group of the newer kind, an open directory.
+/// Like [`fork_into`], with the child born in a control group of version 2, given as an open directory.
 pub fn fork_into_group(namespaces: libc::c_int, group: BorrowedFd<'_>) -> io::Result<libc::pid_t> {
     copies_return_twice()?;
     let arguments = CloneArguments {
@@ -237,7 +237,8 @@ pub fn fork_into_group(namespaces: libc::c_int, group: BorrowedFd<'_>) -> io::Re
     check(pid as libc::c_int)
 }
 
-/// `ENOSYS` on SPARC, whose kernel tells child and parent apart in a second register, which `syscall` does not return.
+/// Fails with `ENOSYS` on SPARC, whose kernel tells child and parent apart by a second register, which `syscall` does
+/// not return.
 fn copies_return_twice() -> io::Result<()> {
     if cfg!(target_arch = "sparc64") {
         return Err(io::Error::from_raw_os_error(libc::ENOSYS));
@@ -265,7 +266,7 @@ struct CloneArguments {
 /// `CLONE_INTO_CGROUP` of `linux/sched.h`.
 const INTO_CGROUP: u64 = 0x2_0000_0000;
 
-/// Makes a user root in the namespace of users that this process has just made.
+/// Maps a user to root in the user namespace that this process has just made.
 pub fn map_to_root(user: u32, group: u32) -> io::Result<()> {
     use std::fs::write;
     write("/proc/self/setgroups", "deny")?;
@@ -279,7 +280,7 @@ pub fn become_subreaper() -> io::Result<()> {
     check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }).map(drop)
 }
 
-/// A stream to a port of this machine's hypervisor.
+/// Connects to a port of this machine's hypervisor.
 pub fn vsock(port: u32) -> io::Result<OwnedFd> {
     // SAFETY: plain system calls; the address is fully initialised and outlives them, and the descriptor is new.
     unsafe {
@@ -332,7 +333,7 @@ pub fn signal_fd(signals: &[libc::c_int]) -> io::Result<OwnedFd> {
     }
 }
 
-/// Takes one pending signal: its number.
+/// Takes one pending signal; returns its number.
 pub fn take_signal(signals: BorrowedFd<'_>) -> Option<libc::c_int> {
     let mut info = [0_u8; size_of::<libc::signalfd_siginfo>()];
     match read(signals.as_raw_fd(), &mut info) {
@@ -343,7 +344,7 @@ pub fn take_signal(signals: BorrowedFd<'_>) -> Option<libc::c_int> {
     }
 }
 
-/// Whether a process runs this very file: anybody can be called as we are.
+/// Whether a process runs this very file: any program can have our name.
 pub fn is_this_program(pid: libc::pid_t) -> bool {
     use std::os::unix::fs::MetadataExt;
     let file = |name: &str| {
@@ -388,24 +389,23 @@ pub fn reap() -> Option<Reaped> {
     (pid > 0).then_some(Reaped { pid, status, usage })
 }
 
-/// Makes memory that was freed go back to the kernel at once: what a big output took must not count as the resident set
-/// that the next program starts from.
+/// Makes the allocator return freed memory to the kernel at once: memory used for a big output must not count in the
+/// resident set from which the next program starts.
 pub fn release_freed_memory_eagerly() {
     // SAFETY: sets a tunable of the allocator.
     unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10) };
 }
 
 extern "C" {
-    /// Where the linker put the program.
+    /// Start of the program, defined by the linker.
     static __executable_start: u8;
-    /// Where its instructions end.
+    /// End of its instructions.
     static etext: u8;
 }
 
-/// Gives back the memory that holds the agent's own instructions and constants, except for the places in `needed`; what
-/// is used again comes back from the page cache. A program that is started takes over the largest resident set that its
-/// process has had, ours until it executes its file: with our code counted it would be larger than that of a small
-/// program itself.
+/// Drops the memory of the agent's own instructions and constants, except for the places in `needed`; what is used
+/// again comes back from the page cache. A started program inherits the largest resident set of its process, which is
+/// ours until the process executes the program: with our code it would exceed that of a small program.
 pub fn leave_program_text(needed: &[*const u8]) {
     let page = rustix::param::page_size();
     let (begin, end) = (&raw const __executable_start, &raw const etext);

@@ -1,4 +1,4 @@
-//! Calls that move many bytes, done in steps so that other calls get their turn; no acknowledgements on the way.
+//! Runs calls that move many bytes, in steps so that other calls get their turn; no acknowledgements on the way.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -28,12 +28,12 @@ pub struct Transfer {
 }
 
 enum What {
-    /// To the controller; what is left of the limit, and how much to read at a time: little at first, as most files
-    /// that are read are small and a guest pays for every page of a buffer that is touched.
+    /// To the controller; the remaining limit, and how much to read at a time: little at first, as most files are small
+    /// and a guest pays for every touched page of a buffer.
     Read { file: File, left: u64, piece: usize },
     /// From the controller.
     Write { file: File, fsync: bool },
-    /// From the controller, with all that is known of a bulk transfer.
+    /// From the controller, with all measurements of a bulk transfer.
     Stream {
         file: File,
         flush: bool,
@@ -47,7 +47,7 @@ enum What {
         state: Box<Sha256>,
         buffer: Vec<u8>,
     },
-    /// Failed; what the controller still sends is ignored.
+    /// Failed; further data from the controller is ignored.
     Failed,
 }
 
@@ -60,7 +60,7 @@ impl Transfer {
                 .open(OsStr::from_bytes(path))
                 .map_err(|error| os_failure(&name, &error))
         };
-        // A FIFO nobody writes to must not block everything.
+        // A FIFO without a writer must not block everything.
         let reading = |path: &[u8]| {
             let file = open(
                 File::options().read(true).custom_flags(libc::O_NONBLOCK),
@@ -136,7 +136,7 @@ impl Transfer {
         matches!(self.what, What::Read { .. } | What::Hash { .. })
     }
 
-    /// Does one step; returns whether the call has ended (its answer is then in `out`).
+    /// Runs one step; returns whether the call has ended (its answer is then in `out`).
     pub fn step(&mut self, out: &mut Outbox) -> bool {
         match &mut self.what {
             What::Read { file, left, piece } => {
@@ -199,7 +199,7 @@ impl Transfer {
         false
     }
 
-    /// No more data will come: answers. Returns that the call has ended.
+    /// Answers after the end of the data. Returns that the call has ended.
     pub fn end(&mut self, out: &mut Outbox) -> bool {
         if matches!(self.what, What::Stream { .. }) {
             let What::Stream { file, flush, meter } =

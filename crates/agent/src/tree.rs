@@ -1,7 +1,8 @@
-//! The call `Tree`: a digest of all that a program can see of the files below a directory.
+//! Implements the call `Tree`: a digest of everything that a program can see of the files below a directory.
 //!
-//! It covers names, types, modes, owners, sizes, contents, links and extended attributes, but neither times nor where
-//! something lies: two states of a disk with equal digests are the same to a program that does not ask for those.
+//! It covers names, types, modes, owners, sizes, contents, links and extended attributes, but neither times nor
+//! positions on the disk: two states of a disk with equal digests look the same to a program that does not ask for
+//! those.
 
 use std::collections::HashMap;
 use std::fs::{self, File, Metadata};
@@ -30,7 +31,7 @@ pub fn digest(directory: &Path) -> io::Result<u128> {
 
 struct Seen {
     digest: Xxh3,
-    /// Files with several names, by device and inode: the number of the first one.
+    /// Files with several names, by device and inode: the number of the first name.
     linked: HashMap<(u64, u64), u64>,
     buffer: Vec<u8>,
 }
@@ -106,9 +107,9 @@ impl Seen {
         Ok(())
     }
 
-    /// Blocks that are not all zeroes, each with its place: a hole and zeroes are the same.
+    /// Digests blocks that are not all zeroes, each with its position: a hole and zeroes are the same.
     ///
-    /// What cannot be read, as where a filesystem's checksum does not fit, is told apart by its place and its error.
+    /// A block that cannot be read, for instance because its checksum is wrong, contributes its position and its error.
     fn digest_content(&mut self, file: &File, size: u64) {
         self.digest_number(size);
         let mut at = 0;
@@ -141,7 +142,7 @@ impl Seen {
         self.digest.update(&number.to_le_bytes());
     }
 
-    /// With their number, so that no two texts run into each other.
+    /// Digests the length before the bytes, so that two texts cannot run into each other.
     fn digest_bytes(&mut self, bytes: &[u8]) {
         self.digest_number(bytes.len() as u64);
         self.digest.update(bytes);

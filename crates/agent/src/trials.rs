@@ -1,7 +1,7 @@
 //! `guestmark-agent trials`: one controller's conversations, one after the other on the same standard input and output.
 //!
-//! Each has its own agent, a new process that this one starts and outlives. Nothing of one conversation is left for the
-//! next: all descendants of its agent are killed, and its directory is emptied.
+//! Each conversation has its own agent, a new process that this one starts and outlives. Nothing of a conversation is
+//! left for the next: all descendants of its agent are killed, and its directory is emptied.
 
 use std::ffi::{CString, OsString};
 use std::fs::{self, File};
@@ -39,7 +39,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
             other => return Err(other.unexpected()),
         }
     }
-    let directory = directory.ok_or("no --directory is given")?;
+    let directory = directory.ok_or("--directory is missing")?;
     Ok(Options { directory, alive })
 }
 
@@ -80,7 +80,7 @@ fn build_agent_command(options: &Options, ahead: &File) -> io::Result<Command> {
     words.push(format!("--ahead={}", ahead.as_raw_fd()));
     words.extend(options.alive.map(|seconds| format!("--alive={seconds}")));
     let words = words.into_iter().map(String::into_bytes);
-    // If we are killed, it is the agent that removes the directory.
+    // If this process is killed, the agent removes the directory.
     let directory = [
         b"--remove=".as_slice(),
         options.directory.as_os_str().as_bytes(),
@@ -100,7 +100,7 @@ fn build_agent_command(options: &Options, ahead: &File) -> io::Result<Command> {
     })
 }
 
-/// Waits for the end of an agent, and ends it on a signal to us: its exit status, or 128 plus its signal.
+/// Waits for an agent to end, and ends it if we get a signal; returns its exit status, or 128 plus its signal.
 fn wait_for_end(agent: libc::pid_t, signals: &OwnedFd) -> u8 {
     loop {
         while let Some(child) = sys::reap() {
@@ -126,7 +126,7 @@ fn wait_for_end(agent: libc::pid_t, signals: &OwnedFd) -> u8 {
     }
 }
 
-/// Empties the directory, but keeps it, because only its user may enter it.
+/// Empties the directory but keeps it, because only its user may enter it.
 fn empty_directory(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;

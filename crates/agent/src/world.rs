@@ -1,9 +1,9 @@
-//! `guestmark-agent world`: runs a program in a world of its own, all of which ends with the program.
+//! `guestmark-agent world`: runs a program in namespaces of its own; everything in them ends with the program.
 //!
-//! It has its own network with a loopback device, its own processes, and its own `$HOME`. It sees all files of the host
-//! and changes none: files in `/tmp`, `/var/tmp`, `/run` and `/dev/shm` are written to memory and vanish with it, and
-//! everything else but the named directory is read-only. So two of them at once do not disturb each other. Root loses
-//! the rights to undo that or to change what the host has only once, such as its clock, and can open only devices
+//! The program has its own network with a loopback device, its own processes, and its own `$HOME`. It sees all files of
+//! the host and changes none: files in `/tmp`, `/var/tmp`, `/run` and `/dev/shm` are written to memory and vanish with
+//! it, and everything else but the named directory is read-only. So two such programs do not disturb each other. Root
+//! loses the rights to undo that or to change what the host has only once, such as its clock, and can open only devices
 //! that change nothing.
 
 use std::ffi::{CStr, OsString};
@@ -40,12 +40,12 @@ const PROCESSES: u32 = 16 << 10;
 
 #[derive(Debug)]
 struct Options {
-    /// An empty directory, over which files written outside the named directory are kept.
+    /// An empty directory below which files written outside the named directory are kept.
     room: PathBuf,
     writable: Vec<PathBuf>,
-    /// A file that is made, and that gets a line if the memory for written files was full.
+    /// A file to create; it gets a line if the memory for written files was full.
     note: Option<PathBuf>,
-    /// Bytes that it may write to memory.
+    /// How many bytes the program may write to memory.
     memory: Option<u64>,
     command: Vec<OsString>,
 }
@@ -72,11 +72,11 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
     })
 }
 
-/// Exits as the program did, or with 125 if no world can be made.
+/// Runs the program and exits with its status, or with 125 if the namespaces cannot be made.
 pub fn run_in_world(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let options = parse(arguments).map_err(|error| to_io_error(&error))?;
     let _ = std::fs::write("/proc/self/oom_score_adj", ENDED_FIRST);
-    // From inside it could not be made.
+    // It could not be created from inside.
     let note = options.note.as_ref().map(File::create).transpose()?;
     let walls = Walls {
         user: false,
@@ -125,7 +125,7 @@ fn furnish(options: &Options) -> io::Result<()> {
     })?;
     if !(done.read_only && done.over_temporary && done.own_memory) {
         return Err(io::Error::other(
-            "this kernel allows no mounts of its own here",
+            "this kernel does not allow mounts in a namespace here",
         ));
     }
     std::fs::create_dir_all(HOME)

@@ -97,7 +97,7 @@ fn check_block_size(how: How) -> Result<(), Failure> {
     } else {
         Err(failure(
             Kind::BadRequest,
-            &format!("{how:?} makes no sense"),
+            &format!("these settings contradict each other: {how:?}"),
         ))
     }
 }
@@ -134,7 +134,7 @@ fn open(
         Err(error) if direct && error.raw_os_error() == Some(libc::EINVAL) => Err(Failure {
             kind: Kind::NoDirectIo,
             ..os_failure(
-                &format!("{name}: O_DIRECT is refused by its filesystem"),
+                &format!("{name}: its filesystem refuses O_DIRECT"),
                 &error,
             )
         }),
@@ -374,7 +374,7 @@ fn run(
                 .map(|buffer| scope.spawn(|| work(buffer)))
                 .collect();
             let ended = started.into_iter().map(|thread| {
-                let died = |_| Err(failure(Kind::Os, "a thread that moved bytes has died"));
+                let died = |_| Err(failure(Kind::Os, "a thread that moved bytes panicked"));
                 thread.join().unwrap_or_else(died)
             });
             // Wait for all of them, and report the first failure.

@@ -111,7 +111,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
     Ok(options)
 }
 
-/// `1000:100`
+/// Parses a user and a group, such as `1000:100`.
 fn parse_user(text: &OsString) -> Result<(u32, u32), lexopt::Error> {
     text.to_str()
         .and_then(|text| text.split_once(':'))

@@ -252,7 +252,7 @@ impl Server {
         Ok(fuse::attributes(&status, self.mode, self.owner))
     }
 
-    /// The log counts in sectors, so the rest of a partly written sector is logged, too.
+    /// Writes, and logs the write. The log counts in sectors, so the rest of a partly written sector is logged too.
     fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
         let sector = SECTOR as u64;
         let start = offset / sector * sector;

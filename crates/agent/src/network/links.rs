@@ -39,7 +39,7 @@ impl std::str::FromStr for Address {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no address with a prefix length");
+        let wrong = || format!("{text:?} is not an address with a prefix length");
         let (address, prefix) = text.split_once('/').ok_or_else(wrong)?;
         let address = address.parse().map_err(|_| wrong())?;
         let prefix = prefix.parse().map_err(|_| wrong())?;
@@ -196,7 +196,7 @@ fn find(netlink: &Netlink, device: &Device) -> io::Result<LinkState> {
             }
         },
     )?;
-    found.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("there is not {device}")))
+    found.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("{device} does not exist")))
 }
 
 fn read_link(fixed: &[u8], attributes: Attributes<'_>) -> LinkState {

@@ -273,7 +273,7 @@ fn make_tap(options: &Options) -> io::Result<Vec<OwnedFd>> {
         if options.stays {
             // SAFETY: a plain system call on an open descriptor, with a number as its argument.
             check(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETPERSIST as _, 1) })
-                .map_err(|error| failed("a tap cannot be kept", &error))?;
+                .map_err(|error| failed("a tap cannot be made persistent", &error))?;
         }
         queues.push(OwnedFd::from(file));
     }

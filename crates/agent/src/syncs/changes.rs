@@ -1,4 +1,4 @@
-//! What calls do to the files on a disk.
+//! Determines what calls do to the files on a disk.
 
 use std::ffi::OsString;
 use std::fs;
@@ -13,11 +13,12 @@ use super::queues::Memory;
 const FICLONE: u32 = 0x4004_9409;
 const FICLONERANGE: u32 = 0x4020_940d;
 
-/// Flags of `pwritev2(2)`: at the end of the file; where it is told although the file was opened to append.
+/// Flags of `pwritev2(2)`: write at the end of the file; write at the given position even if the file was opened for
+/// appending.
 const RWF_APPEND: u64 = 0x10;
 const RWF_NOAPPEND: u64 = 0x20;
 
-/// What a call does to a file: it writes some bytes, or makes the file as short as they begin.
+/// What a call does to a file: it writes a range of bytes, or truncates the file to the start of the range.
 #[derive(Clone)]
 pub struct Change {
     pub key: Key,
@@ -25,12 +26,12 @@ pub struct Change {
     pub shorter: bool,
 }
 
-/// Whether a call makes a file as long as it is told, and loses what lies beyond.
+/// Whether a call sets a file's length and loses what lies beyond.
 pub fn truncates(number: libc::c_long) -> bool {
     matches!(number, libc::SYS_truncate | libc::SYS_ftruncate)
 }
 
-/// Flags of an open file, and its position.
+/// Reads the flags of an open file, and its position.
 pub fn read_open_flags(pid: libc::pid_t, descriptor: i32) -> Option<(i32, u64)> {
     let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{descriptor}")).ok()?;
     let field = |name: &str| {
@@ -43,7 +44,7 @@ pub fn read_open_flags(pid: libc::pid_t, descriptor: i32) -> Option<(i32, u64)> 
     Some((flags, field("pos:")?.parse().ok()?))
 }
 
-/// The descriptor that a call writes data to, from memory or from another file.
+/// Returns the descriptor to which a call writes data, from memory or from another file.
 pub fn find_written_descriptor(number: libc::c_long, arguments: &[u64; 6]) -> Option<i32> {
     let descriptor = match number {
         libc::SYS_write
@@ -58,7 +59,7 @@ pub fn find_written_descriptor(number: libc::c_long, arguments: &[u64; 6]) -> Op
     Some(descriptor as i32)
 }
 
-/// What a call is about to do to a file on the disk.
+/// Returns what a call is about to do to a file on the disk.
 pub fn find_change(
     pid: libc::pid_t,
     number: libc::c_long,
@@ -68,7 +69,7 @@ pub fn find_change(
     let whole = 0..u64::MAX;
     let descriptor = match number {
         libc::SYS_ftruncate => arguments[0],
-        // One that only reserves room changes no data.
+        // A call that only reserves space changes no data.
         libc::SYS_fallocate if arguments[1] & !(libc::FALLOC_FL_KEEP_SIZE as u64) != 0 => {
             arguments[0]
         }
@@ -130,7 +131,7 @@ pub fn find_change(
     })
 }
 
-/// Whether a call opens a file and makes it empty.
+/// Whether a call opens and truncates a file.
 pub fn empties(pid: libc::pid_t, number: libc::c_long, arguments: &[u64; 6]) -> bool {
     let flags = match number {
         #[cfg(target_arch = "x86_64")]
@@ -146,7 +147,7 @@ pub fn empties(pid: libc::pid_t, number: libc::c_long, arguments: &[u64; 6]) -> 
     flags.is_some_and(|flags| flags & libc::O_TRUNC as u64 != 0)
 }
 
-/// The old and the new path of a call that renames something on the disk.
+/// Returns the old and the new path of a call that renames something on the disk.
 pub fn find_rename(
     pid: libc::pid_t,
     number: libc::c_long,
@@ -164,7 +165,7 @@ pub fn find_rename(
     };
     let resolved = |(directory, name): (u64, u64)| {
         let path = given_path(pid, directory as i32, name)?;
-        // The last part may not be there yet; what leads to it is.
+        // The last component may not exist yet; its parent directories do.
         let folder = fs::canonicalize(path.parent()?).ok()?;
         Some(folder.join(path.file_name()?))
     };
@@ -172,12 +173,12 @@ pub fn find_rename(
     (old.starts_with(disk) && new.starts_with(disk)).then_some((old, new))
 }
 
-/// The path that a call is given, from its working directory.
+/// Resolves a path argument against the caller's working directory.
 fn path_at(pid: libc::pid_t, name: u64) -> Option<PathBuf> {
     fs::canonicalize(given_path(pid, libc::AT_FDCWD, name)?).ok()
 }
 
-/// A path as a call is given it, relative to an open directory or to the working directory.
+/// Resolves a path argument against an open directory or the caller's working directory.
 pub fn given_path(pid: libc::pid_t, directory: i32, name: u64) -> Option<PathBuf> {
     let memory = Memory::of(pid).ok()?;
     let name: Vec<u8> = (0..libc::PATH_MAX as u64)

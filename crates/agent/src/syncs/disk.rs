@@ -1,4 +1,5 @@
-//! What a program's calls have promised of the files on its disk, as lines; see the head of `syncs`.
+//! Tracks what a program's calls have promised about the files on its disk, and reports it as lines (described at the
+//! head of `syncs`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt::Write as _;
@@ -13,7 +14,7 @@ use super::files::{
     format_hex_list, hex, key, list_files_below, names, read_path_now, Blocks, Content, Key, BLOCK,
 };
 
-/// Files that are followed at a time, each by an open descriptor.
+/// How many files are followed at a time, each through an open descriptor.
 const MOST_FILES: usize = 500;
 
 struct Known {
@@ -24,7 +25,8 @@ struct Known {
     blocks: Blocks,
 }
 
-/// What may have changed in a file since the last promise, if only for a while; `size` is its smallest.
+/// Blocks of a file that may have changed since the last promise, if only temporarily; `size` is the file's smallest
+/// size.
 #[derive(Default)]
 struct Touched {
     blocks: BTreeSet<u64>,
@@ -35,14 +37,14 @@ pub struct Disk {
     pub root: PathBuf,
     pub digested: u64,
     pub lines: String,
-    /// Why data may have been promised in ways that are not followed.
+    /// Reasons why data may have been promised in ways that are not followed.
     pub elsewhere: BTreeSet<&'static str>,
-    /// Whether processes go on that may still sync what nobody has synced so far.
+    /// Whether processes continue that may still sync unsynced data.
     pub is_left_open: bool,
     known: HashMap<Key, Known>,
-    /// What was on the disk when the program began, and what has been promised since.
+    /// The contents on the disk when the program began, updated by each promise.
     safe: HashMap<Key, Blocks>,
-    /// The files' names, likewise.
+    /// The files' names, updated likewise.
     safe_names: HashMap<PathBuf, Key>,
     touched: BTreeMap<Key, Touched>,
     /// Files that the program may change at any time without a call.
@@ -79,7 +81,7 @@ impl Disk {
         Ok(content)
     }
 
-    /// All files that may be read.
+    /// Reads all readable files.
     pub fn snapshot(&mut self) -> HashMap<Key, Content> {
         let paths = list_files_below(&self.root);
         paths.iter().filter_map(|path| self.content(path)).collect()
@@ -91,7 +93,7 @@ impl Disk {
         Some((key, self.read(&file).ok()?))
     }
 
-    /// What was there before a write, with what it has written itself: the blocks that it has written whole.
+    /// Returns the content before a write, plus the blocks that the write itself replaces as a whole.
     pub fn as_written(
         &mut self,
         file: &File,
@@ -112,8 +114,8 @@ impl Disk {
         Ok(old)
     }
 
-    /// Says how a file is now, and which bytes of it are promised: of what was there before, where that is known,
-    /// what is the same now and was not changed in between, as what is written may be undone again.
+    /// Reports the current state of a file and which of its bytes are promised: of the content before, where known,
+    /// those that are the same now and did not change in between, because a write may be undone again.
     pub fn observe(
         &mut self,
         file: File,
@@ -166,7 +168,7 @@ impl Disk {
         });
         known.path = read_path_now(&known.file, &self.root);
         if first < end {
-            // Whoever finds the data finds it by the name that the file has now.
+            // The data can be found by the file's current name.
             self.safe_names
                 .insert(crate::sys::os_path(&known.path).into(), key);
         }
@@ -188,7 +190,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Of files that were never promised nothing is kept.
+    /// Notes a change. Nothing is kept about files that were never promised.
     pub fn touch(&mut self, change: &Change) {
         let Some(known) = self.known.get(&change.key) else {
             return;
@@ -205,19 +207,19 @@ impl Disk {
         }
     }
 
-    /// A file was made so short: what it lost may be lost after a cut of the power, even if the same is written again.
+    /// Notes a truncation: what the file lost may be lost after a power cut, even if the same bytes are written again.
     pub fn shorten(&mut self, key: Key, size: u64) {
         if let Some(safe) = self.safe.get_mut(&key) {
             safe.retain(|number, _| number * (BLOCK as u64) < size);
         }
     }
 
-    /// A file that the program may change at any time from now on.
+    /// Notes that the program may change a file at any time from now on.
     pub fn map(&mut self, key: Key) {
         self.mapped.insert(key);
     }
 
-    /// Says what may have changed since the last promise.
+    /// Reports what may have changed since the last promise.
     pub fn changes(&mut self) {
         for key in self.mapped.clone() {
             self.touch(&Change {
@@ -237,7 +239,7 @@ impl Disk {
         }
     }
 
-    /// Says that something is being renamed: until a sync covers that, it may be found under either name.
+    /// Reports a rename in progress: until a sync covers it, the file may be found under either name.
     pub fn rename(&mut self, old: &Path, new: &Path) {
         let [old, new] = [old, new].map(|path| hex(path.as_os_str().as_bytes()));
         let _ = writeln!(self.lines, "renamed {old} {new}");
@@ -245,7 +247,7 @@ impl Disk {
 
     /// Promises the names in a directory.
     pub fn list(&mut self, path: &Path) {
-        // Read once: another thread of the program may change it meanwhile.
+        // Read only once: another thread of the program may change it in the meantime.
         if let Ok(names) = names(path) {
             self.safe_names
                 .extend(add_keys(names.iter().map(|name| path.join(name))));
@@ -254,7 +256,7 @@ impl Disk {
         }
     }
 
-    /// Promises everything below a directory; of what is not in `before`, if that is known, nothing.
+    /// Promises everything below a directory, except for what is not in `before` if that is known.
     pub fn walk(
         &mut self,
         directory: &Path,
@@ -282,7 +284,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Says which files have other paths than when they were last seen.
+    /// Reports files whose paths differ from when they were last seen.
     pub fn moved(&mut self) {
         let mut known: Vec<_> = self.known.values_mut().collect();
         known.sort_by_key(|one| one.id);
@@ -300,7 +302,7 @@ impl Disk {
         }
     }
 
-    /// Says how all files are in the end; `stopped`: the program was, before it could sync all.
+    /// Reports the final state of all files. `stopped`: the program was stopped before it could sync everything.
     pub fn finish(&mut self, stopped: bool) -> io::Result<()> {
         self.changes();
         self.moved();
@@ -322,8 +324,8 @@ impl Disk {
         Ok(())
     }
 
-    /// Files with data that no call has promised, in bytes, or with a name that none has: 0. Of a program that was
-    /// stopped before it could sync them, only those that it has never synced.
+    /// Lists files with data that no call has promised, with the number of bytes, or 0 if only the name was not
+    /// promised. For a program that was stopped before it could sync them, lists only files that it never synced.
     fn list_unsynced(&mut self, stopped: bool) -> Vec<(PathBuf, u64)> {
         let mut paths = list_files_below(&self.root);
         paths.sort();
@@ -342,7 +344,7 @@ impl Disk {
                 .filter(|(number, digest)| safe.and_then(|safe| safe.get(number)) != Some(digest))
                 .map(|(number, _)| (content.size - number * BLOCK as u64).min(BLOCK as u64))
                 .sum();
-            // An empty file, such as one that is only locked, holds nothing that could be missing.
+            // An empty file, such as a lock file, holds nothing that could be missing.
             let unnamed = content.size > 0 && self.safe_names.get(&path) != Some(&key);
             if bytes > 0 || unnamed {
                 found.push((path, bytes));
@@ -360,7 +362,7 @@ impl Disk {
     }
 }
 
-/// Paths with the files that they lead to; those of no file are left out.
+/// Pairs each path with its file's key; paths without a file are left out.
 fn add_keys(paths: impl IntoIterator<Item = PathBuf>) -> impl Iterator<Item = (PathBuf, Key)> {
     paths.into_iter().filter_map(|path| {
         let about = fs::symlink_metadata(&path).ok()?;
@@ -368,7 +370,7 @@ fn add_keys(paths: impl IntoIterator<Item = PathBuf>) -> impl Iterator<Item = (P
     })
 }
 
-/// The numbers of the blocks that are in one or the other.
+/// Returns the numbers of the blocks that are in either.
 fn unite_blocks(one: &Blocks, other: &Blocks) -> BTreeSet<u64> {
     one.keys().chain(other.keys()).copied().collect()
 }

@@ -1,4 +1,4 @@
-//! Files as any process reads them now: digests of their blocks, names, paths.
+//! Reads files as any process sees them now: digests of their blocks, names, paths.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -13,15 +13,15 @@ use std::process::ExitCode;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Bytes of a block that is digested.
+/// Size of a digested block in bytes.
 pub const BLOCK: usize = 4096;
 
-/// Blocks of a file by their numbers; those of zeroes are left out.
+/// Digests of a file's blocks by block number; blocks of zeroes are left out.
 pub type Blocks = BTreeMap<u64, u64>;
 /// Device and inode.
 pub type Key = (u64, u64);
 
-/// What a file holds; `read` is how many bytes were read for that.
+/// The content of a file; `read` is how many bytes were read to find it.
 #[derive(PartialEq)]
 pub struct Content {
     pub size: u64,
@@ -56,8 +56,9 @@ impl Content {
     }
 }
 
-/// `guestmark-agent digests`: the state of each file that standard input names in hexadecimal, a line each, as in
-/// `file` of the tracer's lines: `SIZE BLOCK:DIGEST…`, or `-` where there is no such file; of a directory `= NAME,…`.
+/// `guestmark-agent digests`: prints the state of each file that standard input names in hexadecimal, one line each, as
+/// in `file` of the tracer's lines: `SIZE BLOCK:DIGEST…`, `-` for a file that does not exist, or `= NAME,…` for a
+/// directory.
 pub fn print_digests(_arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let mut lines = String::new();
     for line in io::stdin().lines() {
@@ -96,7 +97,7 @@ fn parse_hex(text: &str) -> Option<Vec<u8>> {
         .collect()
 }
 
-/// The digest of a block; the last one of a file is padded with zeroes, as in a page of memory.
+/// Computes the digest of a block; a file's last block is padded with zeroes, as in a page of memory.
 fn digest(block: &[u8]) -> u64 {
     let end = block
         .iter()
@@ -119,7 +120,7 @@ pub fn list_files_below(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The names in a directory, in order.
+/// Returns the names in a directory, sorted.
 pub fn names(directory: &Path) -> io::Result<Vec<OsString>> {
     let mut names: Vec<OsString> = fs::read_dir(directory)?
         .flatten()
@@ -141,7 +142,8 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// The path of an open file on the disk; empty when it has none any more. One whose name was removed may have others.
+/// Returns the current path of an open file on the disk; empty if it has none any more. A file whose name was removed
+/// may have other names.
 pub fn read_path_now(file: &File, disk: &Path) -> Vec<u8> {
     let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap_or_default();
     let bytes = path.as_os_str().as_bytes();
@@ -159,13 +161,13 @@ pub fn read_path_now(file: &File, disk: &Path) -> Vec<u8> {
     other.map_or_else(Vec::new, |path| path.as_os_str().as_bytes().to_vec())
 }
 
-/// Where the next data begins at or after an offset; None if only a hole follows.
+/// Returns where the next data begins at or after an offset; `None` if only a hole follows.
 pub fn seek_data(file: &File, at: u64) -> Option<u64> {
     // SAFETY: a descriptor that is open, and numbers.
     let found = unsafe { libc::lseek(file.as_raw_fd(), at as libc::off_t, libc::SEEK_DATA) };
     if found >= 0 {
         return Some(found as u64);
     }
-    // Where holes are not known everything is data.
+    // Filesystems that do not know holes report everything as data.
     (io::Error::last_os_error().raw_os_error() != Some(libc::ENXIO)).then_some(at)
 }

@@ -1,12 +1,12 @@
-//! `guestmark-agent follow`: writes down what a program does to the files of a disk, and may sync after some of it.
+//! `guestmark-agent follow`: logs what a program does to the files of a disk, and optionally syncs after some calls.
 //!
-//! The program keeps its standard streams. A line for each call that did not fail, `CALL PATH…` with paths below the
-//! disk in hexadecimal: what changes a file's content (`write`, `truncate`, `map`), its name (`create`, `rename`,
-//! `link`, `remove`), or promises one of both (`fsync`, `sync`, `write-synced`). `said` stands for the end of each
-//! line of its standard output. With `--sync-after CALL:PATH` everything on the disk is synced after each such call,
-//! before the program goes on, as if its author had added that; a path that ends in `/` stands for all below it. With
-//! `--sync-after-all` it is synced after every call that changes anything, with `--sync-before-said` before anybody can
-//! read a line.
+//! The program keeps its standard streams. Each call that succeeds gives a line, `CALL PATH…`, with paths below the
+//! disk in hexadecimal: calls that change a file's content (`write`, `truncate`, `map`) or its name (`create`,
+//! `rename`, `link`, `remove`), or that promise either (`fsync`, `sync`, `write-synced`). `said` marks the end of each
+//! line of its standard output. With `--sync-after CALL:PATH`, everything on the disk is synced after each such call,
+//! before the program continues, as if its author had added that; a path that ends in `/` means everything below it.
+//! With `--sync-after-all` it is synced after every call that changes anything, with `--sync-before-said` before
+//! anybody can read a line.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -35,7 +35,7 @@ const SAID: &str = "said";
 struct Job {
     disk: PathBuf,
     log: PathBuf,
-    /// Call and path after which everything is synced.
+    /// Calls and paths after which everything is synced.
     after: Vec<(String, PathBuf)>,
     /// Whether everything is synced after each change.
     after_all: bool,
@@ -46,7 +46,7 @@ struct Job {
 
 impl Job {
     fn asks_for_sync(&self, deed: &Deed) -> bool {
-        // Syncs of all files have no path, those of one file change nothing.
+        // A sync of all files has no path, and a sync of one file changes nothing.
         let Some(path) = deed.paths.last() else {
             return false;
         };
@@ -60,13 +60,13 @@ impl Job {
     }
 }
 
-/// What a call does, if it does not fail.
+/// A call's effect, if it succeeds.
 struct Deed {
     call: &'static str,
     paths: Vec<PathBuf>,
 }
 
-/// Runs the program, and exits as it did.
+/// Runs the program, and exits with its status.
 pub fn follow(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let job = parse(arguments).map_err(|error| to_io_error(&error))?;
     let mut follower = Follower {
@@ -167,7 +167,7 @@ impl Follower {
         match stop {
             Stop::Entry(number, arguments, _) => {
                 let deed = self.find_deed(pid, number, &arguments);
-                // What nobody may read before it is written down.
+                // Output that nobody may read before it is logged.
                 if let Some(deed) = deed.as_ref().filter(|deed| deed.call == SAID) {
                     if self.job.before_said {
                         self.sync_disk()?;
@@ -191,7 +191,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Syncs the disk while the task that made the call is stopped, as if it had done so itself.
+    /// Syncs the disk while the task that made the call is stopped, as if the task had done it.
     fn sync_disk(&mut self) -> io::Result<()> {
         rustix::fs::syncfs(&self.disk)?;
         self.tell(&Deed {
@@ -267,7 +267,7 @@ impl Follower {
         }
     }
 
-    /// A call that changes names.
+    /// Returns what a call does that changes names.
     fn find_name_change(
         &self,
         pid: libc::pid_t,
@@ -303,7 +303,7 @@ impl Follower {
             .into_iter()
             .map(|(directory, name)| self.resolve_given(pid, directory as i32, name))
             .collect::<Option<Vec<_>>>()?;
-        // Who opens a file that is there makes no name.
+        // Opening an existing file creates no name.
         if call == CREATE && fs::symlink_metadata(&paths[0]).is_ok() {
             return None;
         }
@@ -323,13 +323,13 @@ impl Follower {
     }
 }
 
-/// Whether a task's standard output is the one that this process was given.
+/// Whether a task's standard output is the one that this process was started with.
 fn is_ours(pid: libc::pid_t) -> bool {
     let own = fs::read_link("/proc/self/fd/1");
     own.is_ok() && fs::read_link(format!("/proc/{pid}/fd/1")).ok() == own.ok()
 }
 
-/// Whether a write, if it is a plain one, ends with a line.
+/// Whether a plain write ends with a newline.
 fn ends_line(pid: libc::pid_t, number: libc::c_long, arguments: &[u64; 6]) -> bool {
     let last = arguments[1].checked_add(arguments[2]).and_then(|end| {
         let memory = Memory::of(pid).ok()?;

@@ -3,27 +3,28 @@
 //! After each such call it prints what the call has promised, as digests of blocks, and waits for a byte of standard
 //! input before the program continues, so that the log of the writes below can mark that moment. Promises are `fsync`,
 //! `fdatasync`, `msync(MS_SYNC)`, `sync`, `syncfs`, and writes with `O_SYNC`, `O_DSYNC`, `RWF_SYNC` or `RWF_DSYNC`,
-//! made as calls (from memory, from a pipe or another file) or by `io_uring` and `io_submit`. A program that may flush
-//! in another way (an `io_uring` to which a thread of the kernel's looks, another instruction set) is named in the last
-//! line. Only files below `--disk` count. Processes that it leaves behind are followed for a while; if they do not end,
-//! nothing is reported as unsynced, because they may sync it later.
+//! made as calls (from memory, a pipe or another file) or through `io_uring` and `io_submit`. The last line says if a
+//! program may flush in another way (an `io_uring` that a kernel thread polls, another instruction set). Only files
+//! below `--disk` count. Processes that the program leaves behind are followed for a while; if they do not end, nothing
+//! is reported as unsynced, because they may sync it later.
 //!
 //! Lines, whose paths and names are hexadecimal:
 //!
-//! - `file ID PATH SIZE SURE FIRST END BLOCK:DIGEST…`: the state of a file of `SIZE` bytes, of which it had at least
-//!   `SURE` all the time that the call took. Listed are the blocks that differ from the last such line of that file;
-//!   digest 0 is a block of zeroes, and `?` after one says that it changed during the call. Promised are the blocks
-//!   from `FIRST` to `END`; none where they are equal.
-//! - `touched ID SIZE BLOCK…`: these blocks of a file may have been others for a while since the last promise, and it
-//!   may have had only `SIZE` bytes.
-//! - `path ID PATH`: a file has another path now; `-` if it has none.
+//! - `file ID PATH SIZE SURE FIRST END BLOCK:DIGEST…`: the state of a file of `SIZE` bytes, which had at least `SURE`
+//!   bytes during the whole call. Lists the blocks that differ from the previous such line of that file; digest 0 is a
+//!   block of zeroes, and a `?` after a digest says that the block changed during the call. The promised blocks are
+//!   those from `FIRST` to `END`; none if these are equal.
+//! - `touched ID SIZE BLOCK…`: these blocks of a file may have had other contents for a while since the last promise,
+//!   and the file may have had only `SIZE` bytes.
+//! - `path ID PATH`: a file has a new path; `-` if it has none.
 //! - `renamed PATH PATH`: something is being renamed, from the first path to the second.
-//! - `directory PATH NAME,…`: the names in it are promised.
-//! - `sync CALL EXACT`: the end of a promise; `EXACT` is 1 when nothing else of the program runs now.
-//! - `unsynced BYTES PATH`: in the end a file has this many bytes that no call has promised, in whole blocks; with 0
+//! - `directory PATH NAME,…`: the names in a directory are promised.
+//! - `sync CALL EXACT`: the end of a promise; `EXACT` is 1 if no other task of the program is running.
+//! - `unsynced BYTES PATH`: at the end, a file has this many bytes (in whole blocks) that no call has promised; 0 if
 //!   only its name was not promised.
 //! - `said TEXT`: the end of what the program wrote to its standard error.
-//! - `end STATUS REASON…`: the program ended; `stopped` after as many promises or digested bytes as were allowed.
+//! - `end STATUS REASON…`: the program ended; the status is `stopped` if the limit of promises or of digested bytes was
+//!   reached.
 
 mod calls;
 mod changes;
@@ -61,7 +62,7 @@ use tracer::{Begun, Call, Job, Promise, Tracer, RWF_SYNCS, WRITE};
 /// The most bytes of the program's standard error that are kept.
 const SAID: usize = 500;
 const STOPPED: &str = "stopped";
-/// How long processes that the program leaves behind are followed after its end.
+/// How long processes that the program leaves behind are followed.
 const LEFT_FOLLOWED: Duration = Duration::from_secs(3);
 
 /// Runs the subcommand that the head of this file describes.
@@ -96,7 +97,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Job, lexopt::Error
 }
 
 impl Tracer {
-    /// Runs the program until it ends or there were enough promises; returns how it ended.
+    /// Runs the program until it ends or the limit of promises is reached; returns how it ended.
     fn run(&mut self) -> io::Result<String> {
         let mut command = Command::new(&self.job.argv[0]);
         command.args(&self.job.argv[1..]);
@@ -199,7 +200,7 @@ impl Tracer {
         Ok(())
     }
 
-    /// A call begins.
+    /// Handles the start of a call.
     fn enter_call(
         &mut self,
         pid: libc::pid_t,
@@ -274,7 +275,7 @@ impl Tracer {
         }
     }
 
-    /// A file that is mapped to be written may change without a call.
+    /// Notes a file that is mapped for writing: it may change without a call.
     fn map(&mut self, pid: libc::pid_t, arguments: &[u64; 6]) {
         let shared =
             [libc::MAP_SHARED, libc::MAP_SHARED_VALIDATE].contains(&(arguments[3] as i32 & 0xf));
@@ -287,7 +288,7 @@ impl Tracer {
         }
     }
 
-    /// A call has ended, with a result if it did not fail.
+    /// Handles the end of a call; `result` is absent if it failed.
     fn leave_call(
         &mut self,
         pid: libc::pid_t,
@@ -400,7 +401,7 @@ impl Tracer {
         self.make_file_promise(file, change.bytes.clone())
     }
 
-    /// Says how the program ended.
+    /// Reports how the program ended.
     fn finish(&mut self, status: &str) -> io::Result<()> {
         self.disk.finish(status == STOPPED)?;
         let mut said = vec![0; SAID];

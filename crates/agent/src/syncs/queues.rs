@@ -1,8 +1,10 @@
-//! Queues by which a program lets the kernel write and flush while it continues: `io_uring(7)` and `io_setup(2)`.
+//! Reads the queues by which a program lets the kernel write and flush in the background: `io_uring(7)` and
+//! `io_setup(2)`.
 //!
-//! A tracer shares the rings of an `io_uring` by a descriptor of its own; those of `io_setup` it reads in the program's
-//! memory. Requests are known when the program hands them to the kernel, results at any of its later calls: until then
-//! nobody else can have learnt of them. A kernel thread that polls for requests is not followed.
+//! The tracer maps the rings of an `io_uring` through a descriptor of its own, and reads those of `io_setup` in the
+//! program's memory. It learns of requests when the program hands them to the kernel, and of results at any later call
+//! of the program: until then nobody else can have learnt of them. A kernel thread that polls for requests is not
+//! followed.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -12,8 +14,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{fence, Ordering};
 
-/// Flags of `io_uring_setup(2)`: a kernel's thread submits (`SQPOLL`); the rings are the program's memory; others are
-/// newer than this.
+/// Flags of `io_uring_setup(2)`: a kernel thread submits (`SQPOLL`); the rings are in the program's memory; other flags
+/// are too new to be known here.
 const SQPOLL: u32 = 1 << 1;
 const NO_MMAP: u32 = 1 << 14;
 const REGISTERED_ONLY: u32 = 1 << 15;
@@ -24,7 +26,7 @@ const NO_ARRAY: u32 = 1 << 16;
 /// `mmap(2)` offsets of an `io_uring`.
 const RESULTS_AT: libc::off_t = 0x800_0000;
 const ENTRIES_AT: libc::off_t = 0x1000_0000;
-/// Flags of an entry, and opcodes.
+/// Flags and opcodes of an entry.
 const FIXED: u8 = 1;
 const DRAIN: u8 = 1 << 1;
 const LINKS: u8 = 1 << 2 | 1 << 3;
@@ -32,7 +34,7 @@ const SILENT: u8 = 1 << 6;
 const WRITES: [u8; 3] = [2, 5, 23];
 const WRITEV: u8 = 2;
 const FSYNC: u8 = 3;
-/// Of a result: the same request will have more.
+/// Flag of a result: the same request will have more results.
 const MORE: u32 = 1 << 1;
 /// The most requests of one `io_submit(2)` that are examined.
 const MOST: u64 = 4096;
@@ -59,7 +61,7 @@ impl Memory {
         self.bytes(at).map(u64::from_ne_bytes)
     }
 
-    /// The bytes of `count` parts, by a `struct iovec` each.
+    /// Returns the total length of `count` parts, each a `struct iovec`.
     pub fn vector(&self, at: u64, count: u64) -> Option<u64> {
         (0..count.min(1024))
             .map(|index| self.long(at + index * 16 + 8))
@@ -67,7 +69,7 @@ impl Memory {
     }
 }
 
-/// The process of a thread.
+/// Returns the process of a thread.
 pub fn find_process(pid: libc::pid_t) -> libc::pid_t {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
@@ -75,7 +77,7 @@ pub fn find_process(pid: libc::pid_t) -> libc::pid_t {
         .unwrap_or(pid)
 }
 
-/// An open file as a request names it: a descriptor, or a place in the ring's own table.
+/// An open file as a request names it: a descriptor, or an index in the ring's own table.
 #[derive(Clone, Copy)]
 pub enum Named {
     Descriptor(i32),
@@ -89,24 +91,24 @@ pub enum Kind {
     Other,
 }
 
-/// A request of a program. If a write is at the file's current position, `bytes` begin at `u64::MAX`.
+/// A request of a program. For a write at the file's current position, `bytes` begin at `u64::MAX`.
 pub struct Request {
     pub key: u64,
     pub kind: Kind,
     pub file: Named,
     pub bytes: Range<u64>,
-    /// `RWF_` flags of a write; of a flush 1 for one of data only.
+    /// `RWF_` flags of a write; for a flush, 1 if it covers only data.
     pub flags: u32,
-    /// The next one begins when this has been done.
+    /// The next request begins when this one has ended.
     pub linked: bool,
-    /// It begins when all others have been done.
+    /// This request begins when all others have ended.
     pub drained: bool,
-    /// There will be no result.
+    /// This request has no result.
     pub silent: bool,
     position: u64,
 }
 
-/// Requests in progress in a queue; `T` is what its owner keeps for a request.
+/// Requests in progress in a queue; `T` is what its owner stores with a request.
 pub struct Queue<T> {
     rings: Rings,
     asked: Vec<(u64, u64, T)>,
@@ -119,12 +121,12 @@ enum Rings {
 }
 
 impl<T> Queue<T> {
-    /// The `io_uring` that a process has just made. Fails if it cannot be followed.
+    /// Creates the queue of the `io_uring` that a process has just made. Fails if it cannot be followed.
     pub fn uring(process: libc::pid_t, descriptor: i32, parameters: u64) -> io::Result<Self> {
         Uring::of(process, descriptor, parameters).map(|ring| Self::with(Rings::Uring(ring)))
     }
 
-    /// What `io_setup(2)` has just made, whose address is at `pointer`.
+    /// Creates the queue that `io_setup(2)` has just made and whose address is at `pointer`.
     pub fn context(process: libc::pid_t, pointer: u64) -> Option<Self> {
         Context::of(process, pointer).map(|context| Self::with(Rings::Context(context)))
     }
@@ -151,7 +153,7 @@ impl<T> Queue<T> {
         !self.asked.is_empty() || !self.waiting.is_empty()
     }
 
-    /// All requests in progress.
+    /// Returns what is stored with each request in progress.
     pub fn each(&mut self) -> impl Iterator<Item = &mut T> {
         let asked = self.asked.iter_mut().map(|(_, _, one)| one);
         self.waiting
@@ -160,7 +162,7 @@ impl<T> Queue<T> {
             .chain(asked)
     }
 
-    /// What an `io_uring` holds that the kernel has not taken yet.
+    /// Returns the requests in an `io_uring` that the kernel has not taken yet.
     pub fn upcoming(&mut self, memory: &Memory) -> Vec<Request> {
         let Rings::Uring(ring) = &self.rings else {
             return Vec::new();
@@ -172,12 +174,12 @@ impl<T> Queue<T> {
         found
     }
 
-    /// Adds what was kept for a request.
+    /// Adds a request, with what its owner stores.
     pub fn add(&mut self, request: &Request, kept: T) {
         self.asked.push((request.position, request.key, kept));
     }
 
-    /// An `io_uring`: the requests that the kernel has taken are in progress.
+    /// Notes that the requests taken by the kernel are in progress (`io_uring`).
     pub fn taken(&mut self) {
         if let Rings::Uring(ring) = &self.rings {
             self.taken_before(ring.taken());
@@ -188,7 +190,7 @@ impl<T> Queue<T> {
         self.accept(|position| (head.wrapping_sub((position as u32).wrapping_add(1)) as i32) >= 0);
     }
 
-    /// `io_submit(2)` took that many requests.
+    /// Notes that `io_submit(2)` took this many requests.
     pub fn accepted(&mut self, count: u64) {
         self.accept(|position| position < count);
         self.asked.clear();
@@ -204,8 +206,8 @@ impl<T> Queue<T> {
         }
     }
 
-    /// The requests that were completed since the last call, with their results. Requests with the same key are
-    /// reported only when all of them are done. None if that can no longer be known.
+    /// Returns the requests completed since the last call, with their results. Requests with the same key are reported
+    /// only when all of them have ended. `None` if that can no longer be known.
     pub fn done(&mut self) -> Option<Vec<(T, i64)>> {
         let results = match &mut self.rings {
             Rings::Uring(ring) => ring.results()?,
@@ -236,14 +238,14 @@ impl<T> Queue<T> {
     }
 }
 
-/// The requests with which `io_submit(2)` is called; None if they cannot be read.
+/// Returns the requests with which `io_submit(2)` is called; `None` if they cannot be read.
 pub fn read_submitted(memory: &Memory, count: u64, pointers: u64) -> Option<Vec<Request>> {
     (0..count.min(MOST))
         .map(|index| Context::request(memory, memory.long(pointers + index * 8)?, index))
         .collect()
 }
 
-/// Requests that the program calls by one key.
+/// Requests to which the program gave the same key.
 struct Alike<T> {
     kept: Vec<T>,
     done: usize,
@@ -260,7 +262,7 @@ impl<T> Default for Alike<T> {
     }
 }
 
-/// Memory that is shared with the kernel and the program.
+/// Memory shared with the kernel and the program.
 struct Shared {
     at: *const u8,
     size: usize,
@@ -313,7 +315,7 @@ struct Uring {
     submitted: Shared,
     results: Shared,
     entries: Shared,
-    /// Where in their rings are: heads, tails, masks; the array of places, the results.
+    /// Offsets in the rings: heads, tails, masks, the array of indices, the results.
     of: Offsets,
     flags: u32,
     seen: u32,
@@ -331,7 +333,7 @@ struct Offsets {
 }
 
 impl Uring {
-    /// See `struct io_uring_params`.
+    /// Maps the rings of an `io_uring`; see `struct io_uring_params`.
     fn of(process: libc::pid_t, descriptor: i32, parameters: u64) -> io::Result<Self> {
         let bytes: [u8; 120] = Memory::of(process)?
             .bytes(parameters)
@@ -383,7 +385,7 @@ impl Uring {
         })
     }
 
-    /// How many entries the kernel has taken.
+    /// Returns how many entries the kernel has taken.
     fn taken(&self) -> u32 {
         self.submitted.word(self.of.head)
     }
@@ -408,7 +410,7 @@ impl Uring {
         found
     }
 
-    /// See `struct io_uring_sqe`.
+    /// Decodes a `struct io_uring_sqe`.
     fn request(memory: &Memory, entry: &[u8; 40], position: u64) -> Request {
         let word =
             |at: usize| u32::from_ne_bytes(entry[at..at + 4].try_into().expect("four bytes"));
@@ -446,7 +448,7 @@ impl Uring {
         }
     }
 
-    /// Keys and results since last time; see `struct io_uring_cqe`.
+    /// Returns keys and results since the last call; see `struct io_uring_cqe`.
     fn results(&mut self) -> Option<Vec<(u64, i64)>> {
         let tail = self.results.word(self.of.done);
         if tail.wrapping_sub(self.seen) > self.of.done_count {
@@ -483,7 +485,7 @@ fn result_size(flags: u32) -> u32 {
     }
 }
 
-/// A descriptor of another process, by `pidfd_getfd(2)`.
+/// Copies a descriptor of another process by `pidfd_getfd(2)`.
 fn copy_descriptor(process: libc::pid_t, descriptor: i32) -> io::Result<OwnedFd> {
     let owned = |result: libc::c_long| {
         if result < 0 {
@@ -523,7 +525,7 @@ impl Context {
         })
     }
 
-    /// See `struct iocb`.
+    /// Decodes a `struct iocb`.
     fn request(memory: &Memory, at: u64, position: u64) -> Option<Request> {
         let bytes: [u8; 48] = memory.bytes(at)?;
         let long =
@@ -562,7 +564,7 @@ impl Context {
         })
     }
 
-    /// See `struct io_event`.
+    /// Returns keys and results; see `struct io_event`.
     fn results(&mut self) -> Option<Vec<(u64, i64)>> {
         let address = self.name.1;
         let tail = self.memory.word(address + 12)?;

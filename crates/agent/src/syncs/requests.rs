@@ -1,4 +1,4 @@
-//! Requests to the kernel that are in progress, and what they promise when they are done.
+//! Tracks requests to the kernel that are in progress, and what they promise when they end.
 
 use std::io;
 use std::rc::Rc;
@@ -8,10 +8,10 @@ use super::files::key;
 use super::queues::{find_process, read_submitted, Kind, Memory, Named, Queue, Request};
 use super::tracer::{Call, Followed, Pending, Promise, Tracer, RWF_SYNCS, WRITE};
 
-/// Queues of one program that are followed.
+/// How many queues of one program are followed.
 const MOST_QUEUES: usize = 64;
-/// Operations of `io_uring_register(2)`: files that requests then name by numbers, changes of these, rings of another
-/// size.
+/// Operations of `io_uring_register(2)`: register files that requests then name by number, change these, resize the
+/// rings.
 const REGISTER_FILES: u64 = 2;
 const REPLACE_FILES: u64 = 6;
 const OTHER_FILES: [u64; 2] = [13, 14];
@@ -28,13 +28,13 @@ impl Tracer {
         }
     }
 
-    /// From now on something may be written or flushed that is not seen.
+    /// Notes that something may be written or flushed unseen from now on.
     fn lose_track(&mut self, why: &'static str) {
         self.asynchronous = true;
         self.disk.elsewhere.insert(why);
     }
 
-    /// Everything in the rings is about to be handed over.
+    /// Notes that everything in the rings is about to be handed over.
     pub(super) fn hand_over_rings(&mut self, pid: libc::pid_t) {
         let Ok(memory) = Memory::of(pid) else {
             return self.lose_track("its requests to the kernel cannot be read");
@@ -59,7 +59,7 @@ impl Tracer {
         }
     }
 
-    /// Keeps what requests promise, and what is known of the files that they are about.
+    /// Stores what requests promise, and what is known about their files.
     fn add(&mut self, pid: libc::pid_t, index: usize, requests: Vec<Request>) {
         let mut chain: Vec<Change> = Vec::new();
         for request in requests {
@@ -82,8 +82,8 @@ impl Tracer {
         }
     }
 
-    /// What is written before a request begins: by those before it in its chain, and by all others if it waits for
-    /// them.
+    /// Collects what is written before a request begins: by the requests before it in its chain, and by all others if
+    /// it waits for them.
     fn collect_earlier_changes(
         &mut self,
         index: usize,
@@ -169,7 +169,7 @@ impl Tracer {
         }
     }
 
-    /// Files that an `io_uring` calls by numbers.
+    /// Notes the files that an `io_uring` names by number.
     pub(super) fn register(&mut self, pid: libc::pid_t, arguments: &[u64; 6]) {
         let process = find_process(pid);
         let by_number = arguments[1] >> 31 & 1 == 1;
@@ -220,7 +220,7 @@ impl Tracer {
         }
     }
 
-    /// Requests that the kernel has completed meanwhile: only the program itself can have learnt of them before.
+    /// Collects requests that the kernel has completed: so far only the program itself can have learnt of them.
     pub(super) fn collect(&mut self) -> io::Result<()> {
         for index in 0..self.queues.len() {
             let Some(done) = self.queues[index].queue.done() else {

@@ -1,4 +1,4 @@
-//! The state of a tracer: the program's tasks, the calls that they have begun, and what these promise when they end.
+//! Holds the state of a tracer: the program's tasks, the calls that they have begun, and what these promise on return.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
@@ -26,26 +26,26 @@ pub(super) struct Job {
 
 /// What a call promises when it returns.
 pub(super) enum Promise {
-    /// Bytes of a file (of a write its return value says how many), and what it held when the call began, where another
-    /// thread may write meanwhile.
+    /// A range of a file (for a write, the return value gives its length), and the file's content when the call began,
+    /// if another thread may write at the same time.
     File(File, Range<u64>, Option<Content>),
     Directory(PathBuf),
-    /// All that is on the disk, and what it was when the call began, likewise.
+    /// Everything on the disk, and its state when the call began, likewise.
     Everything(Option<HashMap<Key, Content>>),
 }
 
 pub(super) struct Call {
     pub(super) name: &'static str,
     pub(super) promise: Promise,
-    /// What it does itself.
+    /// What the call itself does.
     pub(super) change: Option<Change>,
-    /// What other tasks do to files meanwhile: it may be on the disk, half of it, or undone again by the end of the
-    /// call.
+    /// What other tasks do to files during the call: it may be on the disk, or half of it, or undone again by the end
+    /// of the call.
     pub(super) disturbed: Vec<Change>,
 }
 
 impl Call {
-    /// One that changes nothing itself, or whose changes are known apart from it.
+    /// Creates a call that changes nothing itself, or whose changes are known separately.
     pub(super) fn of(name: &'static str, promise: Promise) -> Self {
         Self {
             name,
@@ -59,19 +59,19 @@ impl Call {
 /// A call that a task is in.
 pub(super) enum Begun {
     Promising(Call),
-    /// A queue is made; its parameters, or where its address will be.
+    /// A queue is being made; its parameters, or where its address will be.
     Uring(u64),
     Context(u64),
-    /// Requests are handed over: of an `io_uring`, or of a context's address.
+    /// Requests are being handed over: those of an `io_uring`, or of a context's address.
     Entered,
     Submitted(u64),
-    /// A file is changed.
+    /// A file is being changed.
     Changing(Change),
-    /// One is opened and made empty.
+    /// A file is being opened and truncated.
     Emptying,
 }
 
-/// A file of the program's on the disk.
+/// An open file of the program on the disk.
 pub(super) struct Target {
     pub(super) file: File,
     pub(super) path: PathBuf,
@@ -84,15 +84,15 @@ pub(super) struct Target {
 #[derive(Default)]
 pub(super) struct Pending {
     pub(super) call: Option<Call>,
-    /// What is written by other requests that are done before it.
+    /// What other requests have written before this one begins.
     pub(super) written: Vec<Range<u64>>,
-    /// What it writes itself, and where.
+    /// What this request writes, and where.
     pub(super) writes: Option<Change>,
     /// Whether another request was in progress at the same time.
     pub(super) beside: bool,
 }
 
-/// A queue, and the files that its requests name by numbers.
+/// A queue, and the files that its requests name by number.
 pub(super) struct Followed {
     pub(super) queue: Queue<Pending>,
     pub(super) files: Vec<Option<Rc<Target>>>,
@@ -102,13 +102,13 @@ pub(super) struct Tracer {
     pub(super) job: Job,
     pub(super) disk: Disk,
     pub(super) tasks: HashMap<libc::pid_t, Option<Begun>>,
-    /// Tasks that wait for a child, and write nothing.
+    /// Tasks that wait for a child, and therefore write nothing.
     pub(super) waiting: BTreeSet<libc::pid_t>,
     pub(super) queues: Vec<Followed>,
-    /// Whether the program lets the kernel write by itself, which may happen at any time.
+    /// Whether the program lets the kernel write in the background, at any time.
     pub(super) asynchronous: bool,
     pub(super) promises: u64,
-    /// What the program writes to its standard error.
+    /// The program's standard error.
     pub(super) errors: File,
 }
 
@@ -127,7 +127,7 @@ impl Tracer {
         })
     }
 
-    /// Whether nothing but the task that is stopped can write.
+    /// Whether only the stopped task can write.
     pub(super) fn writes_alone(&self) -> bool {
         let queues = &self.queues;
         self.tasks.len() == self.waiting.len() + 1
@@ -135,13 +135,13 @@ impl Tracer {
             && !queues.iter().any(|one| one.queue.busy())
     }
 
-    /// The path of an open file on the disk.
+    /// Returns the path of an open file on the disk.
     pub(super) fn path_of(&self, pid: libc::pid_t, descriptor: i32) -> Option<PathBuf> {
         let path = fs::read_link(format!("/proc/{pid}/fd/{descriptor}")).ok()?;
         path.starts_with(&self.job.disk).then_some(path)
     }
 
-    /// An open file or directory on the disk.
+    /// Returns an open file or directory on the disk.
     pub(super) fn find_target(&mut self, pid: libc::pid_t, descriptor: i32) -> Option<Target> {
         let path = self.path_of(pid, descriptor)?;
         let through = format!("/proc/{pid}/fd/{descriptor}");
@@ -177,7 +177,7 @@ impl Tracer {
         Some(Promise::File(file, bytes, before))
     }
 
-    /// Notes a change, for what was promised before and for promises that are being made.
+    /// Notes a change, in what was promised before and in promises in progress.
     pub(super) fn note_change(&mut self, change: &Change) {
         self.disk.touch(change);
         for begun in self.tasks.values_mut().flatten() {
@@ -187,7 +187,7 @@ impl Tracer {
         }
     }
 
-    /// The changes to files that are being made now by all tasks but one, and by the kernel for any task.
+    /// Returns the changes to files that all tasks but one are making now, and the kernel for any task.
     pub(super) fn list_changes_under_way(&mut self, but: libc::pid_t) -> Vec<Change> {
         let others = self.tasks.iter().filter(|(pid, _)| **pid != but);
         let mut found: Vec<Change> = others
@@ -202,7 +202,7 @@ impl Tracer {
         found
     }
 
-    /// Prints what has been promised, and waits. `exact`: nothing else was or is written meanwhile.
+    /// Prints what has been promised, and waits. `exact`: nothing else was or is being written.
     pub(super) fn report_promise(
         &mut self,
         mut call: Call,

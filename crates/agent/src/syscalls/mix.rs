@@ -1,6 +1,6 @@
-//! The operations of the mix. Each is one or a few system calls that programs make all the time, chosen so that nothing
-//! but the kernel, the processor and the hypervisor matters: no file of the shared root is touched, since what sharing
-//! costs is another question.
+//! Implements the operations of the mix. Each consists of one or a few frequent system calls, chosen so that only the
+//! kernel, the processor and the hypervisor matter: no file of the shared root is touched, since the cost of sharing is
+//! another question.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -12,11 +12,11 @@ use super::operation::{read_byte, write_byte, Operation};
 use super::partner::{Futexes, Pipes};
 use crate::sys;
 
-/// An operation with its loop, which is compiled for each on its own: one indirect call for a whole batch.
+/// An operation with its loop, compiled separately for each operation: one indirect call runs a whole batch.
 pub trait Repeated {
-    /// Does that many turns: the number of operations, and nanoseconds from before the first until after the last.
+    /// Runs that many turns; returns the number of operations, and nanoseconds from before the first to after the last.
     fn batch(&mut self, turns: u64) -> io::Result<(u64, u64)>;
-    /// See [`Operation::partner`].
+    /// Returns [`Operation::partner`].
     fn partner(&self) -> Option<libc::pid_t>;
 }
 
@@ -37,7 +37,7 @@ impl<T: Operation> Repeated for T {
     }
 }
 
-/// Nothing, to measure the loop.
+/// Does nothing, to measure the loop.
 pub struct Nothing;
 
 impl Operation for Nothing {
@@ -144,7 +144,7 @@ extern "C" fn handler(_: libc::c_int) {
     HANDLED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A signal sent to ourselves, its handler run, and back: `kill`, delivery, `sigreturn`.
+/// A signal to ourselves and the return from its handler: `kill`, delivery, `sigreturn`.
 struct Signal {
     own: libc::pid_t,
     handled: u64,
@@ -185,7 +185,7 @@ impl Operation for Signal {
 
 const MAPPED: usize = 16; // pages
 
-/// Anonymous memory, unused so far.
+/// Maps anonymous memory that has not been touched.
 fn map(length: usize, flags: libc::c_int) -> io::Result<*mut u8> {
     // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
     let address = unsafe {

@@ -1,8 +1,8 @@
 //! `guestmark-agent syscalls`: measures what system calls cost here, with a fixed mix of operations (see [`mix`]).
 //!
-//! A program of its own, started by the agent like any other: the agent's own threads and its reaping of children do
-//! not disturb it, and its time limit is the agent's business. One processor, so that hosts with many and guests with
-//! one do the same.
+//! This is a separate program, started by the agent like any other: the agent's own threads and its reaping of children
+//! do not disturb it, and the agent enforces its time limit. It uses one processor, so that hosts with many and guests
+//! with one do the same.
 
 mod mix;
 mod operation;
@@ -17,11 +17,11 @@ use guestmark_wire::syscalls::{Measured, Ready, Said};
 use crate::sys;
 use mix::{Nothing, Repeated};
 
-/// The name of a part without operations; as a command it does nothing, so that `exec` can be measured.
+/// Name of a part without operations; as a command it does nothing, so that `exec` can be measured.
 pub const NOTHING: &str = "nothing";
-/// A part that computes for the time given, in one batch that asks the kernel for nothing.
+/// A part that computes for the given time, in one batch without system calls.
 pub const COMPUTE: &str = "compute";
-/// A batch is this part of an operation's least time, so that there are enough of them for a median.
+/// A batch takes this fraction of an operation's least time, which gives enough batches for a median.
 const BATCHES: u64 = 20;
 /// Longest batch: a disturbance should not affect many operations at once.
 const LONGEST_BATCH_NS: u64 = 5_000_000;
@@ -35,7 +35,7 @@ struct Effort {
     time_ns: u64,
 }
 
-/// Measures the operations that are named, all without any; arguments: `--operations N --time NS [NAME]...`.
+/// Measures the named operations, or all if none is named; arguments: `--operations N --time NS [NAME]...`.
 pub fn time_system_calls(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let (effort, names) = parse(arguments).ok_or_else(|| {
         io::Error::other("usage: guestmark-agent syscalls --operations N --time NS [NAME]...")
@@ -91,7 +91,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Option<(Effort, Vec<Strin
     (effort.operations > 0 && effort.time_ns > 0).then_some((effort, names))
 }
 
-/// The last processor that we may use; all children inherit it.
+/// Binds this process and its children to the last processor that it may use.
 fn stay_on_one_processor() -> io::Result<()> {
     // SAFETY: the set is plain data, valid when all zero; the calls read and write that many bytes of it.
     unsafe {
@@ -108,19 +108,19 @@ fn stay_on_one_processor() -> io::Result<()> {
     }
 }
 
-/// One batch: the number of operations, and nanoseconds from before the first until after the last.
+/// One batch: the number of operations, and nanoseconds from before the first to after the last.
 type Batch = (u64, u64);
 
-/// Finds how many operations make a batch that is long enough; they are not counted, and warm the caches.
+/// Finds how many operations make a batch long enough. These operations are not counted; they warm the caches.
 fn warm_up(operation: &mut dyn Repeated, effort: &Effort) -> io::Result<u64> {
     let wanted_ns = (effort.time_ns / BATCHES).clamp(1, LONGEST_BATCH_NS);
     let mut count = 1;
     loop {
         if operation.batch(count)?.1 >= wanted_ns {
-            // Once more: the first may have been long for being disturbed.
+            // Run it once more: a disturbance may have made the first batch long.
             let (_, took_ns) = operation.batch(count)?;
             if took_ns >= wanted_ns {
-                // What was found by doubling may be almost twice as long as wanted.
+                // The batch found by doubling may be almost twice as long as wanted.
                 return Ok((count * wanted_ns / took_ns).max(1));
             }
         }
@@ -144,7 +144,7 @@ fn run_batches(
     Ok(batches)
 }
 
-/// What is measured besides the operations themselves, nanoseconds.
+/// The time of loop and clock that every measurement includes, in nanoseconds.
 struct Overhead {
     turn_ns: f64,
     clock_ns: f64,
@@ -175,7 +175,8 @@ fn median(values: &mut [f64]) -> f64 {
     }
 }
 
-/// Waits for a request, does the timed part, reports the result, and waits again. `false` if the controller has gone.
+/// Waits for a request, runs the timed part, reports the result, and waits again. Returns `false` if the controller has
+/// gone.
 fn run_section(
     name: &str,
     work: impl FnOnce() -> io::Result<Vec<Batch>>,
@@ -209,7 +210,7 @@ fn run_section(
     await_go()
 }
 
-/// One byte from the controller; `false` at its end.
+/// Reads one byte from the controller; `false` at its end.
 fn await_go() -> io::Result<bool> {
     Ok(io::stdin().lock().read(&mut [0])? == 1)
 }
@@ -223,7 +224,8 @@ fn say(event: &Said) -> io::Result<()> {
     out.flush()
 }
 
-/// Processor time so far of this process, of its children that have ended, and of the `partner`, which has not.
+/// Returns the processor time so far of this process, of its ended children, and of the `partner`, which is still
+/// running.
 fn read_processor_ns(partner: Option<libc::pid_t>) -> io::Result<u64> {
     let mut total = sys::clock_ns(rustix::time::ClockId::ProcessCPUTime) + sys::read_children_ns();
     if let Some(pid) = partner {

@@ -1,25 +1,25 @@
-//! The trait of all operations of the mix, and two building blocks: writing one byte and reading one byte.
+//! Defines the trait of all operations of the mix, and two building blocks: writing one byte and reading one byte.
 
 use std::io;
 use std::os::fd::RawFd;
 
-/// Something to be done many times.
+/// An operation that is repeated many times.
 pub trait Operation {
-    /// Operations in one turn of the loop.
+    /// How many operations one turn of the loop makes.
     const EACH: u64 = 1;
-    /// One turn.
+    /// Makes one turn.
     fn once(&mut self) -> io::Result<()>;
-    /// Whether all `turns` succeeded.
+    /// Checks that all `turns` succeeded.
     fn check(&mut self, _turns: u64) -> io::Result<()> {
         Ok(())
     }
-    /// The process that takes part, if one does.
+    /// The other process that takes part, if there is one.
     fn partner(&self) -> Option<libc::pid_t> {
         None
     }
 }
 
-/// Checks that one byte was moved; else returns the error.
+/// Returns an error unless one byte was moved.
 fn moved(count: libc::ssize_t) -> io::Result<()> {
     match count {
         1 => Ok(()),

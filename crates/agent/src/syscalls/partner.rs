@@ -1,4 +1,4 @@
-//! Operations that take two processes.
+//! Implements operations that need two processes.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -35,7 +35,8 @@ impl Drop for Child {
     }
 }
 
-/// One byte to another process through a pipe, and one back through another: four system calls, two context switches.
+/// Sends one byte to another process through a pipe, and gets one back through another: four system calls, two context
+/// switches.
 pub struct Pipes {
     child: Child,
     to: OwnedFd,
@@ -65,7 +66,7 @@ impl Operation for Pipes {
     }
 }
 
-/// Hands the turn to the other process and back: changes a word in shared memory, wakes its waiter, and waits. One
+/// Passes the turn to the other process and back: changes a word in shared memory, wakes its waiter, and waits. One
 /// operation is one of the two hand-overs: a wake, a wait and the context switch.
 pub struct Futexes {
     child: Child,
@@ -104,7 +105,7 @@ impl Futexes {
 impl Operation for Futexes {
     const EACH: u64 = 2;
 
-    /// There and back.
+    /// Passes the turn there and back.
     fn once(&mut self) -> io::Result<()> {
         hand_to(self.word, THEIRS)?;
         wait_while(self.word, THEIRS)

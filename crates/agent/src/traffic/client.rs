@@ -1,4 +1,4 @@
-//! The end that connects, measures, and tells the controller.
+//! Runs the client's end: connects, measures, and reports to the controller.
 
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -23,7 +23,7 @@ use super::socket::{connect, limit_waits, read_answer, read_frame, write_frame};
 use super::stream::{receive_stream, send_stream};
 use crate::sys;
 
-/// Streams in each direction, at most.
+/// The most streams in each direction.
 const MOST_FLOWS: u32 = 256;
 
 /// The server's addresses.
@@ -33,7 +33,7 @@ struct Peer {
     bare: SocketAddr,
 }
 
-/// `guestmark-agent traffic measure ADDRESS PORT BARE-PORT`: the tasks come on standard input.
+/// `guestmark-agent traffic measure ADDRESS PORT BARE-PORT` reads its tasks from standard input.
 pub fn measure(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let peer =
         parse(arguments).ok_or_else(|| sys::usage("traffic measure ADDRESS PORT BARE-PORT"))?;
@@ -47,11 +47,11 @@ pub fn measure(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-/// How often a server is tried that does not answer yet.
+/// Pause between attempts to reach a server that does not answer yet.
 const AGAIN: Duration = Duration::from_millis(5);
 
-/// `guestmark-agent traffic reach ADDRESS PORT MILLISECONDS`: succeeds as soon as a connection is accepted, and fails with
-/// what was wrong at last.
+/// `guestmark-agent traffic reach ADDRESS PORT MILLISECONDS` succeeds as soon as a connection is accepted, and
+/// otherwise fails with the last error.
 pub fn reach(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let mut next = || arguments.next()?.into_string().ok();
     let parsed = (|| {
@@ -81,13 +81,13 @@ fn parse(mut arguments: impl Iterator<Item = OsString>) -> Option<Peer> {
     arguments.next().is_none().then_some(peer)
 }
 
-/// Where time and processor time stood.
+/// Clock and processor time at the beginning of a test.
 struct Begin {
     at_ns: u64,
     cpu_ns: u64,
 }
 
-/// One task, with numbers of its own for its streams.
+/// One task, and the numbers of its streams.
 struct Test {
     task: TrafficTask,
     peer: Peer,
@@ -95,7 +95,7 @@ struct Test {
 }
 
 impl Test {
-    /// `None` when nobody listens any more.
+    /// Runs the test; returns `None` if the controller no longer listens.
     fn run(&self) -> io::Result<Option<TrafficResult>> {
         match self.task.test {
             TrafficTest::Upload => self.run_streams(true, false, false),
@@ -127,7 +127,7 @@ impl Test {
         self.task.time_ns / 4
     }
 
-    /// Says that all is prepared, and waits to be told to begin; `None` when nobody does.
+    /// Reports that everything is prepared, and waits for the order to begin; returns `None` if none comes.
     fn wait(&self) -> io::Result<Option<Begin>> {
         write_frame(&mut io::stdout(), &TrafficEvent::Ready(self.task.clone()))?;
         if io::stdin().read(&mut [0])? == 0 {
@@ -145,7 +145,7 @@ impl Test {
         Ok(stream)
     }
 
-    /// Streams in any direction, and requests beside them.
+    /// Runs streams in any direction, and requests beside them.
     fn run_streams(&self, up: bool, down: bool, asks: bool) -> io::Result<Option<TrafficResult>> {
         let each = self.task.flows.clamp(1, MOST_FLOWS);
         let mut flows = Vec::new();
@@ -165,7 +165,7 @@ impl Test {
                 Ok(stream)
             })
             .transpose()?;
-        // The server sends as soon as it is asked to, so the order of a download is given only after the byte.
+        // The server sends as soon as it gets the order, so a download is ordered only after the controller's byte.
         let mut streams = Vec::new();
         for (upload, span) in flows {
             streams.push((upload, span, connect(self.peer.main)?));
@@ -196,7 +196,7 @@ impl Test {
             for end in running {
                 ends.push(
                     end.join()
-                        .unwrap_or_else(|_| Err(io::Error::other("a thread died")))?,
+                        .unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))?,
                 );
             }
             Ok::<(), io::Error>(())
@@ -211,7 +211,7 @@ impl Test {
                 )));
             }
             let (flow, spent_ns) = join_ends(ours, theirs)
-                .ok_or_else(|| io::Error::other("the peer confuses streams"))?;
+                .ok_or_else(|| io::Error::other("the peer mixed up streams"))?;
             result.peer_cpu_ns += spent_ns;
             result.flows.push(flow);
         }
@@ -236,7 +236,7 @@ impl Test {
         Ok((times.summarize(elapsed_ns), spent.cpu_ns))
     }
 
-    /// Connections that end with their response, or without any.
+    /// Runs connections that end with their response, or without any.
     fn run_connections(&self) -> io::Result<Option<TrafficResult>> {
         let exchange = self.exchange();
         let mut control = self.open(&Order::Accept(exchange))?;
@@ -267,7 +267,7 @@ impl Test {
         }
     }
 
-    /// A socket that hears the server only.
+    /// Opens a socket that receives only from the server.
     fn open_datagrams(&self) -> io::Result<UdpSocket> {
         let any: SocketAddr = if self.peer.main.is_ipv4() {
             "0.0.0.0:0"
@@ -316,7 +316,7 @@ impl Test {
     }
 }
 
-/// Our end of a stream.
+/// This side's end of a stream.
 enum End {
     Received(Received),
     Sent(Sent),
@@ -332,7 +332,7 @@ fn run_end(upload: bool, span: Span, mut stream: TcpStream) -> io::Result<(Span,
     }
 }
 
-/// A stream of both its ends, with the processor time that it took the server; `None` without the other end.
+/// Combines both ends of a stream; also returns the server's processor time for it. `None` without the other end.
 fn join_ends(ours: End, theirs: Report) -> Option<(TrafficFlow, u64)> {
     let upload = matches!(ours, End::Sent(_));
     let (received, sent, spent_ns) = match ours {

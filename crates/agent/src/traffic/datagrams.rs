@@ -1,4 +1,4 @@
-//! Datagrams: as many as the sender can send, one by one, and how many of them arrive.
+//! Sends datagrams one by one, as many as the sender can, and counts how many of them arrive.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -8,20 +8,20 @@ use super::order::{DatagramSpan, DatagramsReceived, DatagramsSent};
 use super::socket::{count_overflows, thread_cpu_ns, SILENCE};
 use crate::sys::monotonic_ns;
 
-/// What every datagram begins with: the number of its test and its own.
+/// Size of the start of every datagram: the number of its test and its own number.
 pub const SMALLEST: u32 = 16;
-/// The largest of UDP over IPv4.
+/// The largest datagram of UDP over IPv4.
 pub const LARGEST: u32 = 65_507;
-/// After so long a silence no more will come.
+/// After a silence this long, no more datagrams are expected.
 const LAST: Duration = Duration::from_millis(300);
-/// So long after the end of the test's time not one has come: all are lost.
+/// If no datagram has come this long after the end of the test's time, all are lost.
 const BEGINNING: Duration = Duration::from_secs(2);
-/// How often the receiver says where it is, until it has heard something.
+/// How often the receiver announces its address until it has received something.
 const GREETING: Duration = Duration::from_millis(50);
-/// How many numbers of datagrams are remembered, to count none twice: older ones count as late, not as new.
+/// How many datagram numbers are remembered to recognise duplicates; older datagrams count as late, not as new.
 const REMEMBERED: usize = 1 << 16;
 
-/// Sends to where the socket is connected, or to `to`.
+/// Sends to the connected peer, or to `to`.
 pub fn send_datagrams(
     socket: &UdpSocket,
     to: Option<SocketAddr>,
@@ -42,9 +42,9 @@ pub fn send_datagrams(
         match result {
             Ok(_) => count += 1,
             Err(error) => match error.raw_os_error() {
-                // The device's queue is full: the kernel has dropped it, and said so.
+                // The device's queue is full: the kernel has dropped the datagram and reported it.
                 Some(libc::ENOBUFS) => {}
-                // gVisor's does not wait either.
+                // gVisor's kernel does not wait either.
                 Some(libc::EAGAIN) => std::thread::yield_now(),
                 _ => return Err(error),
             },
@@ -58,15 +58,15 @@ pub fn send_datagrams(
     })
 }
 
-/// Throws away what has come for an earlier test.
+/// Discards datagrams of an earlier test.
 pub fn drain_socket(socket: &UdpSocket) -> io::Result<()> {
     socket.set_nonblocking(true)?;
     while socket.recv(&mut [0]).is_ok() {}
     socket.set_nonblocking(false)
 }
 
-/// Counts the datagrams of a test until there is silence. With `greet`, says so long that it is there until the first
-/// has come.
+/// Counts the datagrams of a test until there is silence. With `greet`, announces itself repeatedly until the first has
+/// come.
 pub fn receive_datagrams(
     socket: &UdpSocket,
     span: DatagramSpan,
@@ -76,7 +76,7 @@ pub fn receive_datagrams(
     let before = count_overflows(socket);
     let mut buffer = vec![0; LARGEST as usize];
     let mut seen = Seen::new();
-    // Time to begin, which another machine may need; afterwards silence means the end.
+    // Another machine may need time to begin; afterwards silence means the end.
     let patience_ns = monotonic_ns() + span.time_ns + BEGINNING.as_nanos() as u64;
     loop {
         let begun = seen.count > 0;
@@ -100,7 +100,7 @@ pub fn receive_datagrams(
     })
 }
 
-/// Waits for whoever asks for a test, and returns where that is.
+/// Waits for a greeting of this test, and returns the sender's address.
 pub fn await_greeting(socket: &UdpSocket, id: u64) -> io::Result<SocketAddr> {
     socket.set_read_timeout(Some(SILENCE))?;
     let mut buffer = [0; SMALLEST as usize];
@@ -114,7 +114,7 @@ pub fn await_greeting(socket: &UdpSocket, id: u64) -> io::Result<SocketAddr> {
     }
 }
 
-/// The number of the next datagram of that test; `None` for silence.
+/// Returns the number of the next datagram of this test; `None` if there is silence.
 fn receive_one(socket: &UdpSocket, buffer: &mut [u8], id: u64) -> io::Result<Option<u64>> {
     loop {
         match socket.recv(buffer) {
@@ -132,7 +132,7 @@ fn receive_one(socket: &UdpSocket, buffer: &mut [u8], id: u64) -> io::Result<Opt
     }
 }
 
-/// Which of the latest numbers have come, to tell duplicates.
+/// Which of the latest numbers have come, to recognise duplicates.
 struct Seen {
     latest: Vec<u64>,
     count: u64,

@@ -1,4 +1,4 @@
-//! Requests and responses: on one connection, or each on a connection of its own.
+//! Exchanges requests and responses: on one connection, or each on a connection of its own.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,17 +10,17 @@ use super::order::Exchange;
 use super::socket::{connect, explain, make_silence_error, wait_without_limit, SILENCE};
 use crate::sys::monotonic_ns;
 
-/// Largest request and response.
+/// Largest size of a request and of a response.
 pub const LARGEST: u32 = 1 << 20;
 
-/// A message of either side, read and written over and over.
+/// A message of each side, read and written over and over.
 pub struct Messages {
     request: Vec<u8>,
     response: Vec<u8>,
 }
 
 impl Messages {
-    /// Of these sizes.
+    /// Creates messages of these sizes.
     pub fn new(exchange: Exchange) -> Self {
         Self {
             request: vec![0; exchange.request.min(LARGEST) as usize],
@@ -34,7 +34,7 @@ impl Messages {
         stream.read_exact(&mut self.response)
     }
 
-    /// Answers one request; `false` at the end of the stream.
+    /// Answers one request; returns `false` at the end of the stream.
     pub fn answer(&mut self, mut stream: &TcpStream) -> io::Result<bool> {
         if let Err(error) = stream.read_exact(&mut self.request) {
             return match error.kind() {
@@ -47,21 +47,21 @@ impl Messages {
     }
 }
 
-/// Connects, and makes the connection one of requests: none of them waits for more to send.
+/// Connects, and sets the connection up for requests: none of them waits for more to send.
 pub fn connect_for_requests(to: SocketAddr) -> io::Result<TcpStream> {
     let stream = connect(to)?;
     expect_requests(&stream)?;
     Ok(stream)
 }
 
-/// Makes a connection one of requests. Its waits have no limit of their own: the kernel would set a timer for each, which
-/// takes time of each request. [`repeat`] watches instead, and a server ends with its client.
+/// Sets a connection up for requests. Its waits have no time limit: the kernel would set a timer for each, which costs
+/// time. [`repeat`] watches instead, and a server ends with its client.
 pub fn expect_requests(stream: &TcpStream) -> io::Result<()> {
     wait_without_limit(stream)?;
     stream.set_nodelay(true)
 }
 
-/// Ends the program if `done` stays the same for too long while `work` goes on.
+/// Ends the program if `done` stays unchanged for too long during `work`.
 fn watch<T>(work: impl FnOnce(&AtomicU64) -> T) -> T {
     let done = AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -84,8 +84,8 @@ fn watch<T>(work: impl FnOnce(&AtomicU64) -> T) -> T {
     })
 }
 
-/// Does something again and again: each time is recorded that begins between the end of `warm_ns` and that of `time_ns`
-/// after it. Returns also how long the timed part was.
+/// Repeats an action, and records the time of each that begins between the end of `warm_ns` and the end of the
+/// `time_ns` after it. Also returns the length of the timed part.
 pub fn repeat(
     warm_ns: u64,
     time_ns: u64,
@@ -119,7 +119,7 @@ fn repeat_watched(
     }
 }
 
-/// One connection, one request if it has a size, and the end of it, which is the peer's to make: so it is the peer that
+/// Makes one connection, sends one request if it has a size, and waits for the peer to close: so it is the peer that
 /// keeps the closed connection's ports for a minute.
 pub fn transact(to: SocketAddr, messages: &mut Messages) -> io::Result<()> {
     let mut stream = TcpStream::connect(to)?;

@@ -1,14 +1,14 @@
-//! Times by the thousand, in buckets of bounded relative width, as in `HdrHistogram`.
+//! Counts times in buckets of bounded relative width, as `HdrHistogram` does.
 
 use guestmark_wire::traffic::TrafficTimes;
 
-/// Buckets of one power of two: a quantile is at most 1/256 too high.
+/// Bits of the number of buckets for each power of two: a quantile is at most 1/256 too high.
 const BITS: u32 = 8;
 const EACH: usize = 1 << BITS;
 /// Times of 2^40 ns, 18 minutes, and longer share a bucket.
 const LONGEST_BITS: u32 = 40;
 
-/// How often each time was seen, nanoseconds.
+/// How often each time occurred, in nanoseconds.
 pub struct Histogram {
     counts: Vec<u64>,
     count: u64,
@@ -18,7 +18,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Nothing seen yet.
+    /// Creates an empty histogram.
     pub fn new() -> Self {
         Self {
             counts: vec![0; find_bucket(u64::MAX) + 1],
@@ -38,8 +38,8 @@ impl Histogram {
         self.highest = self.highest.max(ns);
     }
 
-    /// The smallest time that at least `per_mille` of all did not exceed, rounded up to the end of its bucket; zero of
-    /// nothing.
+    /// Returns the smallest time that at least `per_mille` of all times did not exceed, rounded up to the end of its
+    /// bucket; 0 if there are none.
     pub fn quantile(&self, per_mille: u64) -> u64 {
         let rank = (u128::from(self.count) * u128::from(per_mille)).div_ceil(1000) as u64;
         let mut seen = 0;
@@ -52,7 +52,7 @@ impl Histogram {
         0
     }
 
-    /// What is reported of them.
+    /// Summarizes the times for the report.
     pub fn summarize(&self, elapsed_ns: u64) -> TrafficTimes {
         TrafficTimes {
             count: self.count,
@@ -68,14 +68,14 @@ impl Histogram {
     }
 }
 
-/// Which bucket a time is counted in: exact below `EACH`, then `EACH` for every power of two.
+/// Returns a time's bucket: exact below `EACH`, then `EACH` buckets for every power of two.
 fn find_bucket(ns: u64) -> usize {
     let ns = ns.min((1 << LONGEST_BITS) - 1);
     let shift = (u64::BITS - ns.leading_zeros()).saturating_sub(BITS + 1);
     (shift as usize) * EACH + (ns >> shift) as usize
 }
 
-/// The longest time of a bucket.
+/// Returns the longest time of a bucket.
 fn find_bucket_end(index: usize) -> u64 {
     if index < 2 * EACH {
         return index as u64;

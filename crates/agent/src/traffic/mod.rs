@@ -1,9 +1,9 @@
-//! `guestmark-agent traffic`: what the way between two machines carries, and how fast it answers.
+//! `guestmark-agent traffic`: measures what the path between two machines carries, and how fast it responds.
 //!
-//! One program is both ends: `serve` on the peer, `measure` on the machine, which makes every connection, as not every
-//! network lets the peer make one. Plain calls on the kernel's sockets, one for each block, message or datagram, so that
-//! a figure is one of the way and not of a trick; `TCP_NODELAY` where requests wait for responses, and nowhere else.
-//! Every wait has an end, and the program ends with its standard input.
+//! One program is both ends: `serve` on the peer, `measure` on the machine, which makes every connection, because some
+//! networks do not let the peer do so. It makes plain calls on kernel sockets, one for each block, message or datagram,
+//! so that a figure describes the path and no optimisation; it sets `TCP_NODELAY` only where requests wait for
+//! responses. Every wait has a limit, and the program ends with its standard input.
 
 mod client;
 mod datagrams;
@@ -20,7 +20,7 @@ use std::process::ExitCode;
 
 use crate::sys;
 
-/// `traffic serve …`, `traffic measure …` or `traffic reach …`.
+/// Runs `traffic serve …`, `traffic measure …` or `traffic reach …`.
 pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     match arguments
         .next()

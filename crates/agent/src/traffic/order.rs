@@ -1,4 +1,4 @@
-//! What the client's end asks the server's end for, and the answers: both are this program.
+//! Messages between the client's end and the server's end; both are this program.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,47 +8,47 @@ use guestmark_wire::traffic::TrafficSender;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// Receives a stream; [`Order::Report`] asks what it came to.
+    /// Receives a stream; [`Order::Report`] asks for its result.
     Receive(Span),
-    /// Sends one; [`Order::Report`] likewise.
+    /// Sends a stream; [`Order::Report`] likewise.
     Send(Span),
-    /// Answers each request on this connection with a response, at its end with [`Spent`].
+    /// Answers each request on this connection with a response, and its end with [`Spent`].
     Echo(Exchange),
-    /// Does the same once on each connection to the other port, until this connection ends; answered with [`Begun`] and
-    /// at the end with [`Spent`].
+    /// Does the same once on each connection to the other port, until this connection ends; answered with [`Begun`],
+    /// and at the end with [`Spent`].
     Accept(Exchange),
     /// Counts datagrams until none come any more: [`Begun`], then [`DatagramsReceived`].
     ReceiveDatagrams(DatagramSpan),
-    /// Sends datagrams to whom it hears from: [`DatagramsSent`].
+    /// Sends datagrams to the sender of the first greeting: [`DatagramsSent`].
     SendDatagrams(DatagramSpan),
-    /// What the stream of that number came to: [`Report`].
+    /// Asks for the result of the stream with this number: [`Report`].
     Report(u64),
 }
 
-/// What a stream came to at the server's end.
+/// The result of a stream at the server's end.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// If it came in.
+    /// Result of a received stream.
     pub received: Option<Received>,
-    /// If it went out.
+    /// Result of a sent stream.
     pub sent: Option<Sent>,
-    /// Why it failed.
+    /// Reason of a failure.
     pub failure: Option<String>,
 }
 
-/// A stream in time.
+/// The number and the time span of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Span {
-    /// Number by which it is asked for.
+    /// Number by which its result is asked for.
     pub id: u64,
-    /// Time before the timed part.
+    /// Length of the time before the timed part.
     pub warm_ns: u64,
-    /// The timed part.
+    /// Length of the timed part.
     pub time_ns: u64,
 }
 
 impl Report {
-    /// Of a stream that failed.
+    /// Makes the report of a stream that failed.
     pub fn of_failure(error: &std::io::Error) -> Self {
         Self {
             failure: Some(error.to_string()),
@@ -66,7 +66,7 @@ pub struct Exchange {
     pub response: u32,
 }
 
-/// Datagrams in time.
+/// The number, size and time span of a test of datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct DatagramSpan {
     /// Number that each of them carries.
@@ -81,14 +81,14 @@ pub struct DatagramSpan {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Begun {}
 
-/// Processor time that it took the server.
+/// Processor time that the server used.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Spent {
     /// Of its threads.
     pub cpu_ns: u64,
 }
 
-/// What came in by a stream.
+/// Result of a received stream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Received {
     /// Bytes of the timed part.
@@ -99,27 +99,27 @@ pub struct Received {
     pub cpu_ns: u64,
 }
 
-/// What the end knows that sent a stream.
+/// Result of a stream at the sending end.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sent {
     /// Processor time of the thread that wrote.
     pub cpu_ns: u64,
-    /// The connection, by its kernel.
+    /// The connection, as its kernel describes it.
     pub sender: Option<TrafficSender>,
 }
 
-/// What came in by datagrams.
+/// Result of received datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct DatagramsReceived {
     /// How many.
     pub count: u64,
-    /// How many the socket dropped.
+    /// How many datagrams the socket dropped.
     pub overflowed: Option<u64>,
     /// Processor time of the thread.
     pub cpu_ns: u64,
 }
 
-/// What was sent as datagrams.
+/// Result of sent datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct DatagramsSent {
     /// How many.

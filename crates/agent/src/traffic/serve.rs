@@ -1,4 +1,4 @@
-//! The peer: one program with the other end of every test, a thread for each connection.
+//! Serves the other end of every test, with a thread for each connection.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -17,20 +17,20 @@ use super::socket::{limit_waits, read_frame, thread_cpu_ns, write_frame, SILENCE
 use super::stream::{receive_stream, send_stream};
 use crate::sys;
 
-/// Connections at a time: more than any test makes.
+/// The most connections at a time: more than any test makes.
 const MOST: usize = 1024;
 
-/// What the threads share.
+/// State that the threads share.
 struct Server {
     datagrams: UdpSocket,
-    /// One test of datagrams at a time.
+    /// Held during a test of datagrams: there is one at a time.
     turn: Mutex<()>,
-    /// What streams came to, by their numbers, until somebody asks.
+    /// Results of streams by number, until they are asked for.
     reports: Mutex<HashMap<u64, Report>>,
     reported: Condvar,
-    /// Streams that are being sent, by their numbers.
+    /// Streams being sent, by number.
     sending: Mutex<HashMap<u64, TcpStream>>,
-    /// Sizes of what the connections to the other port carry.
+    /// Sizes of requests and responses on the other port.
     bare: Mutex<Exchange>,
     bare_cpu_ns: AtomicU64,
     open: AtomicUsize,
@@ -39,7 +39,7 @@ struct Server {
 impl Server {
     fn report(&self, id: u64, report: Report) {
         let mut reports = lock(&self.reports);
-        // Of clients that have died nobody asks.
+        // Clients that have died never ask for their reports.
         if reports.len() >= MOST {
             reports.clear();
         }
@@ -47,10 +47,11 @@ impl Server {
         self.reported.notify_all();
     }
 
-    /// Ends the stream if it is still being sent: something between us and the client may have kept its end from us.
+    /// Ends the stream if it is still being sent (a device on the path may have hidden the client's end of it), and
+    /// returns its report.
     fn take_report(&self, id: u64) -> Report {
         if let Some(stream) = lock(&self.sending).remove(&id) {
-            // It fails for a stream that has just ended.
+            // This fails if the stream has just ended.
             let _ = stream.shutdown(Shutdown::Both);
         }
         let (mut reports, _) = self
@@ -65,7 +66,8 @@ impl Server {
     }
 }
 
-/// `guestmark-agent traffic serve [--address ADDRESS] [--port PORT] [--bare-port PORT]`, until standard input ends.
+/// `guestmark-agent traffic serve [--address ADDRESS] [--port PORT] [--bare-port PORT]` serves until standard input
+/// ends.
 pub fn serve(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let (address, ports) = parse(arguments).ok_or_else(|| {
         sys::usage("traffic serve [--address ADDRESS] [--port PORT] [--bare-port PORT]")
@@ -97,7 +99,7 @@ pub fn serve(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> 
     std::thread::spawn(move || accept_bare(&bare, &bare_server));
     std::thread::spawn(move || accept_orders(&main, &server));
     write_frame(&mut io::stdout(), &TrafficEvent::Listening(ports))?;
-    // Whoever started us may die without a word: then its end of this closes.
+    // If the starting process dies, its end of this pipe closes.
     io::copy(&mut io::stdin(), &mut io::sink())?;
     Ok(ExitCode::SUCCESS)
 }
@@ -122,7 +124,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Option<(IpAddr, TrafficPo
     Some((address, ports))
 }
 
-/// Gives every connection that brings an order a thread.
+/// Serves every connection that brings an order in a thread of its own.
 fn accept_orders(listener: &TcpListener, server: &Arc<Server>) {
     for stream in listener.incoming().flatten() {
         if server.open.fetch_add(1, Ordering::Relaxed) >= MOST {
@@ -131,7 +133,7 @@ fn accept_orders(listener: &TcpListener, server: &Arc<Server>) {
         }
         let server = Arc::clone(server);
         std::thread::spawn(move || {
-            // The client finds out by the connection's end, and says so.
+            // The client notices the connection's end, and reports it.
             let _ = obey(&stream, &server);
             server.open.fetch_sub(1, Ordering::Relaxed);
         });
@@ -186,7 +188,7 @@ fn obey(mut stream: &TcpStream, server: &Server) -> io::Result<()> {
             *lock(&server.bare) = exchange;
             let began_ns = server.bare_cpu_ns.load(Ordering::Relaxed);
             write_frame(&mut stream, &Begun {})?;
-            // Its test may take longer than any silence.
+            // The test may take longer than the limit of a silence.
             stream.set_read_timeout(None)?;
             stream.read_to_end(&mut Vec::new())?;
             let spent_ns = server.bare_cpu_ns.load(Ordering::Relaxed) - began_ns;
@@ -218,7 +220,7 @@ fn accept_bare(listener: &TcpListener, server: &Server) {
             messages = (wanted.request > 0).then(|| Messages::new(wanted));
         }
         if let Some(messages) = &mut messages {
-            // A client that fails says so itself. One that says nothing must not keep the others waiting.
+            // A client that fails reports it. A silent one must not keep the others waiting.
             let _ = limit_waits(&stream)
                 .and_then(|()| stream.set_nodelay(true))
                 .and_then(|()| messages.answer(&stream));
@@ -228,7 +230,7 @@ fn accept_bare(listener: &TcpListener, server: &Server) {
     }
 }
 
-/// What a thread that panicked has left is as good as before: no lock is held while a value is half changed.
+/// Locks, ignoring that a thread panicked: no lock is held while a value is half changed.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Sockets as the tests use them: plain calls of the kernel, with a limit to each wait, and what its TCP knows.
+//! Wraps sockets for the tests: plain calls of the kernel, a limit on each wait, and what the kernel's TCP knows.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::sys;
 
-/// Longest wait for the other end; whoever is silent for longer has died, or its network has.
+/// Longest wait for the other end; after that it has died, or its network has failed.
 pub const SILENCE: Duration = Duration::from_secs(10);
 /// Longest frame on a connection.
 const LONGEST_FRAME: usize = 4096;
@@ -25,19 +25,19 @@ pub fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Lets no read and no write wait for ever.
+/// Limits the wait of each read and write.
 pub fn limit_waits(stream: &TcpStream) -> io::Result<()> {
     stream.set_read_timeout(Some(SILENCE))?;
     stream.set_write_timeout(Some(SILENCE))
 }
 
-/// Takes that limit away.
+/// Removes that limit.
 pub fn wait_without_limit(stream: &TcpStream) -> io::Result<()> {
     stream.set_read_timeout(None)?;
     stream.set_write_timeout(None)
 }
 
-/// What a wait comes to that was too long.
+/// Makes the error for a wait that was too long.
 pub fn make_silence_error() -> io::Error {
     io::Error::new(
         io::ErrorKind::TimedOut,
@@ -45,7 +45,7 @@ pub fn make_silence_error() -> io::Error {
     )
 }
 
-/// Lets the connection end at once when it is closed, with all that is under way.
+/// Makes a close end the connection at once and discard everything in flight.
 pub fn abort(stream: &TcpStream) -> io::Result<()> {
     let linger = libc::linger {
         l_onoff: 1,
@@ -64,7 +64,7 @@ pub fn abort(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Says which wait was too long, where `std` would say "would block".
+/// Describes a wait that was too long, for which `std` has "would block".
 pub fn explain(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => make_silence_error(),
@@ -87,7 +87,7 @@ pub fn write_frame(to: &mut impl Write, message: &impl Serialize) -> io::Result<
     to.flush()
 }
 
-/// Reads one frame; `None` at the end of the stream.
+/// Reads one frame; returns `None` at the end of the stream.
 pub fn read_frame<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<Option<T>> {
     let mut length = [0; 4];
     match from.read_exact(&mut length) {
@@ -108,19 +108,19 @@ pub fn read_frame<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<Optio
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// Reads a frame that must come.
+/// Reads a frame; the end of the stream is an error.
 pub fn read_answer<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
     read_frame(from)
         .and_then(|answer| answer.ok_or_else(|| io::ErrorKind::UnexpectedEof.into()))
         .map_err(explain)
 }
 
-/// Processor time of the calling thread.
+/// Returns the processor time of the calling thread in nanoseconds.
 pub fn thread_cpu_ns() -> u64 {
     sys::clock_ns(ClockId::ThreadCPUTime)
 }
 
-/// Reads a socket option into `buffer`: how many bytes the kernel knows of it.
+/// Reads a socket option into `buffer`; returns how many bytes of it this kernel has.
 fn read_option(
     socket: &impl AsRawFd,
     level: libc::c_int,
@@ -141,7 +141,7 @@ fn read_option(
     (result == 0).then_some(length as usize)
 }
 
-/// What the kernel knows of a connection that we send on; `None` where it does not say.
+/// Returns what the kernel knows about a connection on which we send; `None` if it does not say.
 pub fn read_sender(stream: &TcpStream) -> Option<TrafficSender> {
     let mut buffer = [0; 256];
     let length = read_option(stream, libc::IPPROTO_TCP, libc::TCP_INFO, &mut buffer)?;
@@ -155,7 +155,7 @@ pub fn read_sender(stream: &TcpStream) -> Option<TrafficSender> {
     parse_tcp_info(&buffer[..length], &String::from_utf8_lossy(name))
 }
 
-/// `struct tcp_info` of `linux/tcp.h`, which only ever grows, and is laid out alike on all architectures.
+/// Parses `struct tcp_info` of `linux/tcp.h`, which only ever grows and has the same layout on all architectures.
 fn parse_tcp_info(info: &[u8], congestion_control: &str) -> Option<TrafficSender> {
     let word = |at: usize| {
         Some(u64::from(u32::from_ne_bytes(
@@ -176,7 +176,7 @@ fn parse_tcp_info(info: &[u8], congestion_control: &str) -> Option<TrafficSender
     })
 }
 
-/// How many datagrams the socket has dropped since it was opened, because nobody read them in time.
+/// Returns how many datagrams the socket has dropped since it was opened, because nobody read them in time.
 pub fn count_overflows(socket: &impl AsRawFd) -> Option<u64> {
     /// `SK_MEMINFO_DROPS` of `linux/sock_diag.h`.
     const DROPS: usize = 8;

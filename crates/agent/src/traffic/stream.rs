@@ -1,7 +1,7 @@
-//! Streams: as many bytes as the connection takes, counted where they arrive.
+//! Runs streams: as many bytes as the connection takes, counted where they arrive.
 //!
-//! The end that receives ends the stream, and throws away what is still under way: buffers and queues may hold more than
-//! the way carries in minutes.
+//! The receiving end ends the stream and discards everything in flight: buffers and queues may hold more than the path
+//! carries in minutes.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -11,14 +11,14 @@ use super::order::{Received, Sent, Span};
 use super::socket::{abort, explain, read_sender, thread_cpu_ns, SILENCE};
 use crate::sys::monotonic_ns;
 
-/// Bytes of one call; `iperf3` has as many.
+/// Bytes of one call, as in `iperf3`.
 const BLOCK: usize = 128 << 10;
 
-/// How long one write may take before the clock is looked at again.
+/// How long one write may take before the clock is checked again.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Sends until the receiver ends the stream. That is an error before the end of the span; a second after twice the span
-/// the stream ends by itself, as something in between may have kept its end from us.
+/// Sends until the receiver ends the stream, which is an error before the end of the span. One second after twice the
+/// span the sender ends the stream itself, as a device on the path may have hidden the receiver's end of it.
 pub fn send_stream(mut socket: &TcpStream, span: Span) -> io::Result<Sent> {
     socket.set_write_timeout(Some(PATIENCE))?;
     let began_cpu_ns = thread_cpu_ns();
@@ -31,7 +31,7 @@ pub fn send_stream(mut socket: &TcpStream, span: Span) -> io::Result<Sent> {
         let result = socket.write(&block);
         let now_ns = monotonic_ns();
         let passed_ns = now_ns - began_ns;
-        // Once, and before the end of the stream: afterwards the kernel reports on a connection that is closed.
+        // Read once, and before the end of the stream: afterwards the kernel reports on a closed connection.
         if passed_ns >= full_ns && sender.is_none() {
             sender = read_sender(socket);
         }
@@ -55,8 +55,8 @@ pub fn send_stream(mut socket: &TcpStream, span: Span) -> io::Result<Sent> {
     })
 }
 
-/// Counts what comes in the timed part, which begins `warm_ns` after the first bytes, reads for an eighth longer, so that
-/// other tests beside it end before it does, and ends the stream.
+/// Counts the bytes of the timed part, which begins `warm_ns` after the first byte. Then reads for another eighth, so
+/// that other tests beside it end before it does, and ends the stream.
 pub fn receive_stream(mut socket: &TcpStream, span: Span) -> io::Result<Received> {
     let began_cpu_ns = thread_cpu_ns();
     let mut buffer = vec![0; BLOCK];
