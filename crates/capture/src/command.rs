@@ -23,7 +23,7 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 Usage: guestmark-capture [OPTIONS] FILE…      (- is standard input)
 
-Who is slow in a packet capture: statistics of every connection, response latency of each end.
+Finds out who is slow in a packet capture: statistics of every connection, response latency of each end.
 Reads pcap, pcapng and Wireshark's packet list in CSV, each also compressed by
 gzip, zstd, xz or bzip2.
 
@@ -34,21 +34,21 @@ gzip, zstd, xz or bzip2.
   --merge                        all FILEs are one trace, in this order (default: each is its own)
   --histograms                   with the latency histograms of endpoints (json)
   --sequence                     with the points of a time-sequence view of the connection that waited longest (json)
-  --sequences N                  the same of the first N, at most 8
+  --sequences N                  the same for the N that waited longest, at most 8
   --guilty                       with the packets that ended the longest waits (json)
   --requests                     with requests over HTTP/1, TLS handshakes and names, by server (json)
   --extract OUT --frames N,N…    write these packets of FILE as pcapng, and nothing else
-  --points                       how packets went from each FILE's point to the next one's, and nothing else (json)
+  --points                       compare how packets passed from each FILE's point to the next, and nothing else (json)
   --memory MB                    limit for open connections [an eighth of what is available, at least 128]
   --live                         FILE is an interface, or any for all: until SIGINT or SIGTERM
-  --progress                     tell every second on standard error how it stands
+  --progress                     report progress on standard error every second
   -h, --help  -V, --version
 
 Exit status: 0 all read, 1 some file could not be read to its end (what came before is in the output), 2 usage,
-69 there is no such interface, 77 capturing is not permitted.
+69 no such interface, 77 capturing is not permitted.
 ";
 
-/// As in sysexits.h.
+/// `EX_UNAVAILABLE` of sysexits.h.
 const UNAVAILABLE: u8 = 69;
 const NOT_PERMITTED: u8 = 77;
 
@@ -117,7 +117,7 @@ fn parse() -> Result<Option<Args>, String> {
                     "connection" => By::Connection,
                     "endpoint" => By::Endpoint,
                     other => {
-                        return Err(format!("cannot list by {other:?}: connection or endpoint"))
+                        return Err(format!("unknown value {other:?} of --by: connection or endpoint"))
                     }
                 }
             }
@@ -157,7 +157,7 @@ fn parse() -> Result<Option<Args>, String> {
         args.memory = memory::default_megabytes();
     }
     if args.files.is_empty() {
-        return Err("which capture file? (- is standard input)".into());
+        return Err("no capture file given (- is standard input)".into());
     }
     if args.files.iter().filter(|f| *f == "-").count() > 1 {
         return Err("standard input can be read only once".into());
@@ -170,7 +170,7 @@ fn parse_number(text: &str) -> Result<usize, String> {
         .map_err(|_| format!("{text:?} is not a whole number"))
 }
 
-/// Everything the program does: reads its arguments, writes to standard output and error.
+/// Run the program: read its arguments, write to standard output and error.
 #[must_use]
 pub fn main() -> ExitCode {
     let args = match parse() {
@@ -188,7 +188,7 @@ pub fn main() -> ExitCode {
         .map(|text| (text, Filter::parse(text, &services)))
     {
         Some((text, None)) => {
-            return print_usage(&format!("{text:?} is neither a host nor a port nor a flow"))
+            return print_usage(&format!("{text:?} is neither a host, a port nor a flow"))
         }
         Some((_, filter)) => filter,
         None => None,
@@ -214,7 +214,7 @@ pub fn main() -> ExitCode {
                 Err(error) => return explain_refusal(interface, &error),
             }
         }
-        _ => return print_usage("one interface at a time"),
+        _ => return print_usage("--live takes one interface"),
     };
     if args.files.iter().any(|file| file == "-") {
         outlive_interrupt();
@@ -249,7 +249,7 @@ pub fn main() -> ExitCode {
 /// Write the packets that were asked for.
 fn extract(args: &Args, out: &str) -> ExitCode {
     let [file] = &args.files[..] else {
-        return print_usage("packets are taken out of one file");
+        return print_usage("--extract takes packets from one file");
     };
     let done = File::create(out)
         .map_err(|e| format!("{out} cannot be written: {e}"))
@@ -270,7 +270,7 @@ fn extract(args: &Args, out: &str) -> ExitCode {
     }
 }
 
-/// Why nothing can be captured; another status where another program may be permitted to.
+/// Explain why nothing can be captured; the exit status differs if another program may be permitted to.
 fn explain_refusal(interface: &str, error: &io::Error) -> ExitCode {
     if error.kind() == ErrorKind::PermissionDenied {
         return ExitCode::from(NOT_PERMITTED);
@@ -288,7 +288,7 @@ struct Points {
     pairs: Vec<Pair>,
 }
 
-/// How packets went from point to point.
+/// Compare how packets passed from point to point.
 fn compare(files: &[String], filter: Option<&Filter>) -> ExitCode {
     let pairs = match points::compare(files, filter) {
         Ok(pairs) => pairs,
@@ -329,8 +329,8 @@ struct Job {
     requests: bool,
 }
 
-/// The first Ctrl-C ends the program that writes the capture, and with it the input; what was captured is still
-/// reported.
+/// Survive the first Ctrl-C: it ends the program that writes the capture, and with it the input; what was captured is
+/// still reported.
 fn outlive_interrupt() {
     extern "C" fn nothing(_: libc::c_int) {}
     // SAFETY: all-zero is a valid action, and a handler that does nothing is async-signal-safe.
@@ -342,7 +342,7 @@ fn outlive_interrupt() {
     }
 }
 
-/// One line that replaces the one before on a terminal.
+/// Print the progress in one line, which replaces the previous one on a terminal.
 #[allow(clippy::format_push_string, reason = "once a second")]
 fn print_progress(so_far: &SoFar) {
     let parts = so_far.causes.parts();
@@ -364,7 +364,7 @@ fn print_progress(so_far: &SoFar) {
 }
 
 impl Job {
-    /// Analyse `files` as one trace; false when one could not be read to its end.
+    /// Analyse `files` as one trace; return false if one could not be read to its end.
     fn run<W: Write>(&self, files: &[String], title: &str, writer: &mut Writer<W>) -> bool {
         writer.begin(title);
         let piped = files
@@ -400,7 +400,7 @@ impl Job {
         faults.is_empty()
     }
 
-    /// Analyse what comes from `interface` until a signal ends it; false when it went away.
+    /// Analyse packets from `interface` until a signal ends it; return false if the interface disappeared.
     fn listen<W: Write>(&self, ring: Ring, interface: &str, writer: &mut Writer<W>) -> bool {
         writer.begin(interface);
         let mut told = print_progress;
@@ -466,7 +466,7 @@ impl Job {
     }
 }
 
-/// The points of the chosen connections.
+/// Return the points of the chosen connections.
 fn take_series(chosen: Vec<Chosen>, report: &mut Report) -> Vec<(Chosen, Series)> {
     chosen
         .into_iter()

@@ -1,4 +1,5 @@
-//! Who is slow in this trace: exact statistics of every connection in a packet capture, in one pass and bounded memory.
+//! Find out who is slow in a trace: exact statistics of every connection in a packet capture, in one pass and bounded
+//! memory.
 //!
 //! The modules are layers, and each one uses only those before it:
 //!

@@ -1,4 +1,4 @@
-//! `guestmark-capture` as a distribution of its own: see `pyproject.toml` beside `src`.
+//! Builds `guestmark-capture` as a distribution of its own: see `pyproject.toml` beside `src`.
 
 use std::process::ExitCode;
 

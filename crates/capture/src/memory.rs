@@ -1,4 +1,4 @@
-//! Chooses how much memory open connections may take on this machine.
+//! Choose how much memory open connections may take on this machine.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ const LEAST_MB: u64 = 128;
 /// Enough for ten million open connections.
 const MOST_MB: u64 = 8192;
 
-/// Megabytes for open connections, unless told otherwise.
+/// Return the megabytes for open connections, unless the user sets another limit.
 #[must_use]
 pub fn default_megabytes() -> usize {
     let available = fs::read_to_string("/proc/meminfo")
@@ -26,7 +26,7 @@ fn read_available_kb(meminfo: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// The limit of this process's control group (version 2), as a container sets it.
+/// Return the limit of this process's control group (version 2), as a container sets it.
 fn read_control_group_limit() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
@@ -34,7 +34,7 @@ fn read_control_group_limit() -> Option<u64> {
         let text = fs::read_to_string(format!("/sys/fs/cgroup{path}/memory.max")).ok()?;
         text.trim().parse::<u64>().ok()
     };
-    // Every group above limits those below.
+    // Every parent group limits those below.
     let mut smallest = None;
     let mut path = path.trim_end_matches('/');
     while !path.is_empty() {

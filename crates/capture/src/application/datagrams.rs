@@ -1,8 +1,8 @@
-//! Protocols over UDP: requests and answers, message by message.
+//! Follow protocols over UDP: requests and answers, message by message.
 //!
-//! DHCP's messages go to and from all-zero and broadcast addresses, and a TFTP server answers from a new port: related
-//! messages become one flow here, so that its waits are seen. Questions for names are those of
-//! [`crate::application::dns`], and of QUIC the handshake is timed.
+//! DHCP messages go to and from all-zero and broadcast addresses, and a TFTP server answers from a new port; such
+//! messages become one flow here, so that its waits are seen. Questions for names are in [`crate::application::dns`];
+//! QUIC's handshake is timed.
 
 use crate::application::dns::{self, Asked, End, Questions, Way, DNS};
 use crate::application::exchange::Exchange;
@@ -18,18 +18,18 @@ const TFTP: u16 = 69;
 const DHCP_SERVER: u16 = 67;
 const DHCP_CLIENT: u16 = 68;
 const DHCP_COOKIE: [u8; 4] = [0x63, 0x82, 0x53, 0x63];
-/// Exchanges that are kept; what comes after them is still counted in the flows.
+/// The most exchanges that are kept; later ones are still counted in the flows.
 const MOST: usize = 1024;
-/// Transfers whose server has not answered yet.
+/// The most transfers that wait for their server.
 const MOST_PENDING: usize = 65_536;
 
-/// Everything over UDP that is understood.
+/// The exchanges in all understood protocols over UDP.
 #[derive(Debug, Default)]
 pub struct Datagrams {
     /// In order of appearance.
     pub exchanges: Vec<Exchange>,
-    /// Transfers by client and server address: the exchange, the port the server answers from, and the one it was
-    /// asked at.
+    /// Transfers by client and server address: the exchange, the port from which the server answers, and the port that
+    /// was asked.
     transfers: HashMap<(End, AddrWords), (usize, u16, u16)>,
     leases: HashMap<u32, usize>,
     servers: HashMap<AddrWords, usize>,
@@ -46,7 +46,7 @@ fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 impl Datagrams {
-    /// One datagram; its flow may be changed to the one it belongs to. `number` gives names numbers.
+    /// Take in one datagram; its flow may be changed to the one it belongs to. `number` numbers names.
     pub fn see(
         &mut self,
         segment: &mut Segment,
@@ -75,7 +75,7 @@ impl Datagrams {
         }
     }
 
-    /// What was found, finished; and the questions to each server of names.
+    /// Return the finished exchanges, and the questions to each name server.
     #[must_use]
     pub fn finish(mut self) -> (Vec<Exchange>, Vec<Served>) {
         for exchange in &mut self.exchanges {
@@ -171,7 +171,7 @@ impl Datagrams {
 
     fn begin_transfer(&mut self, segment: &Segment, payload: &[u8], source: End, target: End) {
         let (Some(operation @ 1..=2), Some(name)) = (read_u16(payload, 0), payload.get(2..)) else {
-            // The transfer goes on at the well-known port.
+            // The transfer continues at the well-known port.
             self.note_block(segment, payload, (source, target.0), true);
             return;
         };
@@ -215,7 +215,7 @@ impl Datagrams {
             if *port != server.1 {
                 continue;
             }
-            // The server's answers come from a port of their own, and belong to what was asked of another one.
+            // The server answers from a port of its own, but belongs to the request to another port.
             let known = (server.0, *asked);
             let (from, to) = if is_client {
                 (client, known)
@@ -309,7 +309,7 @@ impl Datagrams {
         }
     }
 
-    /// Of QUIC only what is not encrypted: the kinds of long headers, until both ends use short ones.
+    /// Follow what QUIC does not encrypt: the kinds of long headers, until both ends use short ones.
     fn follow_quic(&mut self, segment: &Segment, payload: &[u8], source: End, target: End) {
         let (Some(&first), Some(version)) = (payload.first(), read_u32(payload, 1)) else {
             return;
@@ -352,7 +352,7 @@ impl Datagrams {
             (true, 2) => "handshake",
             (true, _) => "retry",
         };
-        // Without a checksum, nothing tells that a packet says the same once more.
+        // Without a checksum, nothing shows that a packet repeats the same contents.
         let contents = match segment.checksum {
             0 => segment.ts as u64,
             checksum => u64::from(checksum),
@@ -362,7 +362,7 @@ impl Datagrams {
     }
 }
 
-/// Whether this asks for a file although it was not sent to TFTP's port: operation, name and mode, whole (RFC 1350).
+/// Whether this requests a file although it was not sent to TFTP's port: operation, name and mode, complete (RFC 1350).
 fn is_tftp_request(payload: &[u8]) -> bool {
     if !matches!(payload, [0, 1 | 2, ..]) {
         return false;

@@ -8,7 +8,7 @@ use crate::wire::packet::{AddrWords, Family, Segment};
 use std::collections::hash_map::{Entry, HashMap};
 use std::fmt::Write;
 
-/// Questions that wait for an answer, and servers whose questions are listed one by one.
+/// The most questions that wait for an answer, and the most servers whose questions are listed one by one.
 const MOST_PENDING: usize = 65_536;
 const MOST_SERVERS: usize = 1024;
 pub(crate) const DNS: u16 = 53;
@@ -37,7 +37,7 @@ const KINDS: [(u16, &str); 16] = [
 /// An address and a port.
 pub(crate) type End = (AddrWords, u16);
 
-/// Who asks whom, with the number that the question was given.
+/// Client and server, with the number of the question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Way {
     pub family: Family,
@@ -46,7 +46,7 @@ pub(crate) struct Way {
     pub id: u16,
 }
 
-/// The first time that something is asked.
+/// A question when it is first asked.
 #[derive(Debug)]
 struct Pending {
     name: String,
@@ -55,16 +55,16 @@ struct Pending {
     repeated: u32,
 }
 
-/// How a question stands to the ones before it.
+/// How a question relates to earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     /// It is new.
     New,
-    /// It is new, and so the one that had its number is not answered.
+    /// It is new and has the number of an earlier one, which therefore is not answered.
     Instead,
     /// It was asked before and is not answered yet.
     Again,
-    /// Too many wait.
+    /// Too many questions wait.
     Unfollowed,
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct Questions {
 }
 
 impl Questions {
-    /// A question passes, `message` is what was captured of it.
+    /// Note a question; `message` is its captured part.
     pub(crate) fn ask(&mut self, way: Way, message: &[u8], segment: &Segment) -> Asked {
         let name = question(message).unwrap_or_default();
         let waiting = self.pending.len();
@@ -105,12 +105,13 @@ impl Questions {
         }
     }
 
-    /// An answer passes: how long it took since its question was first asked.
+    /// Note an answer; return the nanoseconds since its question was first asked.
     pub(crate) fn answer(&mut self, way: Way, message: &[u8], segment: &Segment) -> Option<u64> {
         let Entry::Occupied(entry) = self.pending.entry(way) else {
             return None;
         };
-        // Servers repeat the question. Numbers come again, and an answer may be older than the question.
+        // Servers repeat the question in their answers. Numbers are reused, and an answer may be older than the
+        // question.
         if question(message).is_some_and(|name| name != entry.get().name) {
             return None;
         }
@@ -121,7 +122,7 @@ impl Questions {
         Some(took)
     }
 
-    /// Everything was read: what servers were asked, and those that did not answer, once for each question.
+    /// Return the questions to each server, and the servers that did not answer, once for each question.
     pub(crate) fn finish(mut self) -> (Vec<Served>, Vec<AddrWords>) {
         let left: Vec<_> = self.pending.drain().collect();
         let silent = left.iter().map(|(way, _)| way.server).collect();
@@ -167,15 +168,15 @@ impl Questions {
     }
 }
 
-/// The number of a question for a name, and whether this is its answer.
+/// Return the number of a question for a name, and whether this is its answer.
 #[inline]
 pub(crate) fn number(message: &[u8]) -> Option<(u16, bool)> {
     let &[high, low, flags, ..] = message.first_chunk::<HEADER>()?;
-    // Notifications and updates are no questions.
+    // Notifications and updates are not questions.
     (flags & 0x78 == 0).then_some((u16::from_be_bytes([high, low]), flags & 0x80 != 0))
 }
 
-/// Kind and name of the first question, as zone files have them: `AAAA www.example.org`; `None` where it was cut off.
+/// Return kind and name of the first question as in zone files: `AAAA www.example.org`; `None` if it was cut off.
 fn question(message: &[u8]) -> Option<String> {
     let (mut at, mut name) = (HEADER, String::new());
     loop {
@@ -183,7 +184,7 @@ fn question(message: &[u8]) -> Option<String> {
         if length == 0 {
             break;
         }
-        // Longer labels would point to names before, of which there is none.
+        // Longer labels would be pointers to earlier names, and there are none.
         let label = (length < 64).then(|| message.get(at + 1..=at + length))??;
         if !name.is_empty() {
             name.push('.');

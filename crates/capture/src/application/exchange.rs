@@ -1,4 +1,4 @@
-//! One exchange over UDP, message by message.
+//! Record one exchange over UDP, message by message.
 
 use crate::connection::latency::seconds;
 use crate::connection::latency::Latency;
@@ -6,7 +6,7 @@ use crate::connection::latency::RoundTrips;
 use crate::wire::packet::NO_TIME;
 use serde::Serialize;
 
-/// Messages that are named one by one.
+/// The most messages that are listed.
 const MOST_MESSAGES: usize = 16;
 
 /// One message of an exchange.
@@ -16,7 +16,7 @@ pub struct Message {
     pub at_s: f64,
     /// Sent by the client.
     pub client: bool,
-    /// What it is, in the protocol's words.
+    /// Its kind, in the protocol's words.
     pub kind: String,
 }
 
@@ -25,9 +25,9 @@ pub struct Message {
 pub struct Exchange {
     /// `dhcp`, `tftp`, `dns` or `quic`.
     pub protocol: &'static str,
-    /// Who asked: an address, or in DHCP the hardware address.
+    /// The client: an address, or in DHCP the hardware address.
     pub client: String,
-    /// Who answered.
+    /// The server.
     pub server: Option<String>,
     /// A file's name.
     pub name: Option<String>,
@@ -35,13 +35,13 @@ pub struct Exchange {
     pub start_ns: i64,
     /// To the last message.
     pub duration_s: f64,
-    /// Time the client took to go on.
+    /// Time that the client took to continue.
     pub client_s: f64,
-    /// Time the server took to answer.
+    /// Time that the server took to answer.
     pub server_s: f64,
-    /// Time until something had to be said again.
+    /// Time until a repetition was sent.
     pub recovery_s: f64,
-    /// Messages said again.
+    /// Repeated messages.
     pub repeated: u64,
     /// Questions, or blocks of a file.
     pub count: u64,
@@ -62,7 +62,7 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// One message; `what` tells whether it is the same as the last of its sender. False when it is said again.
+    /// Note one message; `what` shows if it is the same as its sender's last. Return false if it is a repetition.
     pub(crate) fn note_message(&mut self, ts: i64, is_client: bool, kind: &str, what: u64) -> bool {
         let (last, by_client, before) = self.last;
         self.last = (ts, is_client, what);

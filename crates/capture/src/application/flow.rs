@@ -1,13 +1,13 @@
-//! The requests of one TCP connection: those that await an answer, and the answer that is being read.
+//! Follow the requests of one TCP connection: those that await an answer, and the answer that is being read.
 
 use crate::application::served::{Request, Served};
 use crate::application::stream::{Half, Piece, State};
 use crate::connection::latency::seconds;
 use std::collections::VecDeque;
 
-/// Characters of a name.
+/// The longest name, in characters.
 pub(crate) const MOST_NAME: usize = 120;
-/// Requests of one connection that wait for an answer.
+/// The most requests of one connection that wait for an answer.
 pub(crate) const MOST_PENDING: usize = 1024;
 
 /// A request that waits for its answer.
@@ -39,7 +39,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// A piece of it. What was there before the bytes in front of it has waited for them.
+    /// Note a piece of the answer. Bytes that were there before the bytes in front of them have waited for those.
     pub(crate) fn continue_with(&mut self, piece: &Piece<'_>) {
         self.last = self.last.max((piece.ts, piece.frame));
     }
@@ -59,7 +59,7 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    /// Where a direction stands before its first byte.
+    /// Return the state of a direction before its first byte.
     pub(crate) fn first(&self) -> State {
         if self.tls {
             State::Record(0)
@@ -68,7 +68,7 @@ impl Flow {
         }
     }
 
-    /// So many bytes of an answer pass.
+    /// Count bytes of an answer.
     pub(crate) fn count_bytes(&mut self, piece: &mut Piece<'_>, count: u64) {
         if let Some(answer) = &mut self.answer {
             answer.continue_with(piece);
@@ -85,7 +85,7 @@ impl Flow {
         }
     }
 
-    /// A message has ended with the bytes before these.
+    /// End the message that the previous byte completed.
     pub(crate) fn end_message(&mut self, asks: bool, piece: &Piece<'_>, served: &mut [Served]) {
         if asks {
             if let Some(pending) = self.pending.back_mut() {
@@ -96,7 +96,7 @@ impl Flow {
         }
     }
 
-    /// The first request that waits has its answer, or as much of it as there will be.
+    /// Finish the first waiting request: its answer is complete, or as complete as it will be.
     pub(crate) fn finish_answer(&mut self, served: &mut Served, whole: bool) {
         let answer = self.answer.take();
         let begun = self.pending.front().map(|asked| asked.begun);
@@ -104,7 +104,7 @@ impl Flow {
             .as_ref()
             .is_some_and(|answer| begun > Some(answer.first.0))
         {
-            // It answers a request that was not captured.
+            // This answers a request that was not captured.
             return;
         }
         let Some(asked) = self.pending.pop_front() else {

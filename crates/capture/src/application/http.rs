@@ -1,4 +1,4 @@
-//! HTTP/1: parses the head of a message and the length of its body (RFC 9112, 6.3), and follows the messages of a
+//! Parse the heads of HTTP/1 messages and the length of their bodies (RFC 9112, 6.3), and follow the messages of a
 //! connection, persistent or not, with pipelined requests.
 
 use crate::application::flow::{Answer, Flow, Pending, MOST_NAME, MOST_PENDING};
@@ -6,10 +6,10 @@ use crate::application::served::Served;
 use crate::application::stream::{Piece, State};
 use crate::wire::heads::{body_of, end_of, is_answer, is_request, may_begin, Length};
 
-/// Bytes of a head.
+/// The largest head, in bytes.
 const MOST_HEAD: usize = 16_384;
 
-/// What a head says.
+/// The relevant contents of a head.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Head {
     /// Method and target of a request.
@@ -20,7 +20,7 @@ pub struct Head {
     pub length: Length,
 }
 
-/// Read a head, whole or as far as it was captured; `None` where it is none.
+/// Parse a head, whole or as far as it was captured; `None` if this is not one.
 #[must_use]
 pub fn read(bytes: &[u8]) -> Option<Head> {
     let text = String::from_utf8_lossy(bytes);
@@ -44,7 +44,7 @@ pub fn read(bytes: &[u8]) -> Option<Head> {
 }
 
 impl Flow {
-    /// A head, or a part of it.
+    /// Take in a head, or a part of one.
     pub(crate) fn follow_head(
         &mut self,
         from: usize,
@@ -102,7 +102,7 @@ impl Flow {
                 (pending.name, pending.asked, pending.frame) = (head.name, piece.ts, piece.frame);
             }
             if end.is_none() {
-                // The rest of the segment was not captured: the next request begins with another one.
+                // The rest of the segment was not captured; the next request begins in another one.
                 length = Length::Known(0);
             }
         } else {
@@ -140,11 +140,11 @@ impl Flow {
         };
     }
 
-    /// A request begins.
+    /// Begin a request.
     fn begin_request(&mut self, piece: &Piece<'_>, served: &mut [Served]) {
         let answer = usize::from(1 - self.client);
         if self.halves[answer].state == State::Open && self.pending.len() == 1 {
-            // Whoever asks again has the whole answer.
+            // A client that asks again has received the whole answer.
             self.finish_answer(&mut served[self.served], true);
             self.halves[answer].state = State::Head;
         }
@@ -158,7 +158,7 @@ impl Flow {
         }
     }
 
-    /// A line between chunks, or a part of it.
+    /// Take in a line between chunks, or a part of one.
     pub(crate) fn follow_line(
         &mut self,
         from: usize,

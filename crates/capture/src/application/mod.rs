@@ -1,4 +1,4 @@
-//! Messages of the protocols inside connections: requests and their answers.
+//! Follow the messages of protocols inside connections: requests and their answers.
 //!
 //! Over TCP, [`requests`] reads each direction in order ([`stream`]) and follows HTTP/1 ([`http`]) and TLS handshakes
 //! ([`tls`]). Over UDP, [`datagrams`] follows DHCP, TFTP, QUIC handshakes and questions to name servers ([`dns`]).

@@ -1,7 +1,7 @@
-//! Requests over TCP, one by one: HTTP/1 with kept connections and pipelining, and TLS handshakes.
+//! Follow requests over TCP, one by one: HTTP/1 with persistent connections and pipelining, and TLS handshakes.
 //!
 //! Both directions are read in order. A segment that comes too early waits for the ones before it, so an answer is
-//! whole when its last hole is filled, as in Wireshark. Bodies are counted but not examined.
+//! complete when its last hole is filled, as in Wireshark. Bodies are counted but not examined.
 
 use crate::application::flow::Flow;
 use crate::application::served::Served;
@@ -14,11 +14,11 @@ use crate::wire::packet::{flag, AddrWords, Family, FlowKey, Segment};
 use ahash::RandomState;
 use std::collections::{HashMap, VecDeque};
 
-/// Connections that are followed at the same time, and servers.
+/// The most connections that are followed at a time, and the most servers.
 const MOST_FLOWS: usize = 65_536;
 const MOST_SERVERS: usize = 1024;
 
-/// Requests of all connections.
+/// The requests of all connections.
 #[derive(Debug, Default)]
 pub struct Requests {
     flows: HashMap<FlowKey, Flow, RandomState>,
@@ -27,7 +27,7 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// One TCP segment; `data` is the frame that it is in.
+    /// Take in one TCP segment; `data` is its frame.
     pub fn see(&mut self, segment: &Segment, data: &[u8]) {
         if segment.flags & flag::SYN != 0 {
             self.end(&segment.key);
@@ -51,7 +51,7 @@ impl Requests {
         }
     }
 
-    /// The input has ended.
+    /// End the input; return the requests to each server.
     #[must_use]
     pub fn finish(mut self) -> Vec<Served> {
         for key in self.flows.keys().copied().collect::<Vec<_>>() {
@@ -62,7 +62,7 @@ impl Requests {
         self.served
     }
 
-    /// Does a request begin here that nobody follows yet?
+    /// Begin to follow a connection if a request begins here; return whether one does.
     fn begin(&mut self, segment: &Segment, payload: &[u8]) -> bool {
         let tls = is_client_hello(payload);
         if !tls && !heads::is_request(payload) || self.flows.len() >= MOST_FLOWS {
@@ -100,7 +100,7 @@ impl Requests {
         true
     }
 
-    /// The connection is over.
+    /// End a connection.
     fn end(&mut self, key: &FlowKey) {
         let Some(mut flow) = self.flows.remove(key) else {
             return;
@@ -116,7 +116,7 @@ impl Requests {
 }
 
 impl Flow {
-    /// One segment of it; true when nothing more is of interest.
+    /// Take in one segment; return true when nothing more is of interest.
     fn take(&mut self, segment: &Segment, payload: &[u8], served: &mut [Served]) -> bool {
         let from = usize::from(segment.from & 1);
         if segment.payload == 0 {
@@ -129,7 +129,7 @@ impl Flow {
             return self.tls;
         }
         if !half.started || half.state == State::Lost {
-            // A message begins, and what came before is of no interest.
+            // A message begins, so what came before is of no interest.
             let again = half.started;
             *half = fresh;
             (half.started, half.next) = (true, segment.seq);
@@ -167,7 +167,7 @@ impl Flow {
         self.tls && (self.pending.is_empty() || self.halves.iter().any(|h| h.state == State::Lost))
     }
 
-    /// The other end has everything up to `ack`: what of it is still missing was not captured.
+    /// Skip what is missing up to `ack`, which the other end has received: it was not captured.
     fn catch_up(&mut self, from: usize, ack: u32, served: &mut [Served]) {
         loop {
             let half = &self.halves[from];
@@ -179,7 +179,7 @@ impl Flow {
         }
     }
 
-    /// Bytes before `seq` were not captured.
+    /// Skip the bytes before `seq`, which were not captured.
     fn skip(&mut self, from: usize, seq: u32, served: &mut [Served]) {
         self.halves[from].skip_to(seq);
         let answers = from != usize::from(self.client);
@@ -198,7 +198,8 @@ impl Flow {
         self.unpark(from, None, served);
     }
 
-    /// An answer begins after some that were not followed: it is taken for the one to the last request.
+    /// Drop all but the last request: an answer begins after others that were not followed, and is taken to belong to
+    /// it.
     fn forget_before(&mut self, ts: i64, served: &mut [Served]) {
         self.answer = None;
         let asked = self
@@ -211,7 +212,8 @@ impl Flow {
         }
     }
 
-    /// Go on with what has waited: it is known since `at`, or where nothing was filled, since it passed.
+    /// Read the bytes that have waited: they have been in order since `at`, or, if no hole was filled, since they
+    /// passed.
     fn unpark(&mut self, from: usize, at: Option<(i64, u64)>, served: &mut [Served]) {
         loop {
             let half = &mut self.halves[from];
@@ -227,7 +229,7 @@ impl Flow {
         }
     }
 
-    /// Bytes that begin where the last ones ended, or before.
+    /// Read bytes that begin where the last ones ended, or before.
     fn in_order(
         &mut self,
         from: usize,

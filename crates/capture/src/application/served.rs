@@ -1,10 +1,10 @@
-//! Requests to each server, and how long its answers took.
+//! Collect the requests to each server, and how long the answers took.
 
 use crate::connection::latency::Latency;
 use crate::connection::latency::RoundTrips;
 use serde::Serialize;
 
-/// The longest requests of a server that are named.
+/// The most requests of a server that are listed.
 const MOST_NAMED: usize = 16;
 
 /// One request and its answer.
@@ -14,15 +14,15 @@ pub struct Request {
     pub name: String,
     /// HTTP's status; DNS's response code.
     pub status: Option<u16>,
-    /// Who asked.
+    /// The client.
     pub client: String,
-    /// When its first byte passed, nanoseconds since 1970.
+    /// Time of its first byte, nanoseconds since 1970.
     pub start_ns: i64,
     /// From its first byte to its last.
     pub sent_s: f64,
     /// From its last byte to the answer's first; absent without an answer.
     pub first_byte_s: Option<f64>,
-    /// From its last byte to the answer's last; absent where that is not in the capture.
+    /// From its last byte to the answer's last; absent if that is not in the capture.
     pub last_byte_s: Option<f64>,
     /// The frame with its last byte.
     pub frame: u64,
@@ -30,7 +30,7 @@ pub struct Request {
     pub answer_frames: Option<(u64, u64)>,
     /// Bytes of the answer, with its head.
     pub bytes: u64,
-    /// How often it was asked again before the answer; times run from the first asking.
+    /// How often it was repeated before the answer; times run from the first attempt.
     pub repeated: u32,
 }
 
@@ -43,17 +43,17 @@ pub struct Served {
     pub server: String,
     /// Requests.
     pub count: u64,
-    /// Those without an answer.
+    /// Requests without an answer.
     pub unanswered: u64,
-    /// Those whose answer says that they failed: HTTP's status from 400 on, in DNS any response code but 0.
+    /// Requests whose answer reports a failure: in HTTP a status from 400 on, in DNS any response code but 0.
     pub failed: u64,
-    /// How often something was asked again.
+    /// How many requests were repetitions.
     pub repeated: u64,
     /// From the end of a request to the first byte of its answer.
     pub first_byte: RoundTrips,
     /// From the end of a request to the last byte of its answer.
     pub last_byte: RoundTrips,
-    /// Those that took longest, the longest first.
+    /// The requests that took longest, the longest first.
     pub longest: Vec<Request>,
     #[serde(skip)]
     first: Latency,
@@ -101,8 +101,8 @@ impl Served {
         }
     }
 
-    /// The longest first; a question without an answer is longer than any, and a request may just not have been
-    /// captured whole.
+    /// Keep the longest. A question without an answer is longer than any; a request without one may just not have been
+    /// captured completely.
     fn keep_longest(&mut self) {
         let none = if self.protocol == "dns" {
             f64::INFINITY
@@ -114,7 +114,7 @@ impl Served {
         self.longest.truncate(MOST_NAMED);
     }
 
-    /// The capture has ended.
+    /// Finish at the end of the capture.
     pub(crate) fn finish(&mut self) {
         self.first_byte = RoundTrips::new(&self.first, true);
         self.last_byte = RoundTrips::new(&self.last, true);

@@ -1,11 +1,12 @@
-//! One direction of a connection, read in order: where it stands in its messages, and what waits for a hole before it.
+//! Read one direction of a connection in order: its position in its messages, and the segments that wait for a hole
+//! before them.
 
 use crate::wire::heads;
 
-/// Bytes that may wait for a segment before them.
+/// The most bytes that may wait for an earlier segment.
 pub(crate) const MOST_PARKED: usize = 1 << 18;
 
-/// Bytes in order: those that were captured of `length`, and when they were known to have passed.
+/// Bytes in order: the captured ones of `length`, and when they were known to have passed.
 pub(crate) struct Piece<'p> {
     pub(crate) seen: &'p [u8],
     pub(crate) length: u32,
@@ -13,12 +14,12 @@ pub(crate) struct Piece<'p> {
     pub(crate) frame: u64,
 }
 
-/// Where one direction stands.
+/// The position of one direction in its messages.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// In a head, or before one.
     Head,
-    /// In a body, with so many bytes to come.
+    /// In a body, with this many bytes to come.
     Body(u64),
     /// In the line before a chunk, in a chunk and the line's end behind it, or in what follows the last chunk.
     ChunkLine,
@@ -28,11 +29,11 @@ pub(crate) enum State {
     Open,
     /// In a record of TLS, or before its header.
     Record(u64),
-    /// Until something begins that is known.
+    /// Before the next recognisable message.
     Lost,
 }
 
-/// A segment that waits for those before it.
+/// A segment that waits for earlier ones.
 #[derive(Debug)]
 pub(crate) struct Parked {
     pub(crate) seq: u32,
@@ -42,7 +43,7 @@ pub(crate) struct Parked {
 }
 
 impl Parked {
-    /// Memory that it holds.
+    /// The memory that it holds, in bytes.
     pub(crate) fn size(&self) -> usize {
         self.bytes.len() + 64
     }
@@ -54,7 +55,7 @@ pub(crate) struct Half {
     pub(crate) state: State,
     pub(crate) started: bool,
     pub(crate) next: u32,
-    /// What was read of a head, line or record's header.
+    /// The bytes read so far of a head, a line or a record's header.
     pub(crate) head: Vec<u8>,
     pub(crate) parked: Vec<Parked>,
     pub(crate) size: usize,
@@ -72,14 +73,14 @@ impl Half {
         }
     }
 
-    /// Where the first segment is that waits.
+    /// Return the position of the first waiting segment.
     pub(crate) fn first_parked(&self) -> Option<u32> {
         let next = self.next;
         let seqs = self.parked.iter().map(|parked| parked.seq);
         seqs.min_by_key(|seq| seq.wrapping_sub(next))
     }
 
-    /// What comes before `seq` was not captured: go on there, or where a message begins.
+    /// Skip what comes before `seq`, which was not captured: continue there, or where a message begins.
     pub(crate) fn skip_to(&mut self, seq: u32) {
         let missing = u64::from(seq.wrapping_sub(self.next));
         self.next = seq;

@@ -1,4 +1,4 @@
-//! TLS handshakes: from the client's first message until both ends can encrypt.
+//! Follow TLS handshakes, from the client's first message until both ends can encrypt.
 
 use crate::application::flow::{Answer, Flow, Pending, MOST_NAME};
 use crate::application::served::Served;
@@ -9,7 +9,7 @@ const CHANGE_CIPHER_SPEC: u8 = 20;
 const APPLICATION_DATA: u8 = 23;
 
 impl Flow {
-    /// A record of TLS or its header: of interest until both ends can encrypt.
+    /// Take in a TLS record or its header; of interest until both ends can encrypt.
     pub(crate) fn follow_record(
         &mut self,
         from: usize,
@@ -71,13 +71,13 @@ impl Flow {
     }
 }
 
-/// Does a TLS handshake begin here?
+/// Whether a TLS handshake begins here.
 #[inline]
 pub(crate) fn is_client_hello(bytes: &[u8]) -> bool {
     matches!(bytes, [22, 3, _, _, _, 1, ..])
 }
 
-/// The name in a TLS client's first message, as far as its first segment holds that (RFC 6066, 3).
+/// Return the server name in a TLS client's first message, as far as its first segment contains it (RFC 6066, 3).
 fn server_name(record: &[u8]) -> Option<String> {
     let two = |at: usize| {
         Some(usize::from(u16::from_be_bytes([
@@ -85,7 +85,7 @@ fn server_name(record: &[u8]) -> Option<String> {
             *record.get(at + 1)?,
         ])))
     };
-    // Headers of record and message, version, random; then what has lengths.
+    // Headers of record and message, version, random; then fields with lengths.
     let session = 5 + 4 + 2 + 32;
     let ciphers = session + 1 + usize::from(*record.get(session)?);
     let compressions = ciphers + 2 + two(ciphers)?;

@@ -1,4 +1,4 @@
-//! Attributes a connection's time to causes: who would have had to act for it to be shorter.
+//! Attribute a connection's time to causes: who would have had to act for it to be shorter.
 //!
 //! Time is cut where something *moves on*: new data or a retransmission. Each piece is explained by what ended it (see
 //! [`crate::cause::explanation`]), as its sender saw the connection at that moment ([`crate::connection::view`]):
@@ -21,7 +21,7 @@ impl Conn {
     pub(crate) fn attribute(&mut self, segment: &Segment, step: &Step) -> usize {
         let from = usize::from(segment.from & 1);
         let peer = 1 - from;
-        // A copy that the path made is nobody's act.
+        // A copy made by the path is no action of either end.
         let acts = step.fresh || step.repeats && step.order != Order::Earlier;
         let moves = (acts || segment.flags & flag::RST != 0) && !self.is_probe(segment);
         let mut grown = 0;
@@ -31,7 +31,7 @@ impl Conn {
             (moves && waited > self.account.longest.nanos()).then_some(self.account.spent);
         let before = self.opens_hole(segment, step).then_some(self.account.spent);
         if moves && step.late && !step.repeats {
-            // It was on its way, and others have passed before: only the other end may have waited for it.
+            // It was in flight and overtaken: only the other end may have waited for it.
             if let Some(losses) = &mut self.account.losses {
                 losses.late = (segment.ts, segment.from & 1);
             }
@@ -52,7 +52,7 @@ impl Conn {
                 .longest
                 .see(&earlier, &spent, on::is_waited_for);
         }
-        // Every end's own, whatever else took longer: it is the endpoints' rows that show them.
+        // The time of each end's program, whatever else took longer: the rows of the endpoints show it.
         for (end, before) in programs.into_iter().enumerate() {
             let now = self.account.spent[on::APPLICATION + end];
             self.own[end].note(now.saturating_sub(before));
@@ -88,7 +88,7 @@ impl Conn {
         grown
     }
 
-    /// A probe of a window, or of whether the other end is there: at most a byte that was acknowledged already.
+    /// Whether this probes a window or a silent peer: it has at most one byte, which was acknowledged already.
     fn is_probe(&self, segment: &Segment) -> bool {
         let peer = usize::from(1 - (segment.from & 1));
         segment.payload <= 1
@@ -97,7 +97,7 @@ impl Conn {
             && self.flags[peer] & flag::ACK != 0
     }
 
-    /// Everything by cause: nanoseconds that add up to the duration. `None` without both directions.
+    /// Return the nanoseconds by cause, which add up to the duration; `None` without both directions.
     #[must_use]
     pub fn causes(&self) -> Option<Spent> {
         if self.sent[0].packets == 0 || self.sent[1].packets == 0 {
@@ -118,12 +118,12 @@ impl Conn {
         } else if self.losses().is_some_and(Losses::repairing) {
             spent[on::RECOVERY] += left;
         } else if self.is_shut(0) || self.is_shut(1) {
-            // The one that does not read has not gone on.
+            // The end that does not read has not continued.
             spent[on::APPLICATION + usize::from(!self.is_shut(0))] += left;
         } else {
             let trip = self.paths[end].round_trip().min(left);
             let network = match other {
-                // The last acknowledgements of a stream come as soon as its data have left the queues.
+                // The last acknowledgements of a stream come as soon as its data has left the queues.
                 true if self.account.streaming => left,
                 true => trip,
                 false => 0,
@@ -142,7 +142,7 @@ impl Conn {
         if spent[on::RECOVERY] > 0 && self.has_only_copies() {
             spent[on::UNKNOWN] += std::mem::take(&mut spent[on::RECOVERY]);
         }
-        // Clocks that step backwards may have counted some time twice.
+        // If clocks stepped backwards, some time may have been counted twice.
         let mut over = spent.iter().sum::<u64>().saturating_sub(self.duration());
         for part in &mut spent {
             let less = over.min(*part);

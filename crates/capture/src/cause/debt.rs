@@ -1,18 +1,18 @@
-//! Finds which end owes the next packet when neither sends: time in which neither does is idle.
+//! Find which end owes the next packet when neither sends; time in which neither owes one is idle.
 //!
-//! A server owes the answer to a request, an end that is in the middle of a message the rest of it, an end in
-//! a TLS handshake its next message, and an end that was connected to the first word. How messages go on is read from
-//! them ([`crate::wire::message`]); of others only the order of packets is known.
+//! A server owes the answer to a request, an end in the middle of a message the rest of it, an end in a TLS handshake
+//! its next message, and the end that accepted a connection the first word. How messages continue is read from the
+//! messages themselves ([`crate::wire::message`]); for others only the order of packets is known.
 
 use crate::connection::conn::Conn;
 use crate::connection::spent::{on, IDLE_FROM};
 use crate::wire::message::{Debt, Says};
 use crate::wire::packet::{flag, Segment};
 
-/// An end is near when its part of the round trip is at most one in this many.
+/// An end is near if its part of the round trip is at most one in this many.
 const NEAR: u64 = 8;
 const DNS: u16 = 53;
-/// Shorter paths do not show which end is near.
+/// On shorter paths one cannot tell which end is near.
 const FAR: u64 = 1_000_000;
 
 /// Bits of [`crate::connection::account::Account::talk`]: what both ends have said.
@@ -24,7 +24,7 @@ mod talk {
     pub const BOTH: u8 = 6;
     /// The handshake is over.
     pub const SHAKEN: u8 = 8;
-    /// What was asked last is answered without a body.
+    /// The last request is answered without a body.
     pub const BODILESS: u8 = 16;
     /// Something was said.
     pub const BEGUN: u8 = 32;
@@ -35,9 +35,9 @@ mod talk {
 enum Debtor {
     /// This end.
     End(usize),
-    /// This end, unless it was never going to say anything.
+    /// This end, unless it never meant to send anything.
     Perhaps(usize),
-    /// An end whose packets may have been lost instead.
+    /// An end whose packets may have been lost.
     Hidden,
     /// Nobody.
     Nobody,
@@ -67,7 +67,7 @@ impl Conn {
             Debtor::Nobody => {
                 let goes_on = usize::from(self.account.from) == end;
                 if goes_on && self.paths[end].debt != Debt::Whole {
-                    // It may have been in the middle of a message that cannot be read.
+                    // It may have been in the middle of a message that cannot be parsed.
                     let micros = u32::try_from(nanos / 1000).unwrap_or(u32::MAX);
                     let rare = self.rare_mut(end);
                     rare.doubtful = rare.doubtful.saturating_add(micros);
@@ -77,7 +77,7 @@ impl Conn {
         }
     }
 
-    /// Cause of a long silence at the end of a connection.
+    /// Return the cause of a long silence at the end of a connection.
     pub(crate) fn explain_last_silence(&self) -> usize {
         let last = usize::from(self.account.from & 1);
         match [last, 1 - last]
@@ -91,13 +91,13 @@ impl Conn {
         }
     }
 
-    /// Find who owed the packet before which `end` broke a silence; `speaks` when its packet has payload.
+    /// Find who owed the packet before which `end` broke a silence; `speaks` is true if that packet has payload.
     fn find_debtor(&self, end: usize, speaks: bool) -> Debtor {
         let other = 1 - end;
         if self.is_asked(end) || self.is_in_message(end) {
             Debtor::End(end)
         } else if self.is_in_message(other) {
-            // It stopped in the middle, and whoever waited has given up.
+            // It stopped in the middle, and the waiting end has given up.
             if self.is_near(other) {
                 Debtor::End(other)
             } else {
@@ -116,13 +116,13 @@ impl Conn {
         }
     }
 
-    /// Is `end` a server that was asked something?
+    /// Whether `end` is a server that was asked something.
     #[inline]
     pub(crate) fn is_asked(&self, end: usize) -> bool {
         usize::from(self.account.from) != end && end != self.client_end()
     }
 
-    /// Is `end` in the middle of a message?
+    /// Whether `end` is in the middle of a message.
     #[inline]
     pub(crate) fn is_in_message(&self, end: usize) -> bool {
         let path = &self.paths[end];
@@ -130,25 +130,26 @@ impl Conn {
             || path.debt == Debt::Unknown && path.last_len > 0 && !path.pushed && self.was_full(end)
     }
 
-    /// Has the client asked something, in a message that is known to be whole, and nobody said anything since?
+    /// Whether the client has sent a request that is known to be complete, and neither end has said anything since.
     fn is_unanswered(&self) -> bool {
         let client = self.client_end();
         usize::from(self.account.from) == client && self.paths[client].debt == Debt::Whole
     }
 
-    /// Has `end` asked for a name, without an answer since? The question may have been lost as well as the answer.
+    /// Whether `end` has asked for a name and has had no answer since. The question may have been lost as well as the
+    /// answer.
     fn awaits_name(&self, end: usize) -> bool {
         let asked = usize::from(self.account.from) == end && end == self.client_end();
         asked && self.key.port.contains(&DNS)
     }
 
-    /// Has a TLS handshake begun that is not over?
+    /// Whether a TLS handshake is in progress.
     fn is_shaking(&self) -> bool {
         let talk = self.account.talk;
         talk & talk::HELLO != 0 && talk & talk::SHAKEN == 0
     }
 
-    /// Was this captured on `end`'s machine, or next to it? Then what it sends is seen.
+    /// Whether this was captured on `end`'s machine or next to it; then everything that it sends is seen.
     #[inline]
     #[must_use]
     pub(crate) fn is_near(&self, end: usize) -> bool {
@@ -156,7 +157,7 @@ impl Conn {
         self.local == Some(end as u8) || whole >= FAR && own <= whole / NEAR
     }
 
-    /// Follow the message of `from` that `segment` begins or goes on with.
+    /// Follow the message of `from` that `segment` begins or continues.
     #[inline]
     pub(crate) fn follow_message(&mut self, segment: &Segment, from: usize) {
         let next = self.sent[from].space.next();

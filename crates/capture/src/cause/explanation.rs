@@ -1,4 +1,4 @@
-//! Explains why an end continued at this moment and not before: the path, a window, a rule of TCP, or its own time.
+//! Explain why an end continued at this moment and not before: the path, a window, a rule of TCP, or its own time.
 
 use crate::connection::conn::Conn;
 use crate::connection::losses::Silence;
@@ -10,24 +10,24 @@ use crate::connection::view::{Arrived, View};
 use crate::evidence::step::Step;
 use crate::wire::packet::{flag, Segment, NO_TIME};
 
-/// A jump of packet numbers explains a silence from this length on: no timer that repeats a packet is faster.
+/// A jump in packet numbers explains a silence of at least this length: no timer repeats a packet sooner.
 const REPEATED_FROM: u64 = 20_000_000;
-/// What was not acknowledged is sent again after this time at the soonest (RFC 6298, as Linux has it).
+/// Unacknowledged data is sent again after this time at the earliest (RFC 6298, as Linux implements it).
 const AGAIN_FROM: u64 = 200_000_000;
-/// More repeats in a row than these do not follow from chance, and nobody has to wait for them.
+/// More repeats in a row than this do not happen by chance, and nobody has to wait for them.
 const FEW_REPEATS: u16 = 3;
-/// An acknowledgement that is this late is delayed: by 40 ms at least, less what timers are early by.
+/// An acknowledgement this late is delayed: by at least 40 ms, less the inaccuracy of timers.
 const DELAYED_FROM: u64 = 30_000_000;
-/// A path that varies by more looks like a program's pauses.
+/// Larger variations of a path look like pauses of a program.
 const MOST_VARIED: u64 = 60_000_000;
-/// How much sooner than usual an end may answer, besides a sixteenth of the round trip.
+/// How much sooner than usual an end may answer, in addition to a sixteenth of the round trip.
 const SOONER: i64 = 100_000;
-/// A datagram that is repeated after this time was waited for in vain.
+/// If a datagram is repeated after this time, the sender waited in vain for an answer.
 const SAID_AGAIN_FROM: u64 = 50_000_000;
 const DHCP: u16 = 67;
 
 impl Conn {
-    /// Attribute the time before `segment`, which moves on. Returns the heap's growth.
+    /// Attribute the time before `segment`, which moves on. Return the growth of the heap.
     #[inline]
     pub(crate) fn explain_time_before(&mut self, segment: &Segment, step: &Step) -> usize {
         let gap = segment.ts.saturating_sub(self.account.mark).max(0) as u64;
@@ -54,7 +54,7 @@ impl Conn {
         }
         if step.repeats && !step.fresh {
             self.account.release_held(false);
-            // A repeat into a closed window asks whether it has opened; else the round trip that repairs is to come.
+            // A repeat into a closed window asks if it has opened; otherwise the repairing round trip is still to come.
             if self.is_shut(1 - from) && arrived.is_none_or(|known| !known.has_room(segment.seq, 1))
             {
                 self.account.spent[on::APPLICATION + (1 - from)] += gap;
@@ -67,7 +67,7 @@ impl Conn {
             return grown;
         }
         if step.late {
-            // It was on its way, wherever it was.
+            // It was in flight, wherever it was.
             self.account.release_held(false);
             self.account.spent[on::LATENCY] += gap;
             return grown;
@@ -126,7 +126,8 @@ impl Conn {
         });
     }
 
-    /// What was overtaken of the one that moved on last, the other end had to wait for: for how long of the time since.
+    /// Attribute the time in which the other end had to wait for an overtaken packet of the end that moved on last;
+    /// return how much of the time since then it is.
     #[inline]
     fn wait_for_overtaken(&mut self, gap: u64) -> u64 {
         let mark = self.account.mark;
@@ -141,15 +142,15 @@ impl Conn {
         waited
     }
 
-    /// The other end had no room for anything until it opened its window: for how long of the time since something
-    /// moved on. Where its sender's packets were followed, their room is.
+    /// Attribute the time in which the other end had no room for anything, until it opened its window; return how much
+    /// of the time since something moved on it is. If the sender's packets are followed, their room is known.
     #[inline]
     fn wait_for_reader(&mut self, gap: u64, from: usize) -> u64 {
         let (shut, opened) = self.rare(1 - from).shut;
         if shut == 0 || opened < shut || opened <= self.account.mark {
             return 0;
         }
-        // Before the first packet that was captured, it had been shut already.
+        // Before the first captured packet, the window had been closed already.
         let began = if self.paths[from].last_len == 0 {
             self.account.mark
         } else {
@@ -161,11 +162,11 @@ impl Conn {
         waited
     }
 
-    /// `from` answers what the other end sent: the way there and back is the path's, the rest its own.
+    /// Explain an answer of `from` to the other end: the way there and back is the path's time, the rest its own.
     #[inline]
     fn explain_answer(&mut self, segment: &Segment, step: &Step, gap: u64, from: usize) {
         if self.paths[from].nearest == u64::MAX && self.account.covered == NO_TIME {
-            // The acknowledgement that came first was lost or overtaken: how long the way takes, nothing tells.
+            // The first acknowledgement was lost or overtaken, so the length of the path is unknown.
             let cause = if gap < AGAIN_FROM {
                 on::LATENCY
             } else {
@@ -177,9 +178,9 @@ impl Conn {
         let covered = (self.account.covered != NO_TIME)
             .then(|| (self.account.covered - self.account.mark).max(0) as u64);
         let way = match covered {
-            // The acknowledgement of the last of many segments was not delayed: it tells the queues' length, too.
+            // The acknowledgement of the last of many segments was not delayed; it also shows the length of the queues.
             Some(covered) if self.account.streaming => covered,
-            // Another may have been, but then by more than a path varies.
+            // Another acknowledgement may have been delayed, but then by more than a path varies.
             Some(covered) if covered <= self.paths[from].longest_undelayed() => covered,
             _ => self.paths[from].usual_round_trip(),
         };
@@ -199,16 +200,16 @@ impl Conn {
         } else if rest >= AGAIN_FROM
             && (step.order == Order::Perhaps || step.order == Order::Skipped && covered.is_none())
         {
-            // A first packet that was lost and sent again looks like this behind the loss; and whoever acknowledges
-            // nothing for so long has perhaps done so in a packet that did not pass.
+            // Behind a loss, a first packet that was lost and sent again looks like this; and an end that acknowledges
+            // nothing for so long may have done so in a packet that was lost on the way.
             self.account.spent[on::UNKNOWN] += rest;
         } else if rest <= self.tolerate_variation(from) {
-            // Packets overtake each other by as much: the path may have taken it as well as the end.
+            // Packets overtake each other by as much, so either the path or the end may have taken this time.
             self.account.spent[on::UNKNOWN] += rest;
         } else {
             let next = matches!(step.order, Order::Next | Order::Earlier);
             if rest >= AGAIN_FROM && !next {
-                // Who thinks so long acknowledges first.
+                // An end that takes so long to answer acknowledges first.
                 self.note_doubt(
                     from,
                     rest,
@@ -219,7 +220,7 @@ impl Conn {
         }
     }
 
-    /// `from` sends again, or has data in flight.
+    /// Explain why `from` sends again, or continues with data in flight.
     #[inline]
     fn explain_continuation(
         &mut self,
@@ -252,7 +253,8 @@ impl Conn {
         }
         let blind = self.paths[1 - from].scale == NO_SCALE;
         if flying && path.nearest == u64::MAX || blind && self.was_small(1 - from, arrived) {
-            // Whether it waited for an acknowledgement or for room, nothing tells; but none is none by any scale.
+            // Nothing shows whether it waited for an acknowledgement or for room; but a zero window is zero at any
+            // scale.
             let shut = blind && arrived.is_some_and(|arrived| arrived.window_low == 0);
             let cause = if shut {
                 on::APPLICATION + 1 - from
@@ -263,7 +265,7 @@ impl Conn {
             self.set_limit(from, cause, gap);
             return;
         }
-        // Of a window whose scale is not known, only so much is sure as its plain number says.
+        // Of a window with an unknown scale, only its unscaled number is certain.
         let least = segment.payload.min(self.largest_segment(from));
         let unproven = blind && !arrived.is_some_and(|known| known.has_room(segment.seq, least));
         let answered = within(path.longest_undelayed().max(trip + slack))
@@ -274,7 +276,7 @@ impl Conn {
             self.account.held = gap;
             return;
         }
-        // No acknowledgement has passed here, let alone reached it.
+        // No acknowledgement has passed here, let alone reached the sender.
         let unacked = !self.all_acknowledged(from, step.next);
         if unacked && !whole && path.pushed && segment.payload <= path.last_len {
             self.paths[from].nodelay = true;
@@ -287,7 +289,7 @@ impl Conn {
             && !arrived.is_some_and(|arrived| self.left_room(segment, from, &arrived));
         let more = whole || !path.pushed;
         if flying && more && (released || short || flies_on && !path.pushed) {
-            // Within a burst that its system or the path spreads out, what limited it before still does.
+            // Within a burst that the sender's system or the path spreads out, the previous limit still holds.
             let limit = self.paths[from]
                 .view
                 .as_ref()
@@ -312,7 +314,7 @@ impl Conn {
                 view.usual = view.usual.saturating_mul(7).saturating_add(gap) / 8;
             }
         } else {
-            // Whatever the sender did meanwhile: the queue before the path's slowest link kept that busy.
+            // Whatever the sender did meanwhile, the queue kept the path's slowest link busy.
             let queue = if flying {
                 self.find_emptying_time(from, segment.ts).min(gap)
             } else {
@@ -337,9 +339,9 @@ impl Conn {
         }
     }
 
-    /// Was what `from` sends held up by Nagle's rule until an acknowledgement that the other end had delayed, on a
-    /// path that varies more than it seemed? Nobody delays one for less than 40 ms, and the path adds what it usually
-    /// does.
+    /// Whether Nagle's rule held back what `from` sends until an acknowledgement that the other end had delayed, on a
+    /// path that varies more than it seemed. Acknowledgements are delayed by at least 40 ms, and the path adds its
+    /// usual time.
     #[inline]
     fn is_held(&self, from: usize, arrived: Option<Arrived>, since: Option<u64>) -> bool {
         let (Some(since), Some(at)) = (since, arrived.and_then(|arrived| arrived.at)) else {
@@ -352,8 +354,8 @@ impl Conn {
         !path.nodelay && delayed >= least && since <= most
     }
 
-    /// How many packets were lost before `segment`, which follows a silence of `gap`? What comes without data, or
-    /// long after anybody asked for anything, was not waited for.
+    /// Return how many packets were lost before `segment`, which follows a silence of `gap`. A packet without data, or
+    /// one long after the last request, was not waited for.
     #[inline]
     fn count_lost(&self, segment: &Segment, step: &Step, gap: u64) -> Option<u16> {
         let Order::Jumped(lost) = step.order else {
@@ -364,7 +366,7 @@ impl Conn {
         (segment.payload > 0 && long && awaited).then_some(lost)
     }
 
-    /// What the sender of `segment` knew, where that is followed.
+    /// Return what the sender of `segment` knew, if that is followed.
     #[inline]
     fn deliver_acknowledgements(&mut self, segment: &Segment, from: usize) -> Option<Arrived> {
         let least = segment.payload.min(self.largest_segment(from));
@@ -372,7 +374,7 @@ impl Conn {
         let trip = path.round_trip() as i64;
         let view = path.view.as_mut()?;
         let need = segment.seq.wrapping_add(least);
-        // A little sooner: ends do not always take equally long.
+        // A little earlier, because ends do not always take equally long.
         let until = segment
             .ts
             .saturating_sub((trip - trip / 16 - SOONER).max(0));
@@ -392,7 +394,7 @@ impl Conn {
         let mut view = if covered == NO_TIME || usize::from(self.account.from) != from {
             View::new(acked, acked.wrapping_add(window))
         } else {
-            // The last acknowledgement is perhaps still on its way.
+            // The last acknowledgement may still be in flight.
             let before = next.wrapping_sub(self.paths[from].last_len);
             let mut view = View::new(before, before.wrapping_add(window));
             view.note_acknowledgement(covered, acked, window, u64::MAX, false);
@@ -405,7 +407,7 @@ impl Conn {
         size_of::<View>()
     }
 
-    /// A datagram: whoever sends took its own time, but what is said twice after a while was waited for.
+    /// Attribute the time before a datagram: to its sender, or to recovery if it repeats an earlier one after a while.
     pub(crate) fn attribute_datagram(&mut self, segment: &Segment) {
         let gap = segment.ts.saturating_sub(self.account.mark).max(0) as u64;
         let from = usize::from(segment.from & 1);
@@ -418,7 +420,7 @@ impl Conn {
             self.account.spent[on::RECOVERY] += gap;
             self.rare_mut(from).retransmissions += 1;
         } else if self.key.port.contains(&DHCP) {
-            // A client that waits for more offers is in the middle of it.
+            // A client that waits for more offers is still in its exchange.
             self.account.spent[on::APPLICATION + from] += gap;
         } else {
             self.charge_own_time(from, gap, segment);

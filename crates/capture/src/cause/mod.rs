@@ -1,4 +1,4 @@
-//! Causes of the time between two packets.
+//! Attribute the time between two packets to causes.
 //!
 //! [`update`] counts a packet and asks [`attribution`] to explain the time before it. That asks, in this order, whether
 //! a loss was repaired ([`recovery`]), what released the sender ([`explanation`]), whether it waited for the other

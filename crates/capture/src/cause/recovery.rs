@@ -1,9 +1,9 @@
-//! Tells losses of the network from packets that were only overtaken, and from packets that the capture itself lost.
+//! Distinguish losses in the network from packets that were only overtaken, and from packets that the capture lost.
 //!
-//! A hole that the receiver reports (RFC 2018, RFC 6675) begins an episode, which ends when everything is
-//! acknowledged that had arrived beyond it. Its time is loss recovery if something was sent again meanwhile;
-//! otherwise packets were overtaken, and the time is explained as usual. A block that lies below the highest
-//! acknowledgement tells nothing new: it is a duplicate (RFC 2883), or its packet was itself overtaken.
+//! A hole that the receiver reports (RFC 2018, RFC 6675) begins an episode. It ends when everything is acknowledged
+//! that had arrived beyond the hole. Its time is loss recovery if something was retransmitted in the meantime;
+//! otherwise packets were overtaken, and the time is explained as usual. A block below the highest acknowledgement
+//! carries no news: it is a duplicate (RFC 2883), or its packet was itself overtaken.
 //!
 //! If the receiver acknowledges data that the capture lacks, the capture lost it: the cause of the time around it is
 //! unknown.
@@ -16,19 +16,19 @@ use crate::connection::spent::{on, Spent};
 use crate::evidence::step::Step;
 use crate::wire::packet::{flag, Segment, NO_TIME};
 
-/// Holes whose repair is awaited, in one connection.
+/// The most holes of one connection whose repair is awaited.
 const MOST_HOLES: usize = 64;
 
-/// A repeat after this time is not a probe of the tail: it was waited for in vain (RFC 6298, as Linux has it).
+/// A repeat after this time is no tail probe: its sender waited in vain (RFC 6298, as Linux implements it).
 const TIMEOUT: u64 = 200_000_000;
 
-/// A path that swallows large packets lets these pass: every network has to.
+/// A path that drops large packets still passes these: every network has to.
 const SHORT: u32 = 536;
 
 impl Conn {
-    /// What one packet tells about losses. Returns the heap's growth.
+    /// Note what one packet shows about losses. Return the growth of the heap.
     ///
-    /// Where `segment` opens a hole, `before` is what time was spent on before it.
+    /// If `segment` opens a hole, `before` is the time by cause before it.
     pub(crate) fn notice_losses(
         &mut self,
         segment: &Segment,
@@ -68,7 +68,7 @@ impl Conn {
         }
     }
 
-    /// Are bytes missing before `segment`?
+    /// Whether bytes are missing before `segment`.
     #[inline]
     pub(crate) fn opens_hole(&self, segment: &Segment, step: &Step) -> bool {
         segment.payload > 0
@@ -80,7 +80,7 @@ impl Conn {
             && self.sent[usize::from(segment.from & 1)].packets > 1
     }
 
-    /// Bytes are missing before `segment`. The time before it was explained as if nothing were.
+    /// Note that bytes are missing before `segment`. The time before it was explained as if none were.
     #[cold]
     fn begin_hole(&mut self, segment: &Segment, step: &Step, before: Spent) {
         let (mut spent, at) = (self.account.spent, segment.ts);
@@ -89,7 +89,7 @@ impl Conn {
         }
         let both = self.both_trips();
         let losses = self.losses_mut();
-        // A timer's first repeat goes alone, and a round trip later what comes next shows what was sent before it.
+        // The first repeat of a timer goes alone; a round trip later, the next packets show what was sent before it.
         let after = losses.silence.take_if(|silence| {
             let since = at.saturating_sub(silence.at).max(0) as u64;
             silence.end == segment.from & 1
@@ -109,7 +109,7 @@ impl Conn {
         }
     }
 
-    /// Holes that are filled, or acknowledged although they were not.
+    /// Remove holes that are filled, or acknowledged although they were not.
     fn acknowledge_holes(&mut self, ack: u32, end: usize) {
         let Some(losses) = &mut self.account.losses else {
             return;
@@ -154,7 +154,7 @@ impl Conn {
         }
         if matches!(step.order, Order::Jumped(_)) {
             if let Some(losses) = &mut self.account.losses {
-                // What the other end sent in answer was lost.
+                // The other end's answer was lost.
                 losses.again.take_if(|again| again.end != segment.from & 1);
             }
         }
@@ -179,15 +179,15 @@ impl Conn {
         let losses = self.losses_mut();
         if losses.since.is_none() {
             losses.since = Some((at, spent));
-            // The first hole decides, lest overtaking without end become one long recovery.
+            // The first hole decides: otherwise continued overtaking would become one long recovery.
             losses.until = edge;
             losses.end = peer as u8;
             losses.repaired = again && !not_after(losses.resent, acked);
         }
     }
 
-    /// Does `segment` repeat what has passed next to the other end, which said nothing to it? Then nothing was lost
-    /// on the way: its queue of connections is full, or it drops what it gets.
+    /// Whether `segment` repeats data that was captured next to the other end, which did not react. Then nothing was
+    /// lost on the way: its queue of connections is full, or it drops what it receives.
     pub(crate) fn is_ignored(&self, segment: &Segment, from: usize) -> bool {
         let phantom = u32::from(segment.flags & flag::FIN != 0);
         let length = segment.payload + phantom;
@@ -197,10 +197,9 @@ impl Conn {
         length > 0 && waited && unheard && self.is_near(peer)
     }
 
-    /// `segment` repeats something after `gap`, which counts as recovery until the other end says that nothing was
-    /// lost.
+    /// Attribute the `gap` before a repeat, which counts as recovery until the other end reports that nothing was lost.
     ///
-    /// A short first message that is repeated again and again was perhaps not lost: a server whose queue of
+    /// A short first message that is repeated again and again may not have been lost: a server whose queue of
     /// connections is full looks like this to its client.
     pub(crate) fn attribute_repeat(&mut self, segment: &Segment, gap: u64) {
         let from = usize::from(segment.from & 1);
@@ -232,8 +231,8 @@ impl Conn {
         }
     }
 
-    /// `lost` packets before `segment` did not pass after `gap`: they were lost, or it has overtaken them. Returns
-    /// what of `gap` their repeats cannot have taken, each of which waits twice as long as the one before.
+    /// Attribute the `gap` in which `lost` packets before `segment` did not pass: they were lost, or overtaken. Return
+    /// the part of `gap` that their repeats cannot have taken, each of which waits twice as long as the previous one.
     pub(crate) fn infer_loss(&mut self, segment: &Segment, lost: u16, gap: u64) -> u64 {
         let first = TIMEOUT.max(self.both_trips()).saturating_mul(3) / 2;
         let most = first.saturating_mul((1 << lost.min(16)) - 1);
@@ -245,7 +244,7 @@ impl Conn {
         gap - took
     }
 
-    /// A packet of `from` passes that was sent before others: they had only overtaken it.
+    /// Note a packet of `from` that was sent before others, which had only overtaken it.
     fn note_overtaken(&mut self, from: usize, ts: i64) {
         let both = self.both_trips();
         let Some(losses) = &mut self.account.losses else {
@@ -267,8 +266,8 @@ impl Conn {
         self.account.spent[on::APPLICATION + from] += gap;
     }
 
-    /// The other end has received twice what `end` sent again from `seq` on: it was not lost, only its
-    /// acknowledgement was late.
+    /// Undo a recovery: the other end has received twice what `end` retransmitted from `seq` on, so it was not lost;
+    /// only its acknowledgement was late.
     fn undo_recovery(&mut self, end: usize, seq: u32) {
         let Some(again) = self.account.losses.as_mut().and_then(|losses| {
             losses.again.take_if(|again| {
@@ -286,7 +285,8 @@ impl Conn {
         }
     }
 
-    /// Was everything acknowledged that had arrived beyond a hole? True when that hole had been repaired.
+    /// End the episode if everything is acknowledged that had arrived beyond its hole; return true if that hole had
+    /// been repaired.
     fn end_episode(&mut self, ts: i64, acked: u32, end: usize) -> bool {
         let both = self.both_trips();
         let Some(losses) = &mut self.account.losses else {
@@ -301,7 +301,7 @@ impl Conn {
         losses.since = None;
         let took = ts.saturating_sub(since).max(0) as u64;
         if !losses.repaired {
-            // Nothing was sent again: what was missing had only been overtaken.
+            // Nothing was retransmitted, so the missing data had only been overtaken.
             if took < both {
                 losses.varies = losses.varies.max(took);
                 losses.overtaken = losses.overtaken.saturating_add(1);
@@ -310,7 +310,7 @@ impl Conn {
         }
         losses.episodes = losses.episodes.saturating_add(1);
         losses.ended = ts;
-        // What was attributed since is taken back, and what was not attributed before is the path's.
+        // Take back the time attributed since; time not attributed before belongs to the path.
         let whole: u64 = before.iter().sum();
         let until_since = since.saturating_sub(self.start_ts).max(0) as u64;
         let mut spent = before;
@@ -326,7 +326,7 @@ impl Conn {
         true
     }
 
-    /// Was this late packet sent again, rather than overtaken? No repair is faster than a round trip.
+    /// Whether this late packet was retransmitted rather than overtaken. No repair is faster than a round trip.
     fn fills_late(&mut self, segment: &Segment, step: &Step) -> bool {
         if !step.late {
             return false;
@@ -386,14 +386,14 @@ impl Conn {
         again
     }
 
-    /// What was only inferred does not hold where the capture itself lost packets; and on a path that loses, a long
-    /// silence before a packet without a number may have been a repeat of one that was lost before the point of
+    /// Correct inferred causes. They do not hold if the capture itself lost packets; and on a lossy path, a long
+    /// silence before a packet without a number may have been the repeat of one that was lost before the point of
     /// capture.
     pub(crate) fn correct_inferences(&self, spent: &mut Spent) {
         let (hands, server) = (&self.handshake, 1 - self.client_end());
         let unanswered = hands.syn != NO_TIME && hands.synack >= hands.last_syn;
         if unanswered && hands.last_syn > hands.syn && self.is_near(server) {
-            // They have arrived, and the server did not answer any before the last.
+            // They have arrived, and the server answered none but the last.
             let ignored = ((hands.last_syn - hands.syn) as u64).min(spent[on::RECOVERY]);
             spent[on::RECOVERY] -= ignored;
             spent[on::APPLICATION + server] += ignored;

@@ -1,5 +1,5 @@
-//! Finds what delayed a sender that had more to send: the path's length or rate, a window, its own buffer, or a pause
-//! of its program.
+//! Find what delayed a sender that had more to send: the path's length or rate, a window, its own buffer, or a pause of
+//! its program.
 
 use crate::connection::conn::Conn;
 use crate::connection::queue::Queue;
@@ -9,20 +9,20 @@ use crate::connection::view::Arrived;
 use crate::connection::view::EXACTLY;
 use crate::wire::packet::Segment;
 
-/// Where segment sizes are not known, smaller ones are not taken for full.
+/// If segment sizes are unknown, smaller ones are not taken for full.
 const LARGE: u32 = 1200;
-/// Round trips without growth after which what is in flight is limited by the sender itself.
+/// After this many round trips without growth, the sender itself limits what is in flight.
 const PLATEAU: u64 = 4;
-/// Shorter paths do not show where a plateau comes from.
+/// On shorter paths one cannot tell the reason for a plateau.
 const LONG: u64 = 1_000_000;
-/// One packet in so many overtakes others on a path whose times tell of no queue.
+/// One packet in this many overtakes others on a path whose times show no queue.
 const OFTEN: u64 = 100;
-/// Packets of connections whose queues are not followed, unless an end sends several in a row.
+/// Packets of a connection before its queues are followed, unless an end sends several in a row.
 const SHORT: u64 = 16;
 
 impl Conn {
-    /// Did the program of `from` pause within this round trip, and is nothing acknowledged yet of what it wrote then?
-    /// Acknowledgements of what came before release nothing.
+    /// Whether the program of `from` paused within this round trip, and nothing that it has written since is
+    /// acknowledged. Acknowledgements of earlier data release nothing.
     #[inline]
     pub(crate) fn has_paused(&self, segment: &Segment, from: usize) -> bool {
         let least = self.both_trips();
@@ -35,14 +35,14 @@ impl Conn {
         })
     }
 
-    /// Did `end` announce less than half of its largest window, by numbers whose scale is not known?
+    /// Whether `end` announced less than half of its largest window, by numbers with an unknown scale.
     #[inline]
     pub(crate) fn was_small(&self, end: usize, arrived: Option<Arrived>) -> bool {
         let path = &self.paths[end];
         arrived.map_or(path.window, |arrived| arrived.window_low) < path.window_max / 2
     }
 
-    /// Has what is in flight grown during the last round trips? Then no window limits it.
+    /// Whether the data in flight has grown during the last round trips; then no window limits it.
     #[inline]
     pub(crate) fn is_growing(&self, segment: &Segment, from: usize) -> bool {
         let least = self.both_trips();
@@ -52,7 +52,7 @@ impl Conn {
         })
     }
 
-    /// Do time stamps show a standing queue?
+    /// Whether time stamps show a standing queue.
     #[inline]
     pub(crate) fn has_standing_queue(&self, segment: &Segment, from: usize) -> bool {
         let (least, overtaken) = (self.both_trips(), self.find_reordering_time());
@@ -62,7 +62,8 @@ impl Conn {
         })
     }
 
-    /// Did `from` leave room unused that acknowledgements had given it long before: a quarter of what it had in flight?
+    /// Whether `from` left room unused that acknowledgements had given it long before: a quarter of what it had in
+    /// flight.
     #[inline]
     pub(crate) fn left_room(&self, segment: &Segment, from: usize, arrived: &Arrived) -> bool {
         let (Some(view), Some(began)) = (&self.paths[from].view, arrived.began) else {
@@ -79,7 +80,7 @@ impl Conn {
         freed >= least.max(flew / 4) && since > self.paths[from].round_trip() + slack
     }
 
-    /// The time stamp of `segment` tells how long it stood in queues so far. Returns the heap's growth.
+    /// Note from the time stamp of `segment` how long it has been in queues. Return the growth of the heap.
     #[inline]
     pub(crate) fn stamp_queue(&mut self, segment: &Segment, from: usize) -> usize {
         let Some((stamp, _)) = segment.options.stamps else {
@@ -98,7 +99,7 @@ impl Conn {
         size_of::<[Queue; 2]>()
     }
 
-    /// How much of the time since `from` last sent its queues took to empty.
+    /// Return how much of the time since `from` last sent its queues took to empty.
     #[inline]
     pub(crate) fn find_emptying_time(&self, from: usize, ts: i64) -> u64 {
         let whole = self.both_trips();
@@ -116,7 +117,7 @@ impl Conn {
         }
     }
 
-    /// Was the last packet of `from` of full size?
+    /// Whether the last packet of `from` had full size.
     #[inline]
     pub(crate) fn was_full(&self, from: usize) -> bool {
         let path = &self.paths[from];
@@ -125,15 +126,15 @@ impl Conn {
             return path.last_len >= self.sent[from].largest.max(LARGE);
         }
         if path.last_len > mss {
-            // Several segments in one packet: the last is full where all are (12 bytes are a time stamp's).
+            // Several segments in one packet: the last is full if all are (a time stamp takes 12 bytes).
             let whole = |size: u32| size > 0 && path.last_len % size == 0;
             return whole(mss) || whole(mss.saturating_sub(12));
         }
         path.last_len + 40 >= mss || path.full > 0 && path.last_len >= path.full
     }
 
-    /// The sender had more to send and its window was open: the rate of the path, its length, or the sender's own
-    /// buffer.
+    /// Explain a wait of a sender that had more to send into an open window: the rate of the path, its length, or the
+    /// sender's own buffer.
     #[inline]
     pub(crate) fn explain_path_limit(&mut self, segment: &Segment, gap: u64, from: usize) -> usize {
         let least = self.both_trips();
@@ -151,7 +152,7 @@ impl Conn {
         let silent = view.silent_at.min(view.sent_after_silence);
         let busy = segment.ts.saturating_sub(silent).max(0) as u64;
         let long = least >= LONG;
-        // Segments that never follow each other closely have been through a slow link, one by one.
+        // Segments that never follow each other closely have passed a slow link, one by one.
         let loose = segment.ts.saturating_sub(view.tight_at).max(0) as u64;
         let apart = loose
             >= least
@@ -180,7 +181,8 @@ impl Conn {
         on::LATENCY
     }
 
-    /// What is in flight has not grown for several round trips, although nothing was lost and the window had room.
+    /// Whether the data in flight has not grown for several round trips, although nothing was lost and the window had
+    /// room.
     #[inline]
     pub(crate) fn is_level(&self, segment: &Segment, from: usize, least: u64) -> bool {
         let Some(view) = &self.paths[from].view else {
@@ -193,7 +195,7 @@ impl Conn {
             && since(view.reached_at) <= least.saturating_mul(2)
     }
 
-    /// How much longer than usual a packet of `from` may take on a path that varies.
+    /// Return how much longer than usual a packet of `from` may take on a path that varies.
     #[inline]
     pub(crate) fn tolerate_variation(&self, from: usize) -> u64 {
         let seen = self.losses().map_or(0, |losses| losses.varies);
@@ -203,7 +205,7 @@ impl Conn {
             .max(seen.saturating_mul(2))
     }
 
-    /// By how much packets overtake each other, where they often do. What was lost and sent again may look like it.
+    /// Return by how much packets overtake each other, if they often do. Retransmitted losses may look the same.
     #[inline]
     pub(crate) fn find_reordering_time(&self) -> u64 {
         self.losses().map_or(0, |losses| {
@@ -217,7 +219,7 @@ impl Conn {
         })
     }
 
-    /// Did `from` have more to send when it sent its last packet?
+    /// Whether `from` had more to send when it sent its last packet.
     #[inline]
     pub(crate) fn had_more(&self, from: usize) -> bool {
         let path = &self.paths[from];

@@ -1,4 +1,4 @@
-//! Counts one packet after another, and attributes the time before each.
+//! Count one packet after another, and attribute the time before each.
 
 use crate::connection::conn::{Conn, Steps};
 use crate::connection::sent::sequence;
@@ -49,7 +49,7 @@ impl Conn {
         let (seen, again) = if segment.seq_known {
             sequence(&mut own.space, segment)
         } else {
-            // A row without a number continues where the last one ended.
+            // A row without a sequence number continues where the last one ended.
             (own.space.payload(own.space.next(), segment.payload), false)
         };
         own.unique += seen.new;

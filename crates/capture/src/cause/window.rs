@@ -1,4 +1,4 @@
-//! Room in the other end's window: whether a sender waited for it, and which end caused that.
+//! Find out if a sender waited for room in the other end's window, and which end caused that.
 
 use crate::connection::conn::Conn;
 use crate::connection::path::NO_SCALE;
@@ -11,7 +11,7 @@ use crate::wire::packet::Segment;
 const PROMPT: u64 = 3_000_000;
 
 impl Conn {
-    /// Did the sender wait for the other end's window? Then the time is explained.
+    /// Attribute the wait to the other end's window if the sender waited for it; return whether it did.
     #[inline]
     pub(crate) fn explain_window_wait(
         &mut self,
@@ -29,12 +29,12 @@ impl Conn {
         let full = !arrived.has_room(segment.seq, least);
         let base = self.paths[from].recent_round_trip();
         let slack = self.both_trips() / 16 + EXACTLY;
-        // While a queue stands, a window that has room holds nobody up.
+        // While there is a standing queue, a window with room delays nobody.
         let queued = self.find_emptying_time(from, segment.ts) > 0;
         let at = if full {
             arrived.released
         } else {
-            // Senders do not fill the last part of a window with small pieces (RFC 9293, 3.8.6.2.1).
+            // Senders do not fill the last part of a window with small segments (RFC 9293, 3.8.6.2.1).
             let room = arrived.edge_before.wrapping_sub(segment.seq);
             let window = arrived.edge_before.wrapping_sub(arrived.ack_before);
             let nearly = room < (window / 8).max(3 * mss);
@@ -59,7 +59,7 @@ impl Conn {
             (losses.filled_window(at), losses.missing())
         });
         let cause = if held && !self.read_late_before(from) {
-            // What lay beyond a loss filled the window, and no program could read it.
+            // Data beyond a loss filled the window, and no program could read it.
             on::LATENCY
         } else if missing && self.read_late_before(from)
             || !missing && self.reads_late(peer, at, arrived)
@@ -79,7 +79,7 @@ impl Conn {
         true
     }
 
-    /// The window that opened at `at` was small because data lay unread, not because the buffer is small.
+    /// Whether the window that opened at `at` was small because of unread data, not because of a small buffer.
     #[inline]
     fn reads_late(&self, peer: usize, at: i64, arrived: &Arrived) -> bool {
         let most = self.paths[peer].window_max;
@@ -90,14 +90,14 @@ impl Conn {
         if arrived.window_now < most / 2 {
             return true;
         }
-        // All room at once: had its program been reading, it would have come right after the acknowledgement.
+        // All the room came at once; a reading program would have made it right after the acknowledgement.
         let prompt = arrived
             .acked_at
             .is_some_and(|acked| (at - acked).max(0) as u64 <= PROMPT);
         arrived.update && !prompt
     }
 
-    /// Was the other end's window small even before something was missing there?
+    /// Whether the other end's window was small even before something was missing there.
     #[inline]
     fn read_late_before(&self, from: usize) -> bool {
         let view = self.paths[from].view.as_ref();

@@ -1,11 +1,11 @@
-//! A connection's time by cause so far, and the time that is not attributed yet.
+//! Keep a connection's time by cause, and the time that is not attributed yet.
 
 use crate::connection::losses::Losses;
 use crate::connection::spent::{on, Spent};
 use crate::connection::wait::Wait;
 use crate::wire::packet::NO_TIME;
 
-/// What the time was spent on so far.
+/// The time by cause so far.
 #[derive(Debug)]
 pub struct Account {
     /// Nanoseconds by cause.
@@ -14,16 +14,16 @@ pub struct Account {
     pub(crate) mark: i64,
     /// When all data of the end that moved on last was acknowledged.
     pub(crate) covered: i64,
-    /// Time that a small segment waited, on top of other causes' time: of Nagle's algorithm if the other end answers
-    /// next.
+    /// Time that a small segment waited, in addition to other causes' time; it belongs to Nagle's rule if the other end
+    /// answers next.
     pub(crate) held: u64,
-    /// What is known of losses.
+    /// What is known about losses.
     pub(crate) losses: Option<Box<Losses>>,
-    /// Who moved on last.
+    /// The end that moved on last.
     pub(crate) from: u8,
     /// The end that moved on last had more than two segments in flight, so the other end acknowledges without delay.
     pub(crate) streaming: bool,
-    /// Data that the capture does not hold was acknowledged since.
+    /// Data that the capture lacks was acknowledged since.
     pub(crate) unseen: bool,
     /// What both ends have said, as [`crate::cause::debt`] follows it.
     pub(crate) talk: u8,
@@ -32,7 +32,7 @@ pub struct Account {
 }
 
 impl Account {
-    /// An empty account that begins with the first packet, sent by `from`.
+    /// Create an empty account that begins with the first packet, sent by `from`.
     #[must_use]
     pub fn new(ts: i64, from: u8) -> Self {
         Self {
@@ -49,8 +49,8 @@ impl Account {
         }
     }
 
-    /// Attribute the time that a small segment was held: to Nagle's rule if the other end waited for it (`answered`),
-    /// else to the sender's program.
+    /// Attribute the time that a small segment was held back: to Nagle's rule if the other end waited for it
+    /// (`answered`), otherwise to the sender's program.
     #[inline]
     pub(crate) fn release_held(&mut self, answered: bool) {
         let held = std::mem::take(&mut self.held);

@@ -1,4 +1,4 @@
-//! One connection while it is open: everything is updated packet by packet in constant time and bounded space.
+//! Hold the state of an open connection: everything is updated packet by packet, in constant time and bounded space.
 
 use crate::connection::account::Account;
 use crate::connection::copies::{Counted, Twice};
@@ -22,7 +22,7 @@ pub enum Occupied {
 
 /// Interfaces of one machine see a packet within this many microseconds of each other.
 const APART: u64 = 500;
-/// Fewest repeats that can be two merged captures, where everything was repeated.
+/// The fewest repeats that count as two merged captures, if everything was repeated.
 const MERGED_FROM: u32 = 4;
 
 /// How far time stamps stepped backwards at most.
@@ -30,13 +30,13 @@ const MERGED_FROM: u32 = 4;
 pub enum Steps {
     /// Not at all.
     None,
-    /// By less than a millisecond, as where several processors capture.
+    /// By less than a millisecond, as happens when several processors capture.
     Small,
     /// By more.
     Large,
 }
 
-/// Time stamps of the three-way handshake in nanoseconds, [`NO_TIME`] for what was not seen.
+/// Time stamps of the three-way handshake in nanoseconds, [`NO_TIME`] for a packet that was not seen.
 #[derive(Clone, Copy, Debug)]
 pub struct Handshake {
     /// First SYN.
@@ -51,7 +51,7 @@ pub struct Handshake {
 
 /// One open connection.
 ///
-/// Laid out by use: the first cache line is all of it that every packet looks at besides its sender's part, and the
+/// The layout follows the use: the first cache line has all that every packet reads besides its sender's part, and the
 /// last one is for the few packets that begin, end or disturb a connection.
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -66,25 +66,25 @@ pub struct Conn {
     pub flags: [u8; 2],
     /// Which end sent the last packet.
     pub last_from: u8,
-    /// Touched since the eviction hand last passed.
+    /// Touched since the eviction hand last came by.
     pub touched: bool,
     /// In the queue of closed connections.
     pub closed: bool,
     /// The handshake was seen to its end.
     pub shaken: bool,
-    /// Packets had a time before the previous one's.
+    /// How far packets had a time before the previous one's.
     pub backwards: Steps,
     /// The same addresses and ports were used by an earlier connection.
     pub reused: bool,
     /// Which ends permit selective acknowledgements.
     pub selective: [bool; 2],
-    /// It exists.
+    /// Whether the connection exists.
     pub occupied: Occupied,
     /// Both directions.
     pub sent: [Sent; 2],
     /// Both sides of the path.
     pub paths: [Path; 2],
-    /// What the time was spent on.
+    /// The time by cause.
     pub account: Account,
     /// Round trips between the point of capture and each end.
     pub rtt: [Few; 2],
@@ -113,7 +113,7 @@ pub struct Conn {
 }
 
 impl Conn {
-    /// A connection that begins with `segment` (which is not counted yet).
+    /// Create a connection that begins with `segment` (which is not counted yet).
     #[must_use]
     pub fn new(segment: &Segment, hash: u32, index: u64) -> Self {
         Self {
@@ -173,17 +173,17 @@ impl Conn {
             ^ self.rtt[which].touch_lines()
     }
 
-    /// Nanoseconds from the smallest time to the largest.
+    /// Return the nanoseconds from the smallest time to the largest.
     #[must_use]
     pub fn duration(&self) -> u64 {
         let end = self.latest.max(self.last_ts);
         end.saturating_sub(self.start_ts).max(0) as u64
     }
 
-    /// Does `segment` begin another connection between the same addresses and ports?
+    /// Whether `segment` begins another connection between the same addresses and ports.
     ///
-    /// As Wireshark does: a SYN with another sequence number, or after a FIN or RST. A SYN crossing the peer's is the
-    /// same.
+    /// The rule is Wireshark's: a SYN with another sequence number, or after a FIN or RST. A SYN that crosses the
+    /// peer's belongs to the same connection.
     #[must_use]
     pub fn is_another(&self, segment: &Segment) -> bool {
         if segment.key.protocol != TCP || segment.flags & flag::SYN == 0 || !segment.seq_known {
@@ -211,21 +211,21 @@ impl Conn {
         }
     }
 
-    /// The largest segment that `end` may send.
+    /// Return the largest segment that `end` may send.
     #[inline]
     #[must_use]
     pub(crate) fn largest_segment(&self, end: usize) -> u32 {
         u32::from(self.limit[end].max(536))
     }
 
-    /// Number of segments that the last data of `end` made on the wire.
+    /// Return the number of segments that the last data of `end` made on the wire.
     #[inline]
     #[must_use]
     pub(crate) fn last_segments(&self, end: usize) -> u32 {
         self.paths[end].last_len.div_ceil(self.largest_segment(end))
     }
 
-    /// Counters of `end` that few packets change.
+    /// Return the counters of `end` that few packets change.
     #[must_use]
     pub fn rare(&self, end: usize) -> Rare {
         self.rare
@@ -254,12 +254,12 @@ impl Conn {
         self.account.covered = NO_TIME;
     }
 
-    /// Time up to which all of the connection has been attributed.
+    /// Return the time up to which the whole connection is attributed.
     pub(crate) fn attributed_until(&self) -> i64 {
         self.account.mark
     }
 
-    /// The end that is assumed to be the client.
+    /// Return the end that is assumed to be the client.
     #[inline]
     #[must_use]
     pub fn client_end(&self) -> usize {
@@ -269,7 +269,7 @@ impl Conn {
         )
     }
 
-    /// Does `end` announce a window too small for the other end to go on (receivers avoid silly windows)?
+    /// Whether `end` announces a window too small for the other end to continue (receivers avoid silly windows).
     #[inline]
     pub(crate) fn is_shut(&self, end: usize) -> bool {
         let path = &self.paths[end];
@@ -283,14 +283,14 @@ impl Conn {
         path.window < segment.min(path.window_max / 2)
     }
 
-    /// True when everything that `from` has sent was acknowledged, as far as the point of capture knows.
+    /// Whether everything that `from` has sent was acknowledged, as far as the point of capture knows.
     #[inline]
     pub(crate) fn all_acknowledged(&self, from: usize, next: u32) -> bool {
         not_after(next, self.sent[1 - from].acked)
     }
 
-    /// A repeat of what was lost before the point of capture may have taken `nanos` that are put down to `end`;
-    /// `likely` where a second sign says so.
+    /// Note a doubt: the repeat of a packet that was lost before the point of capture may have taken `nanos` that are
+    /// attributed to `end`; `likely` if a second sign says so.
     #[cold]
     pub(crate) fn note_doubt(&mut self, end: usize, nanos: u64, likely: bool) {
         let micros = u32::try_from(nanos / 1000).unwrap_or(u32::MAX);
@@ -301,7 +301,7 @@ impl Conn {
         }
     }
 
-    /// Shortest round trip between the ends, in nanoseconds.
+    /// Return the shortest round trip between the ends, in nanoseconds.
     #[inline]
     pub(crate) fn both_trips(&self) -> u64 {
         self.paths[0].round_trip() + self.paths[1].round_trip()
@@ -311,7 +311,7 @@ impl Conn {
         self.account.losses.as_deref()
     }
 
-    /// True while something is missing at the receiver, and until its retransmission is acknowledged.
+    /// Whether something is missing at the receiver, or its retransmission is not acknowledged yet.
     pub(crate) fn is_repairing(&self) -> bool {
         self.losses()
             .is_some_and(|losses| losses.since.is_some() || losses.again.is_some())
@@ -321,14 +321,14 @@ impl Conn {
         self.account.losses.get_or_insert_with(Box::default)
     }
 
-    /// Bytes of end `which` that the other end acknowledged and the capture does not hold.
+    /// Return how many bytes of end `which` the other end acknowledged and the capture lacks.
     pub(crate) fn count_missing_from(&self, which: usize) -> u64 {
         let (sent, peer) = (&self.sent[which], &self.sent[1 - which]);
         if self.flags[1 - which] & flag::ACK == 0 || !sent.space.started() {
             return 0;
         }
         let unseen = sent.space.unseen_below(peer.acked);
-        // An acknowledgement of a FIN or SYN that was not captured is one beyond the bytes.
+        // An acknowledgement of a FIN or SYN that was not captured is one more than the bytes.
         let finished = self.flags[which] & flag::FIN != 0;
         if unseen == 1 && !finished {
             0
@@ -337,12 +337,12 @@ impl Conn {
         }
     }
 
-    /// Bytes that were acknowledged and are not in the capture.
+    /// Return how many bytes were acknowledged and are not in the capture.
     pub(crate) fn missing(&self) -> u64 {
         self.count_missing_from(0) + self.count_missing_from(1)
     }
 
-    /// Counters of direction `which` with each packet counted once; for a connection that is over.
+    /// Return the counters of direction `which` with each packet counted once, for a connection that is over.
     #[must_use]
     pub fn counted(&self, which: usize) -> Counted {
         let (sent, rare) = (&self.sent[which], self.rare(which));
@@ -384,11 +384,11 @@ impl Conn {
         out
     }
 
-    /// Was nearly everything captured twice, too far apart for interfaces of one machine? Then it is two captures, of
-    /// two points of the path.
+    /// Whether nearly everything was captured twice, too far apart for interfaces of one machine. Then it is two
+    /// captures, of two points of the path.
     ///
-    /// A sender may have to repeat all that it has sent, but then in new packets, one after the other. A second capture
-    /// shows old ones.
+    /// A sender may have to repeat everything, but then in new packets, one after the other. A second capture shows old
+    /// ones.
     #[must_use]
     pub fn is_merged(&self) -> bool {
         if self.key.protocol != TCP || self.sent.iter().any(|sent| sent.packets == 0) {
@@ -408,7 +408,7 @@ impl Conn {
         repeats >= MERGED_FROM && stale * 5 >= repeats * 4 && sides.iter().all(twice)
     }
 
-    /// True when all apparent repeats turned out to be copies: then no loss was seen.
+    /// Whether all apparent repeats turned out to be copies: then no loss was seen.
     #[must_use]
     pub(crate) fn has_only_copies(&self) -> bool {
         let ends = [0, 1];
@@ -422,7 +422,7 @@ impl Conn {
                 .all(|&end| self.counted(end).retransmissions == 0)
     }
 
-    /// Both sides have finished, or one has reset.
+    /// Whether both sides have finished, or one has reset.
     #[inline]
     #[must_use]
     pub fn is_over(&self) -> bool {

@@ -1,4 +1,4 @@
-//! Copies of packets in the capture: which were left out of a direction's counters, and which were counted.
+//! Count copies of packets in the capture: those left out of a direction's counters, and those that were counted.
 
 use crate::wire::packet::{flag, Segment};
 
@@ -7,7 +7,7 @@ use crate::wire::packet::{flag, Segment};
 pub struct Tally {
     /// Packets.
     pub packets: u32,
-    /// Of them, with payload, SYN or FIN.
+    /// Those with payload, SYN or FIN.
     pub repeating: u32,
     /// Bytes on the wire.
     pub wire: u64,
@@ -39,7 +39,7 @@ pub struct Twice {
 }
 
 impl Twice {
-    /// Are twins copies, where this many packets were counted and `more` twins were not noted yet?
+    /// Whether twins are copies, if `packets` were counted and `more` twins were not noted yet.
     ///
     /// The answer may change as packets come; asked at the end, it is final.
     #[must_use]

@@ -7,7 +7,7 @@
 
 const SUB_BITS: u32 = 6;
 const SUB: u64 = 1 << SUB_BITS;
-/// As many as make the histogram half a cache line long.
+/// Just enough to make the histogram half a cache line long.
 const PENDING: usize = 11;
 /// From this many distinct buckets on, a window of plain counters is smaller and faster than a list of pairs.
 const DENSE_FROM: usize = 96;
@@ -15,7 +15,7 @@ const DENSE_FROM: usize = 96;
 /// Largest relative error of a percentile: half a bucket's width over its lower end.
 pub const RELATIVE_ERROR: f64 = 0.5 / SUB as f64;
 
-/// Bucket of a value in nanoseconds.
+/// Return the bucket of a value in nanoseconds.
 #[must_use]
 pub fn bucket_of(value: u64) -> u16 {
     if value < SUB {
@@ -25,7 +25,7 @@ pub fn bucket_of(value: u64) -> u16 {
     ((u64::from(shift) + 1) * SUB + (value >> shift) - SUB) as u16
 }
 
-/// Lower end (inclusive) and width of a bucket, in nanoseconds.
+/// Return lower end (inclusive) and width of a bucket, in nanoseconds.
 #[must_use]
 pub fn bucket_range(bucket: u16) -> (u64, u64) {
     let bucket = u64::from(bucket);
@@ -64,7 +64,7 @@ impl Hist {
         u64::from(self.waiting)
     }
 
-    /// Count one value; returns by how many bytes the histogram's heap has grown.
+    /// Count one value; return by how many bytes the histogram's heap has grown.
     ///
     /// Counters of a busy connection are rarely in a cache: several are counted together, so the waits for them
     /// overlap.
@@ -73,7 +73,7 @@ impl Hist {
         self.note(bucket_of(value))
     }
 
-    /// One value of a bucket, counted later with others; returns by how many bytes the heap has grown.
+    /// Note one value of a bucket, to be counted later with others; return by how many bytes the heap has grown.
     #[inline]
     fn note(&mut self, bucket: u16) -> usize {
         self.pending[usize::from(self.waiting)] = bucket;
@@ -84,11 +84,11 @@ impl Hist {
         0
     }
 
-    /// Add another histogram's counts; returns by how many bytes the heap has grown.
+    /// Add another histogram's counts; return by how many bytes the heap has grown.
     pub fn merge(&mut self, other: &Hist) -> usize {
         let before = self.heap();
         other.for_each(|bucket, count| match count {
-            // Most connections are short, so the sums of them are small, too.
+            // Most connections are short, so their histograms are small too.
             1 => {
                 self.note(bucket);
             }
@@ -97,7 +97,7 @@ impl Hist {
         self.heap().saturating_sub(before)
     }
 
-    /// Bytes on the heap.
+    /// Return the bytes on the heap.
     #[must_use]
     pub fn heap(&self) -> usize {
         let own = size_of::<Store>();
@@ -108,7 +108,7 @@ impl Hist {
         }
     }
 
-    /// Non-empty buckets in ascending order with their counts.
+    /// Return the non-empty buckets in ascending order, with their counts.
     #[must_use]
     pub fn buckets(&self) -> Vec<(u16, u32)> {
         let mut flat = self.clone();
@@ -125,14 +125,14 @@ impl Hist {
         }
     }
 
-    /// Nearest-rank quantiles (each in 0..=1, ascending) in nanoseconds, `None` when nothing was counted.
+    /// Return nearest-rank quantiles (shares in 0..=1, ascending) in nanoseconds, or `None` if nothing was counted.
     ///
     /// A quantile is the smallest value such that at least that share of all values is not larger (Hyndman and Fan
     /// 1996, definition 1), to within [`RELATIVE_ERROR`].
     #[must_use]
     pub fn quantiles<const N: usize>(&self, shares: [f64; N]) -> Option<[u64; N]> {
         if let (None, 1..) = (&self.store, self.waiting) {
-            // Most connections are short: no allocation for them.
+            // Most connections are short, so avoid an allocation for them.
             let mut few = self.pending;
             let few = &mut few[..usize::from(self.waiting)];
             few.sort_unstable();

@@ -4,7 +4,7 @@ use crate::connection::hist::Hist;
 use serde::Serialize;
 use std::borrow::Cow;
 
-/// Nanoseconds as seconds.
+/// Convert nanoseconds to seconds.
 #[must_use]
 pub fn seconds(nanos: u64) -> f64 {
     nanos as f64 / 1e9
@@ -89,7 +89,7 @@ impl Latency {
         self.hist.record(nanos)
     }
 
-    /// Add another endpoint's responses; returns by how many bytes the heap has grown.
+    /// Add another endpoint's responses; return by how many bytes the heap has grown.
     pub fn merge(&mut self, other: &Latency) -> usize {
         self.count += other.count;
         self.sum = self.sum.saturating_add(other.sum);
@@ -99,7 +99,7 @@ impl Latency {
     }
 }
 
-/// Durations of which most connections have few: the first ones are kept as they are, without a distribution.
+/// Durations of a kind that is rare in most connections: the first ones are kept as they are, without a distribution.
 #[derive(Debug, Default)]
 pub struct Few {
     first: [u64; FEW],
@@ -110,7 +110,7 @@ pub struct Few {
 const FEW: usize = 2;
 
 impl Few {
-    /// One more; returns by how many bytes the heap has grown.
+    /// Record one duration; return by how many bytes the heap has grown.
     #[inline]
     pub(crate) fn record(&mut self, nanos: u64) -> usize {
         if let Some(all) = &mut self.all {
@@ -127,7 +127,7 @@ impl Few {
         grown
     }
 
-    /// All of them.
+    /// Return all of them as a distribution.
     #[must_use]
     pub fn whole(&self) -> Cow<'_, Latency> {
         self.all.as_deref().map_or_else(

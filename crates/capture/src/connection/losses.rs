@@ -1,4 +1,5 @@
-//! What is known about a connection's losses: the hole that the receiver reports, holes in the capture, and repeats.
+//! Hold what is known about a connection's losses: the hole that the receiver reports, holes in the capture, and
+//! repeats.
 
 use crate::connection::spent::Spent;
 
@@ -7,18 +8,18 @@ use crate::connection::spent::Spent;
 pub(crate) struct Hole {
     pub(crate) from: u32,
     pub(crate) to: u32,
-    /// Time before it was noticed, and what that was put down to.
+    /// Time before it was noticed, by cause.
     pub(crate) spent: Spent,
     pub(crate) at: i64,
     pub(crate) end: u8,
-    /// It was there before the silence that had just ended, if it turns out to be one.
+    /// The silence that had just ended, if the hole turns out to be older than that.
     pub(crate) after: Option<Silence>,
 }
 
-/// A long silence, and what its time was put down to.
+/// A long silence, and its time by cause.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Silence {
-    /// The end that broke it, when, and up to where it had sent then.
+    /// The end that broke it, when, and up to where it had sent by then.
     pub(crate) end: u8,
     pub(crate) at: i64,
     pub(crate) next: u32,
@@ -26,7 +27,7 @@ pub(crate) struct Silence {
     pub(crate) nanos: u64,
 }
 
-/// A packet that was sent again.
+/// A retransmitted packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Again {
     pub(crate) at: i64,
@@ -37,7 +38,7 @@ pub(crate) struct Again {
     pub(crate) before: (i64, u8),
 }
 
-/// What is known of a connection's losses.
+/// What is known about a connection's losses.
 #[derive(Debug, Default)]
 pub struct Losses {
     /// When the receiver began to report a hole, and how time was spent until then.
@@ -48,16 +49,16 @@ pub struct Losses {
     pub(crate) end: u8,
     /// Something was sent again meanwhile.
     pub(crate) repaired: bool,
-    /// Where the last packet that was sent again ends.
+    /// Where the last retransmitted packet ends.
     pub(crate) resent: u32,
     pub(crate) holes: Vec<Hole>,
     /// The last long silence.
     pub(crate) silence: Option<Silence>,
-    /// The last packet that was sent again: when, after how long, and what would have been waited for since.
+    /// The last retransmitted packet: when, after how long, and what would have been waited for since.
     pub(crate) again: Option<Again>,
     /// Recovery time that is inferred from jumps in IPv4's identification alone.
     pub inferred: u64,
-    /// The last such: when, how much, and of which end.
+    /// The last such time: when, how much, and of which end.
     pub(crate) jumped: Option<(i64, u64, u8)>,
     /// Packets that were overtaken.
     pub overtaken: u32,
@@ -72,17 +73,17 @@ pub struct Losses {
 }
 
 impl Losses {
-    /// Did a loss fill the window until the acknowledgement at `at`?
+    /// Whether a loss filled the window until the acknowledgement at `at`.
     pub(crate) fn filled_window(&self, at: i64) -> bool {
         self.ended != 0 && self.ended == at
     }
 
-    /// Something is missing at the receiver.
+    /// Whether something is missing at the receiver.
     pub(crate) fn missing(&self) -> bool {
         self.since.is_some()
     }
 
-    /// A loss is being repaired.
+    /// Whether a loss is being repaired.
     pub(crate) fn repairing(&self) -> bool {
         self.since.is_some() && self.repaired
     }

@@ -1,4 +1,4 @@
-//! The state that is kept of a connection while it is open, in constant space.
+//! Keep the state of an open connection, in constant space.
 //!
 //! [`conn::Conn`] is one connection. It has a [`sent::Sent`] and a [`path::Path`] for each end, and an
 //! [`account::Account`] of what its time was spent on. This layer stores state and answers questions about it; the

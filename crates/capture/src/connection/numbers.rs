@@ -1,29 +1,29 @@
-//! IPv4's identification, which numbers the packets of an end: of a connection, of a host, or not at all.
+//! Interpret IPv4's identification, which numbers the packets of a connection, of a host, or none.
 
-/// Identifications that must have risen as expected before a jump means anything, and again for each jump.
+/// How many identifications must have risen as expected before a jump means anything, and again for each jump.
 const STEADY: u8 = 4;
-/// A step up to this size is a loss even of a counter that rose only once as expected, if the silence before fits a
-/// repeat.
+/// A step up to this size is a loss even if the counter rose only once as expected, provided that the silence before
+/// fits a repeat.
 const FEW_LOST: u16 = 8;
-/// A larger step shows a counter that other connections use, too.
+/// A larger step shows that other connections use the counter too.
 const MOST_LOST: u16 = 1000;
-/// This many steps that no loss explains show that other connections use the counter, too.
+/// This many steps that no loss explains show that other connections use the counter too.
 const SHARED: u8 = 2;
 
-/// What IPv4's identification says of a packet's place among those of its sender.
+/// What IPv4's identification shows about a packet's position among those of its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Nothing.
     Unknown,
     /// It follows the one before.
     Next,
-    /// So many of its connection between it and the one before did not pass.
+    /// This many packets of its connection between it and the previous one did not pass.
     Jumped(u16),
     /// The same, unless the host sent them elsewhere: nothing shows what its numbers count.
     Skipped,
-    /// The same, of an end that has sent too few to be sure that it counts.
+    /// The same, for an end that has sent too few packets to be sure that it counts.
     Perhaps,
-    /// It was sent before one that has passed already.
+    /// It was sent before a packet that has passed already.
     Earlier,
 }
 
@@ -32,20 +32,20 @@ pub enum Order {
 pub struct Numbers {
     /// The last number.
     id: u16,
-    /// How often it has risen as expected, less what jumps cost.
+    /// How often it has risen as expected, less the cost of jumps.
     steady: u8,
     /// Steps that no loss explains.
     strays: u8,
-    /// How often it has risen by as much as a counter may, whatever that counts.
+    /// How often it has risen by a step that a counter may make, whatever it counts.
     rises: u8,
-    /// The host counts the packets of each connection, as others of them have shown.
+    /// The host counts the packets of each connection, as its other connections have shown.
     pub own: bool,
     /// The last packet was compared with those of other connections.
     pub compared: bool,
 }
 
 impl Numbers {
-    /// Does a packet with this number follow the one before, which had so many `segments`?
+    /// Whether a packet with this number follows the previous one, which had this many `segments`.
     #[inline]
     #[must_use]
     pub fn follows(&self, id: u16, segments: u32) -> bool {
@@ -53,14 +53,14 @@ impl Numbers {
         step == 1 || u32::from(step) == segments
     }
 
-    /// Was a packet with this number sent before the last one?
+    /// Whether a packet with this number was sent before the last one.
     #[must_use]
     pub fn is_before(&self, id: u16) -> bool {
         self.rises > 0 && id != 0 && self.id.wrapping_sub(id) < MOST_LOST
     }
 
-    /// Where a packet with this number stands among those of its end, whose one before had so many `segments`; with
-    /// `hole` bytes are missing before it.
+    /// Return the position of a packet with this number among those of its end, whose previous packet had `segments`;
+    /// with `hole`, bytes are missing before it.
     ///
     /// Some systems count the packets of a connection there, some those of the host, and some do not count. Whichever
     /// it is, a number that follows the last one leaves no room for a packet that was lost, and a smaller one was
@@ -72,7 +72,7 @@ impl Numbers {
         }
         let step = id.wrapping_sub(self.id);
         if self.is_before(id) {
-            // It does not count: the next one follows the one before it.
+            // The end does not count its packets: the next one follows the previous one.
             return if self.steady >= STEADY {
                 Order::Earlier
             } else {
@@ -117,7 +117,7 @@ impl Numbers {
 mod tests {
     use super::*;
 
-    /// Which of these packets, each of one segment, are in this order.
+    /// Return those of these packets, each of one segment, that are in this order.
     fn find_packets(ids: &[u16], own: bool, order: fn(Order) -> bool) -> Vec<u16> {
         let mut numbers = Numbers {
             own,
@@ -143,7 +143,7 @@ mod tests {
     fn losses_that_follow_each_other_closely_are_all_seen() {
         let with_gaps: Vec<u16> = (1..40).filter(|id| id % 6 != 0).collect();
         assert_eq!(losses(&with_gaps), [7, 13, 19, 25, 31, 37]);
-        // A counter that other connections use, too, jumps as often as not; and a random one always.
+        // A counter that other connections use too jumps as often as not, and a random one always.
         assert!(losses(&[1, 2, 5, 6, 7, 9, 10, 14, 15, 16, 17, 20]).is_empty());
         assert!(losses(&[9, 700, 64_000, 12, 300, 301, 302, 8]).is_empty());
     }

@@ -1,8 +1,8 @@
-//! Memory for very many connections: huge pages, so that neither touching it first nor finding one of them costs much.
+//! Allocate memory for very many connections on huge pages, so that neither the first touch nor a look-up costs much.
 
 use std::sync::OnceLock;
 
-/// Room for `count` things, on huge pages where the system has them to give.
+/// Allocate room for `count` items, on huge pages where the system has any.
 #[must_use]
 pub fn large<T>(count: usize) -> Vec<T> {
     let mut room: Vec<T> = Vec::with_capacity(count);
@@ -11,13 +11,13 @@ pub fn large<T>(count: usize) -> Vec<T> {
     let end = (start + room.capacity() * size_of::<T>()) / page * page;
     if first < end {
         // SAFETY: the range lies inside the vector's own room, and the advice never changes what memory holds.
-        // When it fails: small pages are slower, nothing else.
+        // If it fails, small pages are slower, nothing else.
         unsafe { libc::madvise(first as *mut _, end - first, libc::MADV_HUGEPAGE) };
     }
     room
 }
 
-/// The size of a page.
+/// Return the size of a page.
 pub(crate) fn read_page_size() -> usize {
     static SIZE: OnceLock<usize> = OnceLock::new();
     // SAFETY: asks for a number.

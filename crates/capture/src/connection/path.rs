@@ -1,4 +1,4 @@
-//! One end as seen along the path: its round trips, its window and what it has in flight.
+//! Follow one end along the path: its round trips, its window and what it has in flight.
 
 use crate::connection::numbers::Numbers;
 use crate::connection::seqspace::not_after;
@@ -7,14 +7,14 @@ use crate::wire::message::Debt;
 use crate::wire::packet::{Segment, NO_TIME};
 use std::collections::VecDeque;
 
-/// Segments kept without memory of their own: more than most connections ever have unacknowledged.
+/// Segments kept without a heap allocation: more than most connections ever have unacknowledged.
 const FEW: usize = 3;
-/// As in Wireshark: when acknowledgements are not captured, nothing is learned from keeping more.
+/// Wireshark's limit: if acknowledgements are not captured, keeping more teaches nothing.
 const MOST: usize = 10_000;
 /// The window scale is not known, because the handshake was not captured.
 pub const NO_SCALE: u8 = u8::MAX;
 
-/// When segments were sent that are not acknowledged yet.
+/// Send times of segments that are not acknowledged yet.
 #[derive(Debug, Default)]
 pub struct Unacked {
     ends: [u32; FEW],
@@ -30,7 +30,7 @@ pub struct Unacked {
 }
 
 impl Unacked {
-    /// A segment that ends before sequence number `end`; returns by how many bytes the heap has grown.
+    /// Add a segment that ends before sequence number `end`; return by how many bytes the heap has grown.
     #[inline]
     pub fn push(&mut self, end: u32, ts: i64) -> usize {
         let count = usize::from(self.count);
@@ -57,7 +57,8 @@ impl Unacked {
         self.heap() - room
     }
 
-    /// Everything before `ack` has arrived: when the segment was first sent that ends exactly there.
+    /// Remove everything before `ack`, which has arrived; return when the segment that ends exactly there was first
+    /// sent.
     #[inline]
     pub fn acknowledge(&mut self, ack: u32) -> Option<i64> {
         let Some(more) = &mut self.more else {
@@ -107,16 +108,16 @@ impl Unacked {
     }
 }
 
-/// What one end's packets tell about it and its side of the path.
+/// What one end's packets show about it and its side of the path.
 #[derive(Debug)]
 pub struct Path {
-    /// Shortest time from the point of capture to this end and back, nanoseconds; `u64::MAX` when unknown.
+    /// Shortest time from the point of capture to this end and back, in nanoseconds; `u64::MAX` when unknown.
     pub nearest: u64,
     /// The shortest such times of this round and of the one before, in 1,024 nanoseconds: they include queues.
     lately: [u32; 2],
-    /// The usual one, in the same unit.
+    /// The usual such time, in the same unit.
     usual: u32,
-    /// When it sent the time stamp whose echo is awaited, [`NO_TIME`] when none is.
+    /// When it sent the time stamp whose echo is awaited; [`NO_TIME`] if none is.
     stamp_at: i64,
     stamp: u32,
     /// The last time stamp it sent.
@@ -129,7 +130,7 @@ pub struct Path {
     pub window_min: u32,
     /// Most bytes it had in flight.
     pub in_flight: u32,
-    /// Where the message ends that it is in, or what it says there is.
+    /// Where its current message ends, or what the message says about that.
     pub due: u32,
     /// Payload of its last packet with any.
     pub last_len: u32,
@@ -141,21 +142,21 @@ pub struct Path {
     pub numbers: Numbers,
     /// Its window scale.
     pub scale: u8,
-    /// Its last data ended what it had to send.
+    /// Its last data was all that it had to send.
     pub pushed: bool,
     /// Payload of the largest packet after which it had more to send.
     pub full: u32,
     /// When the round began, in 2^20 nanoseconds.
     round: u32,
-    /// How the message goes on that it is in.
+    /// How its current message continues.
     pub debt: Debt,
     /// It has sent small segments one after the other, without waiting for acknowledgements.
     pub nodelay: bool,
     /// By how much its round trips are usually longer than the shortest, in 2^16 nanoseconds.
     spread: u16,
-    /// What it knew when it last sent, once it has sent two packets in a row.
+    /// What it knew when it last sent; absent until it has sent two packets in a row.
     pub view: Option<Box<View>>,
-    /// What the other end has not acknowledged.
+    /// Its segments that the other end has not acknowledged.
     pub unacked: Unacked,
 }
 
@@ -191,7 +192,7 @@ impl Default for Path {
 }
 
 impl Path {
-    /// The shortest round trip, 0 when it is not known.
+    /// Return the shortest round trip, 0 when it is unknown.
     #[inline]
     #[must_use]
     pub fn round_trip(&self) -> u64 {
@@ -202,11 +203,11 @@ impl Path {
         }
     }
 
-    /// A round trip from the point of capture took this long, on a path whose whole one takes `whole`.
+    /// Note a round trip from the point of capture, on a path whose whole round trip takes `whole`.
     #[inline]
     pub fn note_round_trip(&mut self, nanos: u64, ts: i64, whole: u64) {
         self.nearest = self.nearest.min(nanos);
-        // Approached by steps that are not long: few trips are an exception, and many are not.
+        // Approach it in small steps: a few trips are an exception, many are not.
         let longer = u16::try_from((nanos - self.nearest) >> 16).unwrap_or(u16::MAX);
         let step = if self.spread == 0 {
             longer
@@ -228,8 +229,8 @@ impl Path {
         }
     }
 
-    /// An acknowledgement without data came after this long: no program's time is in it, but perhaps a delay of up to
-    /// half a second, from 40 ms on.
+    /// Note an acknowledgement without data that came after this long: it includes no program's time, but perhaps a
+    /// delay of 40 ms up to half a second.
     #[inline]
     pub fn acknowledged(&mut self, nanos: u64) {
         if nanos <= self.longest_undelayed() {
@@ -242,7 +243,7 @@ impl Path {
         }
     }
 
-    /// The longest round trip that is not taken for a delayed acknowledgement.
+    /// Return the longest round trip that is not taken for a delayed acknowledgement.
     #[inline]
     #[must_use]
     pub fn longest_undelayed(&self) -> u64 {
@@ -250,14 +251,15 @@ impl Path {
         least + (least / 2).min(20_000_000) + 2_000_000
     }
 
-    /// By how much its round trips are usually longer than the shortest: the path's variation, and its program's time.
+    /// Return by how much its round trips are usually longer than the shortest: the path's variation, and its program's
+    /// time.
     #[inline]
     #[must_use]
     pub fn spread(&self) -> u64 {
         u64::from(self.spread) << 16
     }
 
-    /// The usual round trip, queues that vary included.
+    /// Return the usual round trip, including queues that vary.
     #[inline]
     #[must_use]
     pub fn usual_round_trip(&self) -> u64 {
@@ -266,7 +268,8 @@ impl Path {
             .max(self.round_trip())
     }
 
-    /// The shortest of the last round trips, which includes the queues of now; never less than the shortest of all.
+    /// Return the shortest of the last round trips, which includes the present queues; never less than the shortest of
+    /// all.
     #[inline]
     #[must_use]
     pub fn recent_round_trip(&self) -> u64 {
@@ -279,7 +282,7 @@ impl Path {
         known.max(self.round_trip())
     }
 
-    /// Its time stamp passes, to be echoed by the other end. Only the first packet with a new one tells a time.
+    /// Note its time stamp, which the other end will echo. Only the first packet with a new one measures a time.
     #[inline]
     pub fn note_stamp(&mut self, value: u32, ts: i64) {
         let new = value != self.last_stamp;
@@ -289,8 +292,8 @@ impl Path {
         }
     }
 
-    /// Was this repeat sent before the last packet of its end, as its time stamp or its number says? One that the
-    /// sender repeats has a stamp and a number of its own.
+    /// Whether this repeat was sent before the last packet of its end, according to its time stamp or its number. A
+    /// retransmission has a new stamp and number.
     #[must_use]
     pub fn is_stale(&self, segment: &Segment) -> bool {
         let stamps = segment.options.stamps;
@@ -301,7 +304,7 @@ impl Path {
         self.numbers.is_before(segment.id)
     }
 
-    /// The other end echoes `value`: how long that took.
+    /// Take the other end's echo of `value`; return how long it took.
     #[inline]
     pub fn take_echo(&mut self, value: u32, ts: i64) -> Option<u64> {
         if self.stamp_at == NO_TIME || !not_after(self.stamp, value) {
@@ -318,7 +321,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Against a plain list that is searched from its beginning, as Wireshark's analysis does.
+        /// Compares with a plain list that is searched from its beginning, as in Wireshark.
         #[test]
         fn times_are_those_of_a_plain_list(steps in prop::collection::vec((any::<bool>(), 0_u32..40), 1..200), start: u32) {
             let mut unacked = Unacked::default();

@@ -1,21 +1,21 @@
-//! The queues that one end's data stand in, on its way to the point of capture and beyond it.
+//! Estimate the queues in which one end's data waits, on its way to the point of capture and beyond it.
 //!
-//! Before the point of capture a queue shows in the sender's own time stamps (RFC 7323): they say when a segment was
-//! sent, and no program's time is in between. Beyond it, a queue shows in how late acknowledgements come back that
-//! carry no data. The sum is the same wherever the capture was taken, and an end that thinks adds nothing to it.
+//! A queue before the point of capture shows in the sender's own time stamps (RFC 7323): they say when a segment was
+//! sent, and include no program's time. A queue beyond it shows in the lateness of acknowledgements without data. The
+//! sum is the same wherever the capture was taken, and the time that a program takes adds nothing to it.
 
-/// Nanoseconds that a step of a time stamp may take: most count milliseconds; others microseconds, or more coarsely.
+/// Nanoseconds of one step of a time stamp: most count milliseconds, others microseconds or coarser units.
 const TICKS: [i64; 4] = [1_000, 1_000_000, 4_000_000, 10_000_000];
-/// Time stamps may be so far ahead of time, by queues that have gone since.
+/// Time stamps may be this far ahead of time, because of queues that have gone since.
 const KNOWN_AFTER: i64 = 20_000_000;
-/// Time stamps that are behind for so long count more coarsely.
+/// Time stamps that are behind for this long count coarser units.
 const SURE_AFTER: i64 = 500_000_000;
 /// Clocks differ by no more than one part in this many.
 const SKEW: i64 = 10_000;
-/// Shorter queues are not told from the time that ends take.
+/// Shorter queues cannot be told from the time that ends take.
 const NOISE: u64 = 1_500_000;
 
-/// The least of the last times, in 1,024 nanoseconds.
+/// The smallest of the last times, in 1,024 nanoseconds.
 #[derive(Debug)]
 struct Lately {
     least: [u32; 2],
@@ -50,7 +50,7 @@ impl Lately {
         self.last = now;
     }
 
-    /// Nanoseconds; nothing where the last time is older than a queue of its length and `round`.
+    /// Return it in nanoseconds; 0 if the last time is older than a queue of its length and `round`.
     fn least(&self, ts: i64, round: u64) -> u64 {
         let least = self.least[0].min(self.least[1]);
         if least == u32::MAX {
@@ -66,28 +66,28 @@ impl Lately {
     }
 }
 
-/// What is known of one end's queues.
+/// What is known about one end's queues.
 #[derive(Debug, Default)]
 pub struct Queue {
     /// A time stamp, and when it passed.
     base: Option<(u32, i64)>,
-    /// The least that time stamps were behind, and when.
+    /// The least by which time stamps were behind, and when.
     floor: (i64, i64),
     tick: i64,
     /// How late the last segment was, and how much that usually differs from one to the next.
     late: u64,
     jitter: u64,
     stamped: u64,
-    /// How long what it sent last had to stand in queues beyond the point of capture.
+    /// How long its last data had to wait in queues beyond the point of capture.
     left: u64,
     before: Lately,
     beyond: Lately,
-    /// A queue was there at some time.
+    /// There was a queue at some time.
     pub seen: bool,
 }
 
 impl Queue {
-    /// A segment with a time stamp passes, on a path whose round trip takes `whole`.
+    /// Note a segment with a time stamp, on a path whose round trip takes `whole`.
     #[inline]
     pub fn note_stamped(&mut self, stamp: u32, ts: i64, whole: u64) {
         let Some((first, at)) = self.base else {
@@ -125,7 +125,7 @@ impl Queue {
         if !ahead && !behind {
             return;
         }
-        // Nobody sends stamps of the future. And a queue does not go on for long growing as fast as time passes.
+        // No stamp comes from the future. And no queue grows as fast as time passes for long.
         let fits = |tick: &&i64| steps * **tick >= passed / 2;
         let tick = TICKS.iter().find(fits).copied().unwrap_or(TICKS[3]);
         if tick != self.tick {
@@ -139,13 +139,13 @@ impl Queue {
         }
     }
 
-    /// An acknowledgement without data came this much later than the first ones of its path.
+    /// Note by how much an acknowledgement without data came later than the first ones of its path.
     #[inline]
     pub fn acknowledged(&mut self, late: u64, ts: i64, whole: u64) {
         self.beyond.add(late, ts, whole / 2);
     }
 
-    /// How late the last segment was, and by how much the path seems to vary (RFC 3550, 6.4.1).
+    /// Return how late the last segment was, and by how much the path seems to vary (RFC 3550, 6.4.1).
     #[inline]
     #[must_use]
     pub fn recent_variation(&self) -> (u64, u64) {
@@ -156,8 +156,9 @@ impl Queue {
         )
     }
 
-    /// Shorter queues are not told from a path that varies: packets in a queue are late by nearly the same. On a path
-    /// where packets overtake each other by as much as `overtaken`, the lateness is no queue's.
+    /// Return the length below which queues cannot be told from a path that varies: packets in a queue are late by
+    /// nearly the same time. On a path where packets overtake each other by as much as `overtaken`, the lateness is not
+    /// a queue's.
     #[inline]
     fn noise(&self, overtaken: u64) -> u64 {
         let steps = self.tick as u64 / 2;
@@ -166,21 +167,21 @@ impl Queue {
             .max(overtaken)
     }
 
-    /// Are time stamps there to tell?
+    /// Whether there are time stamps to tell.
     #[inline]
     #[must_use]
     pub fn is_known(&self) -> bool {
         self.base.is_some()
     }
 
-    /// The sender has sent something at `ts`.
+    /// Note that the sender has sent something at `ts`.
     #[inline]
     pub fn sent(&mut self, ts: i64, whole: u64) {
         self.left = self.beyond.least(ts, whole);
     }
 
-    /// So much of the time since it sent last did the queues take to empty: a segment that passes at `ts` has stood in
-    /// one, or what was sent before it has.
+    /// Return how much of the time since its last packet the queues took to empty: a segment that passes at `ts` has
+    /// waited in one, or the data before it has.
     #[inline]
     #[must_use]
     pub fn emptied(&self, ts: i64, whole: u64, overtaken: u64) -> u64 {
@@ -194,7 +195,7 @@ impl Queue {
         }
     }
 
-    /// How long the queues take to empty at `ts`, as far as they are longer than a path varies.
+    /// Return how long the queues take to empty at `ts`, as far as that exceeds the path's variation.
     #[inline]
     #[must_use]
     pub fn standing_queue(&self, ts: i64, whole: u64, overtaken: u64) -> u64 {

@@ -1,4 +1,4 @@
-//! What one endpoint of a connection has sent.
+//! Count what one endpoint of a connection has sent.
 
 use crate::connection::copies::Twice;
 use crate::connection::latency::Latency;
@@ -25,14 +25,14 @@ pub struct Sent {
     pub acked: u32,
 }
 
-/// One direction: what only few packets change.
+/// One direction: the counters that only few packets change.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rare {
     /// Payload bytes that were seen before.
     pub repeated: u64,
     /// Packets that repeat payload, SYN or FIN.
     pub retransmissions: u32,
-    /// Retransmissions of what the other end had received and did not accept.
+    /// Retransmissions of data that the other end had received and did not accept.
     pub ignored: u32,
     /// Packets with new bytes from before the highest seen.
     pub late: u32,
@@ -44,10 +44,10 @@ pub struct Rare {
     pub shut: (i64, i64),
     /// Packets larger than the peer's maximum segment size.
     pub oversized: u32,
-    /// Repeats that were sent before others that passed first: no sender repeats like this, only a second capture.
+    /// Repeats that were sent before others but passed after them: only a second capture repeats like this, no sender.
     pub stale: u32,
-    /// Microseconds put down to it that a repeat may have taken, where nothing that is sure numbers its packets; and
-    /// those of them in which it acknowledged nothing, or its numbers were not in a row.
+    /// Microseconds attributed to it that a repeat may have taken, because nothing reliable numbers its packets; and
+    /// those of them in which it acknowledged nothing, or its numbers were not consecutive.
     pub unsure: u32,
     /// See `unsure`.
     pub doubtful: u32,
@@ -55,12 +55,12 @@ pub struct Rare {
     pub twice: Twice,
 }
 
-/// Account for a segment's place in its stream; true when it repeats a SYN or FIN and nothing else.
+/// Account for a segment's position in its stream; return true if it repeats a SYN or FIN and nothing else.
 #[inline]
 pub(crate) fn sequence(space: &mut SeqSpace, segment: &Segment) -> (Seen, bool) {
     let phantoms = segment.flags & (flag::SYN | flag::FIN);
     if phantoms == 0 {
-        // A reset's number may be anything and its payload is not part of the stream.
+        // A reset's sequence number may be anything, and its payload is not part of the stream.
         if segment.flags & flag::RST != 0 {
             let seen = Seen {
                 new: u64::from(segment.payload),

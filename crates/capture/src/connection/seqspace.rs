@@ -1,19 +1,19 @@
-//! Which bytes of a TCP stream were seen: exact accounting of unique and repeated bytes by tracking the gaps.
+//! Track which bytes of a TCP stream were seen: exact counts of unique and repeated bytes, by tracking the gaps.
 
-/// Most gaps remembered per direction; beyond it the oldest is forgotten and the result marked inexact.
+/// The most gaps per direction; beyond it the oldest is forgotten and the result is marked inexact.
 pub const MAX_GAPS: usize = 256;
 
 /// Position of the first sequence number in the 64-bit space: far from zero, because bytes from before may follow.
 const ORIGIN: u64 = 1 << 40;
 
-/// True when sequence number `a` is not beyond `b`.
+/// Whether sequence number `a` is not beyond `b`.
 #[inline]
 #[must_use]
 pub fn not_after(a: u32, b: u32) -> bool {
     b.wrapping_sub(a) as i32 >= 0
 }
 
-/// What one segment's payload was.
+/// How much of one segment's payload was new.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Bytes never seen before.
@@ -22,13 +22,13 @@ pub struct Seen {
     pub repeated: u64,
     /// Some of the new bytes lie before bytes seen earlier.
     pub late: bool,
-    /// Bytes the heap grew by.
+    /// Bytes by which the heap has grown.
     pub grown: usize,
 }
 
-/// The part of one direction's sequence space that was seen: everything from `low` to `high` except the gaps.
+/// The seen part of one direction's sequence space: everything from `low` to `high` except the gaps.
 ///
-/// Sequence numbers are unwrapped into 64 bits, relative to the highest one so far (differences under 2^31).
+/// Sequence numbers are unwrapped into 64 bits, relative to the highest one so far (differences below 2^31).
 #[derive(Debug, Default)]
 pub struct SeqSpace {
     low: u64,
@@ -45,38 +45,39 @@ pub struct SeqSpace {
 }
 
 impl SeqSpace {
-    /// True once a sequence number is known.
+    /// Whether a sequence number is known.
     #[must_use]
     pub fn started(&self) -> bool {
         self.started
     }
 
-    /// The highest sequence number expected next, modulo 2^32.
+    /// Return the next expected sequence number, modulo 2^32.
     #[must_use]
     pub fn next(&self) -> u32 {
         self.high as u32
     }
 
-    /// How many times the sequence numbers passed 2^32.
+    /// Return how many times the sequence numbers passed 2^32.
     #[must_use]
     pub fn wraps(&self) -> u32 {
         self.wraps
     }
 
-    /// True when a gap was forgotten: unique and repeated bytes are then bounds, not exact.
+    /// Whether a gap was forgotten: unique and repeated bytes are then bounds, not exact.
     #[must_use]
     pub fn inexact(&self) -> bool {
         self.inexact
     }
 
-    /// True when bytes between the lowest and the highest were not seen (yet).
+    /// Whether bytes between the lowest and the highest were not seen (yet).
     #[inline]
     #[must_use]
     pub fn has_gaps(&self) -> bool {
         self.gaps.as_ref().is_some_and(|gaps| !gaps.is_empty())
     }
 
-    /// Bytes below `ack` (the peer's highest acknowledgement) that were never seen, capped at what a window can hold.
+    /// Return how many bytes below `ack` (the peer's highest acknowledgement) were never seen, capped at what a window
+    /// can hold.
     #[must_use]
     pub fn unseen_below(&self, ack: u32) -> u64 {
         if !self.started {
@@ -92,7 +93,7 @@ impl SeqSpace {
         holes + ack.saturating_sub(self.high)
     }
 
-    /// A sequence number relative to the first one, unwrapped; 0 for anything before it.
+    /// Return a sequence number relative to the first one, unwrapped; 0 for anything before it.
     #[must_use]
     pub fn position(&self, seq: u32) -> u64 {
         if self.started {
@@ -180,7 +181,7 @@ impl SeqSpace {
             gaps.remove(0);
             self.inexact = true;
         }
-        // Whoever had gaps will have more: the room stays.
+        // A stream with gaps will have more, so keep the allocation.
         self.gaps = (gaps.capacity() > 0).then_some(gaps);
         Seen {
             new,
@@ -197,7 +198,7 @@ impl SeqSpace {
     }
 }
 
-/// Close the gaps inside `from..to`; returns how many bytes of them were open.
+/// Close the gaps inside `from..to`; return how many bytes of them were open.
 fn fill(gaps: &mut Vec<(u64, u64)>, from: u64, to: u64) -> u64 {
     let mut filled = 0;
     let mut i = gaps.partition_point(|gap| gap.1 <= from);
@@ -234,7 +235,7 @@ mod tests {
     use std::collections::HashSet;
 
     proptest! {
-        /// Against the obvious way: a set of all byte numbers, starting close to the wrap.
+        /// Compares with the obvious way, a set of all byte numbers, starting close to the wrap.
         #[test]
         fn agrees_with_a_set_of_bytes(start: u32, segments in prop::collection::vec((-400_i64..4000, 0_u32..120), 1..200)) {
             let mut space = SeqSpace::default();

@@ -1,15 +1,15 @@
-//! Time by cause: the causes there are, and nanoseconds for each.
+//! Define the causes, and the nanoseconds for each.
 
 /// A silence of this length that nobody owed to break is idle.
 pub const IDLE_FROM: u64 = 1_000_000_000;
 
 /// Positions of the causes in [`Spent`]. Those that belong to an end have one position for each end of the key.
 pub mod on {
-    /// An end's program. One that does not read what has arrived is among them.
+    /// An end's program, also if it does not read what has arrived.
     pub const APPLICATION: usize = 0;
     /// An end's receive buffer: its program read at once, and the window was still too small for the path.
     pub const RECEIVE_BUFFER: usize = 2;
-    /// An end's send buffer (or a pace that its system set): less in flight than window and path had room for.
+    /// An end's send buffer (or a pace set by its system): less in flight than window and path had room for.
     pub const SEND_BUFFER: usize = 4;
     /// Round trips.
     pub const LATENCY: usize = 6;
@@ -21,12 +21,12 @@ pub mod on {
     pub const RECOVERY: usize = 9;
     /// Neither end owed anything.
     pub const IDLE: usize = 10;
-    /// The capture does not tell.
+    /// The capture does not show it.
     pub const UNKNOWN: usize = 11;
     /// Number of causes.
     pub const COUNT: usize = 12;
 
-    /// Idleness is nobody's wait, and what is unknown was perhaps none.
+    /// Whether time of this cause counts as waiting: idle time does not, and unknown time might not.
     #[must_use]
     pub fn is_waited_for(cause: usize) -> bool {
         !matches!(cause, IDLE | UNKNOWN)

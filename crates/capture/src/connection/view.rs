@@ -1,15 +1,15 @@
-//! A connection as the sender of data sees it, reconstructed at the point of capture.
+//! Reconstruct a connection as the sender of data sees it, at the point of capture.
 //!
-//! An acknowledgement that passes the point of capture reaches the sender later, and what it releases passes a round
-//! trip after it. So acknowledgements wait in a queue until a packet of the sender shows that they have arrived:
-//! because the shortest round trip is over, or because it could not have been sent without them. The time stamps that
-//! packets echo do not tell: they stay behind where packets overtake each other, and where acknowledgements are
-//! delayed (RFC 7323, 4.3).
+//! An acknowledgement that passes the point of capture reaches the sender later, and the packets that it releases pass
+//! a round trip after it. So acknowledgements wait in a queue until a packet of the sender shows that they have
+//! arrived: because the shortest round trip is over, or because the packet could not have been sent without them. The
+//! time stamps that packets echo do not show it: they lag behind where packets overtake each other, and where
+//! acknowledgements are delayed (RFC 7323, 4.3).
 
 use crate::connection::seqspace::not_after;
 use std::collections::VecDeque;
 
-/// How exactly a packet must follow an acknowledgement to be released by it, besides a sixteenth of the round trip.
+/// How closely a packet must follow the acknowledgement that released it, in addition to a sixteenth of the round trip.
 pub(crate) const EXACTLY: u64 = 300_000;
 /// As many as an empty path of 100 Gbit/s holds for some milliseconds; beyond it the oldest counts as arrived.
 const MOST: usize = 4096;
@@ -30,28 +30,28 @@ pub struct View {
     pub ack: u32,
     /// Where the other end's window ended.
     pub edge: u32,
-    /// The most it had in flight since it was last limited otherwise.
+    /// The most it had in flight since another cause last limited it.
     pub flight_max: u32,
     /// When that last rose.
     pub grown_at: i64,
-    /// When it was last nearly as much.
+    /// When it last was nearly as much.
     pub reached_at: i64,
     /// Usual time between two packets of a burst.
     pub usual: u64,
     /// When two packets of a burst last followed each other closely.
     pub tight_at: i64,
-    /// When the last acknowledgement passed, and how far they are usually apart.
+    /// When the last acknowledgement passed, and the usual time between two.
     passed_at: i64,
     spaced: u64,
-    /// The last silence between them that was not short beside the round trip.
+    /// The last silence between them that was not short compared with the round trip.
     pub silent_at: i64,
     /// The last packet that followed such a silence of its own.
     pub sent_after_silence: i64,
     /// Time put down to the path's length since what is in flight last grew.
     pub latency_since: u64,
-    /// The cause that last limited it: in the beginning its program.
+    /// The cause that last limited it; at the beginning, its program.
     pub limit: u8,
-    /// Where and when it went on after its program's last pause, if that was not short beside the round trip.
+    /// Where and when it continued after its program's last pause, if that was not short compared with the round trip.
     pub resumed: Option<(u32, i64)>,
     /// The last window that was announced while nothing was missing.
     pub window_whole: u32,
@@ -62,28 +62,28 @@ pub struct View {
 /// What reached the sender between its last packet and this one.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrived {
-    /// What it had known acknowledged before.
+    /// What it had known to be acknowledged before.
     pub ack_before: u32,
     /// Where the window had ended.
     pub edge_before: u32,
-    /// When the last acknowledgement that arrived passed.
+    /// When the last of the acknowledgements that have arrived passed.
     pub at: Option<i64>,
-    /// When the first one passed that acknowledged something.
+    /// When the first acknowledgement of new data passed.
     pub began: Option<i64>,
-    /// When the first one passed that gave the room that was needed.
+    /// When the first one passed that gave the required room.
     pub released: Option<i64>,
-    /// When the last of the sender's data was acknowledged that it had to wait for, without giving room.
+    /// When the last of the sender's data for which it had to wait was acknowledged, without giving room.
     pub acked_at: Option<i64>,
     /// It only opened the window and acknowledged nothing.
     pub update: bool,
     /// The smallest window announced until then.
     pub window_low: u32,
-    /// The window of the one that released, or of the last.
+    /// The window of the acknowledgement that released, or of the last.
     pub window_now: u32,
 }
 
 impl Arrived {
-    /// Was there room for `length` bytes from `seq` on before?
+    /// Whether there was room before for `length` bytes from `seq` on.
     #[inline]
     #[must_use]
     pub fn has_room(&self, seq: u32, length: u32) -> bool {
@@ -92,7 +92,7 @@ impl Arrived {
 }
 
 impl View {
-    /// Nothing on its way.
+    /// Create a view with no acknowledgement in flight.
     #[must_use]
     pub fn new(ack: u32, edge: u32) -> Self {
         Self {
@@ -102,9 +102,9 @@ impl View {
         }
     }
 
-    /// An acknowledgement passes, on a path whose round trip takes `whole`. Where it is the path's rate that limits,
-    /// acknowledgements follow each other without silences, wherever they are seen. A `selective` one tells more than
-    /// its number. Returns by how many bytes the heap has grown.
+    /// Note an acknowledgement, on a path whose round trip takes `whole`. If the path's rate is the limit,
+    /// acknowledgements follow each other without silences, wherever they are seen. A `selective` one says more than
+    /// its number. Return by how many bytes the heap has grown.
     #[inline]
     pub fn note_acknowledgement(
         &mut self,
@@ -150,7 +150,8 @@ impl View {
         }
     }
 
-    /// The sender sends something that needs room up to `need`. What passed until `until` has arrived.
+    /// Deliver the acknowledgements that passed until `until`, because the sender sends something that needs room up to
+    /// `need`.
     #[inline]
     pub fn deliver_until(&mut self, until: i64, need: u32) -> Arrived {
         let mut arrived = Arrived {
@@ -165,7 +166,7 @@ impl View {
             window_now: 0,
         };
         while let Some(&news) = self.coming.front() {
-            // What is needed must have arrived, or it could not have been sent.
+            // The required acknowledgement must have arrived, or the packet could not have been sent.
             let needed = !not_after(need, self.edge);
             if news.at > until && !needed {
                 break;
@@ -193,7 +194,7 @@ impl View {
         arrived
     }
 
-    /// Note what is in flight after a packet up to `end`.
+    /// Note how much is in flight after a packet up to `end`.
     #[inline]
     pub fn note_flight(&mut self, end: u32, largest: u32, ts: i64) {
         let flight = end.wrapping_sub(self.ack);
@@ -207,7 +208,7 @@ impl View {
         }
     }
 
-    /// A new message begins, on a path whose round trip takes `whole`. Acknowledgements that ceased long before it say
+    /// Begin a new message, on a path whose round trip takes `whole`. Acknowledgements that ceased long before it say
     /// nothing about it.
     #[inline]
     pub fn begin_message(&mut self, ts: i64, whole: u64) {
@@ -217,7 +218,8 @@ impl View {
         }
     }
 
-    /// What was in flight says nothing about what may be: after a loss, or when a new message begins.
+    /// Forget how much was in flight, which says nothing about how much may be: after a loss, or when a new message
+    /// begins.
     #[inline]
     pub fn forget_flight(&mut self, ts: i64) {
         self.flight_max = 0;

@@ -1,6 +1,6 @@
-//! The longest time that a connection waited for one thing, in the room of a word.
+//! Store the longest time that a connection waited for one thing, in a single word.
 
-/// A duration in units of 2^14 nanoseconds (up to 73 minutes), and the position of what it was put down to, below 16.
+/// A duration in units of 2^14 nanoseconds (up to 73 minutes), and the position of its cause, below 16.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wait(u32);
 
@@ -17,13 +17,14 @@ impl Wait {
         u64::from(self.0 & MOST as u32) << UNIT
     }
 
-    /// What was waited for, by its position; `None` where nothing was.
+    /// Return the position of the cause; `None` if there was no wait.
     #[must_use]
     pub fn cause(self) -> Option<usize> {
         (self.0 & MOST as u32 > 0).then_some((self.0 >> LENGTH) as usize)
     }
 
-    /// Time by cause was `before`, and is `now`: was anything waited for longer, of what `counts`?
+    /// Update after the time by cause changed from `before` to `now`: keep the longest wait for any cause that
+    /// `counts`.
     #[cold]
     pub(crate) fn see(&mut self, before: &[u64], now: &[u64], counts: fn(usize) -> bool) {
         for (cause, (now, before)) in now.iter().zip(before).enumerate() {
@@ -36,8 +37,8 @@ impl Wait {
     }
 }
 
-/// The longest duration of one kind in half a word: to a twentieth of a percent, or 16 microseconds. An exponent
-/// stands above eleven bits, so the longer of two is the greater.
+/// The longest duration of one kind in half a word: to a twentieth of a percent, or 16 microseconds. An exponent is
+/// stored above eleven bits, so the longer of two is the greater.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Brief(u16);
 
@@ -52,7 +53,7 @@ impl Brief {
         u64::from(self.0 & ((1 << DIGITS) - 1)) << exponent << UNIT
     }
 
-    /// So long was waited at once.
+    /// Note one uninterrupted wait.
     #[inline]
     pub(crate) fn note(&mut self, nanos: u64) {
         let length = nanos >> UNIT;

@@ -1,25 +1,25 @@
-//! A connection of few packets, as the packets themselves in few bytes: most of a million connections never have more.
+//! Store a connection of few packets as the packets themselves, in few bytes: most of a million connections never have
+//! more.
 //!
-//! What the packets say is written as differences from what their ends would have sent next, so a handshake takes less
-//! than a hundred bytes, a tenth of a [`Conn`](crate::connection::conn::Conn). To find out more, they are read
-//! again.
+//! Packets are stored as differences from what their ends would have sent next, so a handshake takes less than a
+//! hundred bytes, a tenth of a [`Conn`](crate::connection::conn::Conn). To find out more, they are read again.
 
 use crate::wire::message::Message;
 use crate::wire::packet::{flag, AddrWords, Direction, Family, FlowKey, Segment};
 
-/// Packets of a young connection: a handshake and what comes next.
+/// The most packets of a young connection: a handshake and what comes next.
 const MOST: u8 = 4;
-/// More than the longest packet takes.
+/// More bytes than the longest packet takes.
 const LONGEST: usize = 96;
-/// Addresses of IPv4, and numbers of names.
+/// Size of IPv4 addresses, and of numbers of names.
 const SHORT: usize = 8;
 const LONG: usize = 32;
-/// What a first packet takes, about.
+/// Bytes that a first packet takes, approximately.
 const FIRST: usize = 30;
-/// Interface and tunnels.
+/// Size of interface and tunnels.
 const PLACE: usize = 3;
 
-/// How a packet differs from the plainest.
+/// Bits that say how a packet differs from the plainest one.
 mod bit {
     pub const FROM: u8 = 1;
     pub const IN: u8 = 2;
@@ -51,7 +51,7 @@ pub struct Young {
 }
 
 impl Young {
-    /// A connection that begins with `segment`; `None` where that says what cannot be written shortly.
+    /// Create a connection that begins with `segment`; `None` if it cannot be stored in short form.
     #[must_use]
     pub fn new(segment: &Segment, hash: u32, index: u64) -> Option<Self> {
         let key = &segment.key;
@@ -88,19 +88,19 @@ impl Young {
         self.index.into()
     }
 
-    /// False of a place where none is.
+    /// Whether there is a connection in this place.
     #[must_use]
     pub fn is_here(&self) -> bool {
         self.count > 0
     }
 
-    /// Bytes on the heap, with what the allocator adds.
+    /// Return the bytes on the heap, including the allocator's overhead.
     #[must_use]
     pub fn heap(&self) -> usize {
         (self.log.len() + size_of::<usize>()).next_multiple_of(2 * size_of::<usize>())
     }
 
-    /// Is this the connection of `key`?
+    /// Whether this is the connection of `key`.
     #[inline]
     #[must_use]
     pub fn is_of(&self, key: &FlowKey) -> bool {
@@ -110,7 +110,7 @@ impl Young {
             && self.addresses() == key.addr
     }
 
-    /// Write down one more packet; false where the connection has too many, or it says what cannot be written.
+    /// Store one more packet; return false if the connection has too many, or the packet cannot be stored.
     pub fn note(&mut self, segment: &Segment) -> bool {
         let options = &segment.options;
         let place = &self.log[self.addresses_len()..][..PLACE];
@@ -129,7 +129,7 @@ impl Young {
         bytes.segment(segment, &before);
         let (from, to) = (usize::from(self.len), usize::from(self.len) + bytes.len);
         if to > self.log.len() {
-            // The next one is about as long, and then a handshake is written.
+            // The next packet is about as long, and then the handshake is complete.
             let expected = if self.count + 1 < MOST { bytes.len } else { 0 };
             self.log = room_for(to + expected, &self.log[..from]);
         }
@@ -141,7 +141,7 @@ impl Young {
         true
     }
 
-    /// The packets again, all but where their payload was.
+    /// Restore the packets, except where their payload was.
     pub fn each(&self, mut f: impl FnMut(&Segment)) {
         let Some(family) = self.family else { return };
         let key = FlowKey {
@@ -188,7 +188,8 @@ impl Young {
     }
 }
 
-/// Time and frame of the packet before, and what each end would send next: sequence number, identification, time stamp.
+/// Time and frame of the previous packet, and what each end would send next: sequence number, identification, time
+/// stamp.
 #[derive(Default)]
 struct Before {
     last: (i64, u64),
@@ -208,7 +209,7 @@ impl Before {
     }
 }
 
-/// So many bytes, all that the allocator gives for them, beginning with `bytes`.
+/// Allocate this many bytes, everything that the allocator gives for them, beginning with `bytes`.
 fn room_for(count: usize, bytes: &[u8]) -> Box<[u8]> {
     const WORD: usize = size_of::<usize>();
     let count = (count + WORD).next_multiple_of(2 * WORD) - WORD;
@@ -218,7 +219,7 @@ fn room_for(count: usize, bytes: &[u8]) -> Box<[u8]> {
     room.into_boxed_slice()
 }
 
-/// The sequence number behind a packet.
+/// Return the sequence number that follows a packet.
 fn next(seq: u32, payload: u32, flags: u8) -> u32 {
     let phantoms = (flags & (flag::SYN | flag::FIN)).count_ones();
     seq.wrapping_add(payload.wrapping_add(phantoms))
@@ -248,7 +249,7 @@ impl Bytes {
         self.len += bytes.len();
     }
 
-    /// Seven bits a byte, the lowest first.
+    /// Write seven bits per byte, the lowest first.
     fn number(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.put(&[value as u8 | 0x80]);
@@ -344,7 +345,7 @@ impl Rest<'_> {
         self.0 = self.0.get(bytes..).unwrap_or_default();
     }
 
-    /// Only what the next packet is written by; as [`Self::segment`] and [`Before::see`].
+    /// Read only what is needed to restore the next packet; like [`Self::segment`] and [`Before::see`].
     fn skip(&mut self, before: &mut Before) {
         let mask = self.byte();
         let is = |bit: u8| mask & bit != 0;
@@ -472,7 +473,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever packets say comes back to the last bit.
+        /// All contents of packets are restored to the last bit.
         #[test]
         fn packets_come_back_as_they_were(all in prop::collection::vec(any::<Parts>(), 1..=4), a: [u64; 2], b: [u64; 2], long: bool) {
             let short = |words: [u64; 2]| [words[0] & 0xffff_ffff, 0];

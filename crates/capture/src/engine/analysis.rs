@@ -1,6 +1,6 @@
-//! One input in one pass: bytes → packets → segments → connections → summaries.
+//! Analyse one input in one pass: bytes → packets → segments → connections → summaries.
 //!
-//! The first half ([`Front`]) and the second half may be on two processors: see [`Analysis::read_file`].
+//! The first half ([`Front`]) and the second half may run on two processors: see [`Analysis::read_file`].
 
 use crate::application::exchange::Exchange;
 use crate::application::served::Served;
@@ -30,12 +30,12 @@ use std::time::{Duration, Instant};
 /// Finished connections held back so that they come out in order of appearance.
 const MAX_HELD: usize = 16_384;
 
-/// Where summaries go, one by one: in order of their appearance, as long as no more than 16,384 must wait for it.
+/// Receiver of summaries, one by one: in order of appearance, as long as no more than 16,384 have to wait for it.
 pub trait Output {
-    /// One finished connection.
+    /// Take one finished connection.
     fn connection(&mut self, summary: &Summary);
 
-    /// Are percentiles wanted of a connection that waited this many nanoseconds?
+    /// Whether percentiles are wanted for a connection that waited this many nanoseconds.
     fn wants_percentiles(&self, _waited: u64) -> bool {
         true
     }
@@ -72,7 +72,7 @@ impl ConnSink for Finished<'_> {
             if self.held.len() <= MAX_HELD {
                 return;
             }
-            // A connection that stays open holds up all that follow: hand those out first.
+            // A connection that stays open holds up all that follow: release those first.
             self.next = self
                 .held
                 .first_key_value()
@@ -90,11 +90,11 @@ impl ConnSink for Finished<'_> {
 
 /// Smaller files are read before a second processor could help.
 const APART_FROM: u64 = 1 << 20;
-/// How often the watcher is told the state.
+/// How often the watcher gets the state.
 const TICK: Duration = Duration::from_secs(1);
 const FOR_EVER: Duration = Duration::from_secs(1 << 30);
-/// Batches that may wait between two processors: enough that neither sleeps for a moment of the other's, since a
-/// thread that is woken often ends up on the processor of the one that woke it.
+/// The most batches that may wait between two processors: enough that neither sleeps because of a short pause of the
+/// other, since a thread that is woken often ends up on the processor of the one that woke it.
 const WAITING: usize = 16;
 
 /// The second half of the pass.
@@ -134,18 +134,18 @@ pub struct Analysis<'o> {
     watcher: Option<&'o mut dyn FnMut(&SoFar)>,
 }
 
-/// What is known while it is read.
+/// The results so far, while the input is read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SoFar {
     /// Packets that were counted.
     pub packets: u64,
     /// Connections, finished and open.
     pub connections: u64,
-    /// What their time was spent on.
+    /// Time of the connections by cause.
     pub causes: Causes,
 }
 
-/// What is known when all was read.
+/// The results when everything has been read.
 pub struct Report {
     /// Counters of everything that limits truth.
     pub truth: Truth,
@@ -155,15 +155,15 @@ pub struct Report {
     pub connections: u64,
     /// Time of the first packet, nanoseconds since 1970.
     pub start_ns: Option<i64>,
-    /// What was said over UDP in protocols that are understood.
+    /// Exchanges over UDP in protocols that are understood.
     pub exchanges: Vec<Exchange>,
-    /// What was asked one by one, by server, when wanted.
+    /// Requests one by one, by server, if wanted.
     pub requests: Vec<Served>,
     /// The connections worth a picture.
     pub largest: Largest,
     /// The packets that ended the longest waits.
     pub guilty: Vec<Ended>,
-    /// What was watched.
+    /// The watched points.
     pub watch: Option<Box<Watch>>,
 }
 
@@ -190,7 +190,7 @@ impl<'o> Analysis<'o> {
         }
     }
 
-    /// Tell `watcher` the state every second; every packet is then counted at once.
+    /// Call `watcher` with the state every second; every packet is then counted at once.
     #[must_use]
     pub fn told_to(mut self, watcher: &'o mut dyn FnMut(&SoFar)) -> Self {
         self.front.together = 1;
@@ -219,7 +219,7 @@ impl<'o> Analysis<'o> {
         self
     }
 
-    /// Read one input to its end or to a fault; either way everything before it is counted.
+    /// Read one input to its end or to a fault; in both cases everything before it is counted.
     pub fn read(
         &mut self,
         source: &mut Source<'_>,
@@ -232,7 +232,7 @@ impl<'o> Analysis<'o> {
         })
     }
 
-    /// The same for a file by name, or standard input for `-`; with two processors, one reads and the other counts.
+    /// Read a file by name, or standard input for `-`; with two processors, one reads and the other counts.
     pub fn read_file(
         &mut self,
         name: &str,
@@ -254,16 +254,16 @@ impl<'o> Analysis<'o> {
         })
     }
 
-    /// The same for what comes from an interface, until a signal ends it.
+    /// Read packets from an interface until a signal ends it.
     ///
     /// # Errors
     ///
-    /// Where the interface goes away.
+    /// If the interface disappears.
     pub fn listen(&mut self, mut ring: Ring) -> io::Result<()> {
         self.apart(move |front, deliver| front.listen(&mut ring, deliver))
     }
 
-    /// One processor does `read`, the other counts what that delivers.
+    /// Run `read` on one processor; the other counts what it delivers.
     fn apart<T: Send>(&mut self, read: impl FnOnce(&mut Front, &mut Deliver<'_>) -> T + Send) -> T {
         let Self {
             front,
@@ -279,7 +279,7 @@ impl<'o> Analysis<'o> {
                         .try_recv()
                         .unwrap_or_else(|_| Vec::with_capacity(segments.capacity()));
                     let batch = std::mem::replace(segments, next);
-                    // Nobody counts any more only when that side has panicked, which is told below.
+                    // The counting side is gone only if it has panicked, which is reported below.
                     let _ = full.send((batch, names.to_vec()));
                 })
             });
@@ -306,7 +306,7 @@ impl<'o> Analysis<'o> {
         })
     }
 
-    /// The input has ended: finish the connections that are open.
+    /// End the input: finish the connections that are open.
     #[must_use]
     pub fn end(self) -> Report {
         let Self {

@@ -1,26 +1,26 @@
-//! Two points' clocks, from packets that both have seen: offset and skew.
+//! Compare two points' clocks by packets that both have seen: offset and skew.
 //!
-//! A packet's times at two points differ by its delay and the difference of the clocks. The shortest
-//! delays of a direction lie on a line whose slope is the skew: the edge of the lower convex hull of all differences
-//! that lies in the middle of the time (Moon, Skelly, Towsley: Estimation and Removal of Clock Skew from Network
-//! Delay Measurements, INFOCOM 1999). Both directions together give the offset, up to half of what the shortest
-//! delays there and back add up to: no clock tells how a path divides it.
+//! A packet's times at two points differ by its delay and the difference of the clocks. The shortest delays of a
+//! direction lie on a line whose slope is the skew: the edge of the lower convex hull of all differences that lies in
+//! the middle of the time (Moon, Skelly, Towsley: Estimation and Removal of Clock Skew from Network Delay Measurements,
+//! INFOCOM 1999). Both directions together give the offset, to within half of the sum of the shortest delays there and
+//! back: no clock shows how a path divides that sum.
 
 use serde::Serialize;
 
-/// Shorter captures do not tell a skew from delays that vary.
+/// Shorter captures cannot tell a skew from varying delays.
 const LONG: i64 = 2_000_000_000;
 
-/// The second clock against the first one.
+/// The second clock compared with the first one.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Clock {
-    /// By how many seconds the second clock is ahead in the middle of the common time.
+    /// By how many seconds the second clock is ahead, in the middle of the common time.
     pub offset_s: f64,
-    /// Largest error of that, if no shortest delay is negative.
+    /// Largest error of the offset, if no shortest delay is negative.
     pub offset_error_s: f64,
-    /// Seconds that the second clock gains each second; 0 where no skew can be told from zero.
+    /// Seconds that the second clock gains each second; 0 if the skew cannot be told from zero.
     pub skew: f64,
-    /// Error of that.
+    /// Error of the skew.
     pub skew_error: f64,
     /// The time for which the offset holds, nanoseconds of the first clock.
     #[serde(skip)]
@@ -36,8 +36,8 @@ impl Clock {
         near - (since * self.skew).round() as i64
     }
 
-    /// From (time, second clock less first) of packets that went there, and (time, second less first) of those back.
-    /// `None` where a direction is not there.
+    /// Compute the clock from pairs (time, second clock less first) of packets that went there, and of those that came
+    /// back. `None` if a direction is missing.
     #[must_use]
     pub fn of(there: &[(i64, i64)], back: &[(i64, i64)]) -> Option<Self> {
         let first = there.first()?.0.min(back.first()?.0);
@@ -49,7 +49,8 @@ impl Clock {
         let (up, up_error) = lowest(&ahead);
         let (down, down_error) = lowest(&behind);
         let long = last - first >= LONG;
-        // The two slopes are the skew and its opposite; what they have in common is delays that grew or shrank.
+        // The two slopes are the skew and its opposite; what they have in common comes from growing or shrinking
+        // delays.
         let skew = (up.slope - down.slope) / 2.0;
         let skew_error = (up.slope + down.slope).abs() / 2.0 + up_error + down_error;
         let told = long && skew.abs() > skew_error;
@@ -76,7 +77,7 @@ struct Line {
     at_zero: f64,
 }
 
-/// The line below all `points` (by rising x) that is nearest to them, and how far its slope may be wrong.
+/// Find the line below all `points` (by rising x) that is nearest to them, and the possible error of its slope.
 fn lowest(points: &[(f64, f64)]) -> (Line, f64) {
     let mut hull: Vec<(f64, f64)> = Vec::new();
     for &point in points {
@@ -111,7 +112,7 @@ fn lowest(points: &[(f64, f64)]) -> (Line, f64) {
     };
     let slope = (edge[1].1 - edge[0].1) / (edge[1].0 - edge[0].0);
     let at_zero = edge[0].1 - slope * edge[0].0;
-    // The least of each eighth is above the line by what the slope does not know.
+    // The lowest point of each eighth is above the line by the uncertainty of the slope.
     let (first, last) = (points[0].0, points[points.len() - 1].0);
     let span = (last - first).max(1.0);
     let mut above = [f64::MAX; 8];

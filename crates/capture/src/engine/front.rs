@@ -1,4 +1,4 @@
-//! The first half of an analysis: bytes → packets → segments, in batches, with what limits their reliability.
+//! Do the first half of an analysis: bytes → packets → segments, in batches, with what limits their reliability.
 
 use crate::application::datagrams::Datagrams;
 use crate::application::requests::Requests;
@@ -21,7 +21,7 @@ const MAX_INTERFACES: usize = 65_536;
 /// Segments that are handed on together: few enough for the caches, enough that handing them on costs nothing.
 const BATCH: usize = 1024;
 
-/// What an input turned out to be.
+/// The format of an input, as detected.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
     /// `pcap`, `pcapng` or `csv`.
@@ -41,17 +41,17 @@ pub struct Front {
     told: usize,
     /// Segments that are handed on together.
     pub together: usize,
-    /// The smallest time of a packet.
+    /// The smallest time stamp.
     pub first_ts: Option<i64>,
-    /// What was said over UDP.
+    /// Messages over UDP.
     pub datagrams: Datagrams,
-    /// What was asked over TCP, when wanted.
+    /// Requests over TCP, if wanted.
     pub requests: Option<Box<Requests>>,
     /// Counters of packets.
     pub truth: Truth,
 }
 
-/// Where segments go, with names that are new; the receiver empties or replaces the batch.
+/// Receiver of segments and of new names; it empties or replaces the batch.
 pub type Deliver<'d> = dyn FnMut(&mut Vec<Segment>, &[Arc<str>]) + 'd;
 
 struct Reading<'f, 'd> {
@@ -60,7 +60,7 @@ struct Reading<'f, 'd> {
 }
 
 impl Front {
-    /// Nothing yet.
+    /// Create a reader that has read nothing yet.
     #[must_use]
     pub fn new(filter: Option<Filter>) -> Self {
         Self {
@@ -103,11 +103,11 @@ impl Front {
 }
 
 impl Front {
-    /// Read what comes from an interface until a signal ends it.
+    /// Read packets from an interface until a signal ends it.
     ///
     /// # Errors
     ///
-    /// Where the interface goes away.
+    /// If the interface disappears.
     pub fn listen(&mut self, ring: &mut Ring, deliver: &mut Deliver<'_>) -> io::Result<()> {
         self.together = BATCH;
         let mut reading = Reading {
@@ -127,7 +127,7 @@ impl Reading<'_, '_> {
         services: &Services,
         kind: &mut Option<Kind>,
     ) -> Result<(), Fault> {
-        // Enough to see a packet list's header line; a shorter input is judged by what there is.
+        // Enough for a packet list's header line; a shorter input is judged by what there is.
         source
             .need(4096)
             .map_err(|e| Fault::io(source.offset(), &e))?;
@@ -135,7 +135,7 @@ impl Reading<'_, '_> {
         let head = source.data();
         if head.is_empty() {
             return Err(
-                Fault::new(0, "the file is empty").hint("a capture holds at least a file header")
+                Fault::new(0, "the file is empty").hint("a capture has at least a file header")
             );
         }
         let mut is = |format| {
@@ -205,7 +205,8 @@ impl Reading<'_, '_> {
         self.counted(segment.tunnels);
     }
 
-    /// The last segment of the batch may begin or end a message, and be of a request; `data` is its frame.
+    /// Look into the last segment of the batch, which may begin or end a message and belong to a request; `data` is its
+    /// frame.
     #[inline]
     fn look_into(&mut self, data: &[u8]) {
         if let Some(segment) = self.front.batch.last_mut() {
@@ -218,7 +219,7 @@ impl Reading<'_, '_> {
         }
     }
 
-    /// The last segment of the batch was there, in so many tunnels.
+    /// Note how many tunnels the last segment of the batch was in.
     #[inline]
     fn counted(&mut self, tunnels: u8) {
         self.front.truth.counted += 1;
@@ -262,7 +263,7 @@ impl Reading<'_, '_> {
     }
 }
 
-/// A hint which program converts an input that begins like this into a capture.
+/// Return a hint as to which program converts an input that begins like this into a capture.
 fn choose_reader(head: &[u8]) -> &'static str {
     match head {
         [4, 0x22, 0x4d, 0x18, ..] => "it is compressed by LZ4: lz4 -dc FILE | guestmark capture -",

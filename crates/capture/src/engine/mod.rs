@@ -1,4 +1,4 @@
-//! The engine: analyses one input in one pass, on as many threads as help.
+//! Analyse one input in one pass, on as many threads as help.
 //!
 //! [`front`] reads and decodes, [`tracker`] finds the connection of every segment and lets go of those that are over,
 //! and [`analysis`] ties both together. [`points`] compares several captures of the same packets.

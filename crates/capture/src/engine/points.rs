@@ -1,8 +1,8 @@
-//! Compares the same packets at several points of their path: which were lost in between, and how long the rest took.
+//! Compare the same packets at several points of their path: which were lost in between, and how long the rest took.
 //!
 //! Packets are matched by content: flow, sequence and acknowledgement numbers, length, time stamps and IPv4's
-//! identification. Systems that cut large segments, or join small ones, behind the point of capture leave the end of
-//! the data and the time stamp; what remains is taken for the latest that was sent before (see
+//! identification. Systems that split large segments, or join small ones, behind the point of capture preserve the end
+//! of the data and the time stamp; among the remaining candidates, the latest that was sent before is taken (see
 //! [`crate::engine::clocks`]).
 
 use crate::connection::seqspace::not_after;
@@ -18,9 +18,9 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Bounds the memory to a few gigabytes.
+/// The most packets; bounds the memory to a few gigabytes.
 const MOST: usize = 30_000_000;
-/// Packets that follow the last one of the other point by less than this may still be on their way.
+/// Packets that follow the other point's last one by less than this may still be in flight.
 const MARGIN: i64 = 200_000_000;
 
 /// One packet at one point.
@@ -42,7 +42,7 @@ impl Seen {
         self.seq.wrapping_add(self.length)
     }
 
-    /// What is the same at every point.
+    /// Return what is the same at every point.
     fn whole(&self) -> Key {
         (
             self.flow,
@@ -56,7 +56,7 @@ impl Seen {
         )
     }
 
-    /// What is the same wherever segments were cut or joined; nothing of a packet without data.
+    /// Return what stays the same if segments are split or joined; `None` for a packet without data.
     fn tail(&self) -> Option<Key> {
         (self.length > 0).then(|| (self.flow, self.from, 0, self.end(), 0, 0, self.stamp, 0))
     }
@@ -64,12 +64,12 @@ impl Seen {
 
 type Key = (u32, u8, u8, u32, u32, u32, u32, u16);
 
-/// Everything that one point has seen, by time.
+/// Everything that one point has seen, in order of time.
 struct Point {
     seen: Vec<Seen>,
 }
 
-/// Flows of all points, by number.
+/// The flows of all points, by number.
 #[derive(Default)]
 struct Flows {
     numbers: HashMap<FlowKey, u32>,
@@ -86,7 +86,7 @@ impl Flows {
     }
 }
 
-/// Delays of one direction in seconds; `None` where nothing was matched.
+/// Delays of one direction in seconds; `None` if nothing was matched.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Delay {
     /// Matched packets.
@@ -121,9 +121,9 @@ impl Delay {
 /// One direction between two points.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Way {
-    /// Packets that the point nearer to the sender has seen while the other one captured, too.
+    /// Packets that the point nearer to the sender has seen while the other one was capturing too.
     pub sent: u64,
-    /// Packets that the other point did not see and that were sent again or never acknowledged: lost in between.
+    /// Packets that the other point did not see and that were retransmitted or never acknowledged: lost in between.
     pub lost: u64,
     /// Packets that the other point did not see although their data arrived: lost by its capture.
     pub uncaptured: u64,
@@ -136,30 +136,30 @@ pub struct Way {
 pub struct Flow {
     /// Addresses and ports of both ends of the key.
     pub ends: [(Host, u16); 2],
-    /// Which point is nearer to the first end: 0 or 1; `None` where only one direction tells.
+    /// Which point is nearer to the first end: 0 or 1; `None` if the packets of one direction are missing.
     pub nearer: Option<usize>,
     /// From the first end, and from the second.
     pub ways: [Way; 2],
 }
 
-/// Two points.
+/// The comparison of two points.
 #[derive(Clone, Debug, Serialize)]
 pub struct Pair {
-    /// The second point's clock against the first's; `None` where no connection was seen in both directions at both.
+    /// The second point's clock compared with the first's; `None` if no connection was seen in both directions at both.
     pub clock: Option<Clock>,
     /// Packets seen at both.
     pub matched: u64,
-    /// Everything from the first point to the second, and back.
+    /// All packets from the first point to the second, and back.
     pub ways: [Way; 2],
     /// By connection.
     pub flows: Vec<Flow>,
 }
 
-/// Each point and the one after it.
+/// Compare each point with the next one.
 ///
 /// # Errors
 ///
-/// A file that cannot be read, with its name.
+/// If a file cannot be read; with its name.
 pub fn compare(files: &[String], filter: Option<&Filter>) -> Result<Vec<Pair>, (String, Fault)> {
     let mut flows = Flows::default();
     let services = Services::system();
@@ -193,7 +193,7 @@ fn read(
     });
     read?;
     if seen.len() == MOST {
-        return Err(Fault::new(0, "it has too many packets to match them")
+        return Err(Fault::new(0, "it has too many packets to match")
             .hint("choose connections: --filter HOST, PORT or FLOW"));
     }
     seen.sort_by_key(|seen| seen.ts);
@@ -210,18 +210,18 @@ fn make_seen(segment: &Segment, flows: &mut Flows) -> Seen {
         length: if tcp { segment.payload } else { 0 },
         stamp: match segment.options.stamps {
             Some((value, _)) => value,
-            // A datagram has nothing else.
+            // A datagram has no other number.
             None if !tcp => segment.payload,
             None => segment.options.sacked.unwrap_or(0),
         },
         id: segment.id,
-        // What the network may set is no content.
+        // Flags that the network may set are not content.
         flags: segment.flags & (flag::SYN | flag::FIN | flag::RST | flag::PSH | flag::ACK),
         from: segment.from & 1,
     }
 }
 
-/// Which packets of two points are the same: of each of the first, the place in the second.
+/// Which packets of two points are the same: for each of the first point, its position at the second.
 struct Matches {
     of_first: Vec<Option<u32>>,
     of_second: Vec<Option<u32>>,
@@ -233,8 +233,8 @@ impl Matches {
         self.of_second[second as usize] = Some(first);
     }
 
-    /// Match what is left by `key`. Keys that occur once at each point are sure; of others, where a clock is known, the
-    /// last one that was sent before.
+    /// Match the remaining packets by `key`. Keys that occur once at each point are certain; for others, if a clock is
+    /// known, take the last one that was sent before.
     fn by(
         &mut self,
         points: [&Point; 2],
@@ -266,7 +266,7 @@ impl Matches {
         }
     }
 
-    /// Of equal packets, each that arrived is the last one that was sent before.
+    /// Among equal packets, match each arrival with the last one that was sent before.
     fn nearest(
         &mut self,
         points: [&Point; 2],
@@ -279,7 +279,7 @@ impl Matches {
             return;
         };
         let slack = (clock.offset_error_s * 1e9) as i64;
-        // Does the first point see it first?
+        // Whether the first point sees it first.
         let ahead = nearer[some.flow as usize].is_none_or(|point| (point == 0) == (some.from == 0));
         let mut sent: Vec<(i64, u32)> = first
             .into_iter()
@@ -333,7 +333,8 @@ fn compare_pair(one: &Point, two: &Point, flows: &Flows) -> Pair {
     }
 }
 
-/// Which point is nearer to the first end of each flow: what it sends is seen there sooner, whatever the clocks show.
+/// Return which point is nearer to the first end of each flow: it sees that end's packets sooner, whatever the clocks
+/// show.
 fn nearer(points: [&Point; 2], matches: &Matches, flows: usize) -> Vec<Option<usize>> {
     let mut least = vec![[i64::MAX; 2]; flows];
     for (at, other) in matches.of_first.iter().enumerate() {
@@ -343,7 +344,7 @@ fn nearer(points: [&Point; 2], matches: &Matches, flows: usize) -> Vec<Option<us
         let least = &mut least[seen.flow as usize][usize::from(seen.from)];
         *least = (*least).min(sign * (there.ts - seen.ts));
     }
-    // There and back add up to two delays, or to less than nothing when the points are the other way round.
+    // There and back add up to two delays, or to a negative time if the points are the other way round.
     let told = |[there, back]: [i64; 2]| {
         (there != i64::MAX && back != i64::MAX).then(|| usize::from(there + back < 0))
     };
@@ -368,7 +369,8 @@ fn estimate_clock(
     Clock::of(&ways[0], &ways[1])
 }
 
-/// The time that both points captured, by the first one's clock, less what may be on its way.
+/// Return the time during which both points captured, by the first one's clock, less the time that packets may be in
+/// flight.
 fn find_common_time(points: [&Point; 2], clock: &Clock) -> Option<(i64, i64)> {
     let (one, two) = (&points[0].seen, &points[1].seen);
     let from = one.first()?.ts.max(clock.back(two.first()?.ts));
@@ -376,10 +378,10 @@ fn find_common_time(points: [&Point; 2], clock: &Clock) -> Option<(i64, i64)> {
     Some((from, to))
 }
 
-/// What a point has seen of a direction's data, and what was acknowledged of it.
+/// The data of a direction that a point has seen, and what was acknowledged.
 #[derive(Default)]
 struct Coverage {
-    /// (sequence number, end, when), by time.
+    /// (sequence number, end, time), by time.
     data: Vec<(u32, u32, u32)>,
     acked: Option<u32>,
 }
@@ -400,7 +402,7 @@ fn collect_coverage(point: &Point, flows: usize) -> Vec<[Coverage; 2]> {
         }
     }
     for way in covers.iter_mut().flatten() {
-        // Of one connection: numbers are compared as they wrap.
+        // All numbers are of one connection, so they are compared with wrap-around.
         let base = way.data.first().map_or(0, |first| first.0);
         way.data
             .sort_by_key(|&(seq, ..)| seq.wrapping_sub(base.wrapping_sub(1 << 30)));
@@ -409,7 +411,7 @@ fn collect_coverage(point: &Point, flows: usize) -> Vec<[Coverage; 2]> {
 }
 
 impl Coverage {
-    /// Was data of `seen` seen here: by the same transmission, and by any?
+    /// Whether the data of `seen` was seen here: in the same transmission, and in any.
     fn has(&self, seen: &Seen) -> (bool, bool) {
         let base = self.data.first().map_or(0, |first| first.0);
         let place = |seq: u32| seq.wrapping_sub(base.wrapping_sub(1 << 30));
@@ -417,7 +419,7 @@ impl Coverage {
             .data
             .partition_point(|&(seq, ..)| place(seq) < place(seen.end()));
         let mut any = false;
-        // Joined segments are at most 64 kB long, and a few dozen times sent again.
+        // Joined segments are at most 64 kB long, and are retransmitted a few dozen times.
         for &(_, end, stamp) in self.data[..until].iter().rev().take(256) {
             if !not_after(end, seen.seq) {
                 any = true;

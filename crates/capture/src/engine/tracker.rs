@@ -1,10 +1,10 @@
-//! The flow table: finds the connection of every segment and lets go of connections that are over.
+//! Keep the flow table: find the connection of every segment and let go of connections that are over.
 //!
-//! Bounded by open connections: a closed one stays for its late packets (at most [`LINGER`] of them, for two minutes of
-//! capture time) and is then reduced to a [`Summary`] and handed on. When the table's memory reaches its limit, the
-//! connection that was idle longest (second chance) is put away with a mark. A connection of few packets is kept as
-//! these packets ([`Young`]), and counted when there are more or it ends. The hash is keyed at random, so that nobody
-//! can prepare a capture whose flows all collide.
+//! The memory is bounded by the open connections: a closed one stays for its late packets (at most [`LINGER`] of them,
+//! for two minutes of capture time) and is then reduced to a [`Summary`] and handed on. When the table's memory reaches
+//! its limit, the connection that was idle longest (second chance) is evicted and marked. A connection of few packets
+//! is kept as these packets ([`Young`]), and counted when there are more or it ends. The hash has a random key, so that
+//! nobody can prepare a capture whose flows all collide.
 
 use crate::connection::conn::Conn;
 use crate::connection::pages;
@@ -24,25 +24,25 @@ use std::sync::Arc;
 /// Number of closed connections that are kept for late packets.
 pub const LINGER: usize = 16_384;
 const LINGER_NANOS: i64 = 120_000_000_000;
-/// Memory of one connection besides its own heap: its place, its slots in table and queue.
+/// Memory of one connection besides its own heap: its place, and its slots in table and queue.
 const CONN_COST: usize = size_of::<Conn>() + 32;
 /// The same for a young connection.
 const YOUNG_COST: usize = size_of::<Young>() + 32;
 /// Bit of a place that marks a young connection.
 const YOUNG: u32 = 1 << 31;
-/// Connections in one piece of memory, which is 16 MB: enough for huge pages, and what is not used is not resident.
+/// Connections in one chunk of memory, which is 16 MB: enough for huge pages, and unused parts are not resident.
 const CHUNK: usize = 32_768;
-/// Below this many flows the table fits into the cache and looking ahead costs more than it saves.
+/// With fewer flows the table fits into the cache, and looking ahead costs more than it saves.
 const LOOK_AHEAD_FROM: usize = 2048;
 
-/// Where finished connections go.
+/// Receiver of finished connections.
 pub trait ConnSink {
-    /// Are percentiles wanted of a connection that waited this many nanoseconds?
+    /// Whether percentiles are wanted for a connection that waited this many nanoseconds.
     fn wants_percentiles(&self, _waited: u64) -> bool {
         true
     }
 
-    /// A connection is over; `client` is the end of the key that is the client.
+    /// Take a connection that is over; `client` is the end of the key that is the client.
     fn finished(&mut self, conn: &Conn, client: usize, summary: Summary);
 }
 
@@ -71,7 +71,7 @@ fn summarise(
     })
 }
 
-/// A young connection, counted; `None` where there is none.
+/// Count the packets of a young connection; `None` if there is none.
 fn count_young(
     young: &Young,
     watch: &mut Option<Box<Watch>>,
@@ -114,7 +114,7 @@ fn count(
     }
 }
 
-/// The places of all that are open, in order of appearance.
+/// Return the places of all open connections, in order of appearance.
 fn list_in_order(chunks: &[Vec<Option<Conn>>], young: &[Vec<Young>], open: usize) -> Vec<u32> {
     let mut order: Vec<u32> = Vec::with_capacity(open);
     let at = |number: usize, place: usize| (number * CHUNK + place) as u32;
@@ -129,7 +129,7 @@ fn list_in_order(chunks: &[Vec<Option<Conn>>], young: &[Vec<Young>], open: usize
             .filter(|(_, young)| young.is_here());
         order.extend(open.map(|(place, _)| at(number, place) | YOUNG));
     }
-    // Nearly sorted already, and half as large as with the keys beside them.
+    // The order is nearly sorted already, and half as large as with the keys beside it.
     order.sort_by_key(|place| {
         let (number, within) = ((place & !YOUNG) as usize / CHUNK, *place as usize % CHUNK);
         if place & YOUNG == 0 {
@@ -158,7 +158,7 @@ pub struct Tracker {
     next_index: u64,
     twins: Twins,
     numbering: Numbering,
-    /// The packet at hand was looked up among its twins already.
+    /// The twin of the current packet, if it was looked up already.
     seen: Option<Twin>,
     /// Names of a packet list's hosts; key words are positions in it.
     pub names: Vec<Arc<str>>,
@@ -166,12 +166,12 @@ pub struct Tracker {
     pub watch: Option<Box<Watch>>,
     /// The packets that ended the longest waits, when wanted.
     pub guilty: Option<Box<Guilty>>,
-    /// Connections put away to keep within the limit.
+    /// Connections evicted to keep within the limit.
     pub evicted: u64,
 }
 
 impl Tracker {
-    /// A table that uses at most `limit` bytes.
+    /// Create a table that uses at most `limit` bytes.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self {
@@ -198,13 +198,13 @@ impl Tracker {
         }
     }
 
-    /// Connections in the table.
+    /// Return the number of connections in the table.
     #[must_use]
     pub fn open(&self) -> usize {
         self.open
     }
 
-    /// Every connection in the table.
+    /// Call `f` for every connection in the table.
     pub fn each(&self, mut f: impl FnMut(&Conn)) {
         self.chunks.iter().flatten().flatten().for_each(&mut f);
         let young = self.young.iter().flatten();
@@ -221,7 +221,7 @@ impl Tracker {
             }
             return;
         }
-        // Lookups of one batch do not depend on each other: asked together, their cache misses overlap.
+        // Lookups of one batch are independent: done together, their cache misses overlap.
         let mut hashes = [0; BATCH];
         let mut places = [u32::MAX; BATCH];
         for group in batch.chunks(BATCH) {
@@ -255,7 +255,7 @@ impl Tracker {
         }
     }
 
-    /// The input has ended: everything still open is finished, in order of appearance.
+    /// Finish everything that is still open, in order of appearance, at the end of the input.
     pub fn finish(&mut self, sink: &mut impl ConnSink) {
         self.table = HashTable::new();
         let chunks = std::mem::take(&mut self.chunks);
@@ -308,7 +308,7 @@ impl Tracker {
             _ => {
                 let (hash, maybe) =
                     looked_up.unwrap_or_else(|| (self.hash(&segment.key), u32::MAX));
-                // A connection that was looked up before the batch may be gone, or another one with the same hash.
+                // A connection that was looked up before the batch may be gone, or be another one with the same hash.
                 let place = if self.is_at(maybe, &segment.key) {
                     maybe
                 } else {
@@ -369,11 +369,12 @@ impl Tracker {
         self.keep_within_limit(place, sink);
     }
 
-    /// Write the packet down with the others of a young connection; false where this must be counted from now on.
+    /// Store the packet with the others of a young connection; return false if the connection must be counted from now
+    /// on.
     #[inline]
     fn note(&mut self, place: u32, segment: &Segment, sink: &mut impl ConnSink) -> bool {
         let plain = flag::SYN | flag::ACK;
-        // What ends a connection or begins another is for one that is counted.
+        // Packets that end a connection or begin another need one that is counted.
         if segment.flags & (flag::FIN | flag::RST) != 0 || segment.flags & plain == flag::SYN {
             return false;
         }
@@ -390,7 +391,7 @@ impl Tracker {
         true
     }
 
-    /// Turn the young connection at `place` into one that is counted; returns its new place.
+    /// Turn the young connection at `place` into one that is counted; return its new place.
     fn mature(&mut self, place: u32) -> u32 {
         let number = (place & !YOUNG) as usize;
         let young = std::mem::take(&mut self.young[number / CHUNK][number % CHUNK]);
@@ -439,7 +440,7 @@ impl Tracker {
             .map(|slot| slot.place)
     }
 
-    /// A connection begins, and its first packet is written down; false where it must be counted at once.
+    /// Begin a connection by storing its first packet; return false if it must be counted at once.
     fn begin_young(&mut self, segment: &Segment, hash: u32, sink: &mut impl ConnSink) -> bool {
         if segment.flags & (flag::FIN | flag::RST) != 0 {
             return false;
@@ -476,7 +477,7 @@ impl Tracker {
         place
     }
 
-    /// One connection more, at `place`.
+    /// Add a connection at `place`.
     fn add_entry(&mut self, hash: u32, place: u32, cost: usize) {
         self.next_index += 1;
         self.table
@@ -487,7 +488,7 @@ impl Tracker {
         self.open += 1;
     }
 
-    /// Where another connection has room.
+    /// Return a free place for a connection.
     fn find_room(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
             if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
@@ -558,7 +559,7 @@ impl Tracker {
         sink.finished(&conn, client, summary);
     }
 
-    /// Put away one connection that was not touched since the hand last came by; never the one at `keep`.
+    /// Evict one connection that was not touched since the hand last came by; never the one at `keep`.
     #[cold]
     fn evict(&mut self, keep: u32, sink: &mut impl ConnSink) {
         let counted: usize = self.chunks.iter().map(Vec::len).sum();

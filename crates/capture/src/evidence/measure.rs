@@ -1,4 +1,4 @@
-//! What one packet shows of its path: round trips, windows, time stamps.
+//! Measure what one packet shows of its path: round trips, windows, time stamps.
 
 use crate::connection::conn::Conn;
 use crate::connection::path::NO_SCALE;
@@ -7,7 +7,7 @@ use crate::evidence::step::Step;
 use crate::wire::packet::{flag, Segment};
 
 impl Conn {
-    /// Take round trips, windows and time stamps of one packet. Returns the heap's growth.
+    /// Measure round trips, windows and time stamps of one packet. Return the growth of the heap.
     #[inline]
     pub(crate) fn measure_packet(&mut self, segment: &Segment, from: usize) -> usize {
         let peer = 1 - from;
@@ -46,7 +46,7 @@ impl Conn {
             path.scale = segment.options.scale.unwrap_or(0);
             self.selective[from] = segment.options.sack_permitted;
             if has_no_scale(segment, path.scale) {
-                // Scaling holds only when both ends announce it.
+                // Scaling applies only if both ends announce it.
                 self.paths[peer].scale = 0;
             }
         } else if segment.flags & flag::RST == 0 && segment.seq_known {
@@ -74,7 +74,7 @@ impl Conn {
         grown
     }
 
-    /// Note an acknowledgement without data that came `took` after the last of a stream: those are not delayed.
+    /// Note an acknowledgement without data that came `took` after the last segment of a stream: those are not delayed.
     #[inline]
     fn follow_queue(&mut self, took: u64, segment: &Segment, from: usize, whole: u64) {
         if !self.account.streaming || usize::from(self.account.from) == from || self.is_repairing()
@@ -87,7 +87,7 @@ impl Conn {
         }
     }
 
-    /// True for a duplicate acknowledgement, by which a loss shows where there are no selective ones.
+    /// Whether this is a duplicate acknowledgement, which shows a loss where there are no selective ones.
     pub(crate) fn is_duplicate(&self, segment: &Segment, step: &Step) -> bool {
         let peer = usize::from(1 - (segment.from & 1));
         let from = usize::from(segment.from & 1);

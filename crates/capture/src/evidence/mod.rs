@@ -1,4 +1,4 @@
-//! Evidence: what one packet shows beyond its own fields, together with the packets before it.
+//! Gather evidence: what one packet shows beyond its own fields, together with the packets before it.
 //!
 //! [`measure`] takes round trips and windows, [`twins`] recognises packets that were captured twice, and [`numbering`]
 //! learns from IPv4's identification which hosts number the packets of each connection by themselves. Nothing is

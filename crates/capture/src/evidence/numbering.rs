@@ -1,20 +1,19 @@
-//! Which hosts number the packets of each connection by themselves in IPv4's identification.
+//! Learn which hosts number the packets of each connection separately in IPv4's identification.
 //!
-//! Linux does so, Windows counts all that a host sends (or all that it sends to one other), and others draw numbers
-//! or send none. Only of the first kind does a number that is left out tell of a packet that was lost. A host shows
-//! its kind where packets of two of its connections with the same other host alternate: each goes on where it had
-//! stopped, or not.
+//! Linux does so, Windows counts everything that a host sends (or sends to one other host), and others use random
+//! numbers or none. Only with the first kind does a missing number show a lost packet. A host shows its kind when
+//! packets of two of its connections with the same other host alternate: each continues its own numbers, or not.
 
 use crate::wire::packet::{Segment, TCP};
 
-/// Pairs of hosts that are remembered; one that is forgotten has to show its kind again.
+/// The most pairs of hosts that are remembered; a forgotten one has to show its kind again.
 const PAIRS: usize = 1024;
 /// How often a connection must have continued with its own numbers.
 const OFTEN: u8 = 4;
-/// How many more it takes for each time that it did not.
+/// How many more are required for each time that it did not.
 const SURELY: u8 = 4;
 
-/// What a host has shown towards another one.
+/// What is known about a host's numbering towards another host.
 #[derive(Clone, Copy, Default)]
 struct Pair {
     mark: u32,
@@ -24,7 +23,7 @@ struct Pair {
     others: u8,
 }
 
-/// What hosts have shown of their numbering.
+/// What is known about the hosts' numbering.
 pub struct Numbering {
     pairs: Box<[Pair; PAIRS]>,
 }
@@ -38,9 +37,9 @@ impl Default for Numbering {
 }
 
 impl Numbering {
-    /// A packet passes of the connection with this hash; `follows` asks whether its number is the next of its
-    /// connection, and is `None` where it is the first that is seen here. Returns whether the host is known to count
-    /// each connection by itself.
+    /// Note a packet of the connection with this hash; `follows` asks whether its number is the next of its connection,
+    /// and is `None` if it is the first one seen here. Return whether the host is known to number each connection
+    /// separately.
     #[inline]
     pub fn see(
         &mut self,

@@ -1,9 +1,9 @@
-//! Packets that a capture holds twice because they passed several interfaces on their way: a bridge and a tap, a
-//! router's two sides, both ends of a mirror.
+//! Recognise packets that a capture holds twice because they passed several interfaces: a bridge and a tap, a router's
+//! two sides, both ends of a mirror.
 //!
-//! A twin has the same contents within a hundredth of a second. On another interface it is the same packet for
-//! certain. On the same one it may also be what the network or the sender repeated, so the whole direction decides:
-//! only where at least four of five packets have a twin was it captured twice.
+//! A twin has the same contents within a hundredth of a second. On another interface it is certainly the same packet.
+//! On the same one it may also be a repetition by the network or the sender, so the whole direction decides: it was
+//! captured twice only if at least four of five packets have a twin.
 
 use crate::connection::conn::Conn;
 use crate::wire::packet::{flag, Direction, Segment, TCP};
@@ -15,14 +15,14 @@ const SETS: usize = 256;
 /// Largest distance of twins, in nanoseconds.
 const WITHIN: u64 = 10_000_000;
 
-/// Was this packet seen before?
+/// Whether this packet was seen before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Twin {
     /// No.
     None,
-    /// One with the same contents so many microseconds ago, on the same interface.
+    /// A packet with the same contents was seen this many microseconds ago, on the same interface.
     Likely(u32),
-    /// It, so many microseconds ago on another interface.
+    /// The packet itself was seen this many microseconds ago, on another interface.
     Certain(u32),
 }
 
@@ -50,9 +50,9 @@ impl Default for Twins {
 }
 
 impl Twins {
-    /// Look for the twin of a packet of the connection whose last packet was from end `last_from`, and keep the
-    /// packet for its own. Which packets have left since does not depend on chance: a capture tells the same every
-    /// time.
+    /// Look for the twin of a packet in a connection whose last packet was from end `last_from`, and remember the
+    /// packet for its own twin. Which packets have been forgotten does not depend on chance: a capture gives the same
+    /// results every time.
     #[inline]
     pub fn see(&mut self, segment: &Segment, last_from: u8) -> Twin {
         let (key, [[a, b], [c, d]]) = (&segment.key, segment.key.addr);
@@ -68,13 +68,13 @@ impl Twins {
             .wrapping_mul(0xd6e8_feb8_6659_fd93)
             ^ words[2].wrapping_mul(0xa076_1d64_78bd_642f)
             ^ words[3].wrapping_mul(0x8ebc_6af0_9c88_c6e3);
-        // A product's upper half depends on all bits.
+        // The upper half of a product depends on all bits.
         let mark = (mixed >> 24) as u32;
         let set = &mut self.sets[(mixed >> 56) as usize % SETS];
         let known = set.marks.iter().position(|&known| known == mark);
         let close = |way: &usize| segment.ts.abs_diff(set.times[*way]) <= WITHIN;
         let Some(way) = known.filter(close) else {
-            // An entry that is too old is replaced, or it would hide this packet.
+            // Replace an entry that is too old, or it would hide this packet.
             let way = known.unwrap_or(usize::from(set.next) % WAYS);
             set.next = set.next.wrapping_add(u8::from(known.is_none()));
             (set.times[way], set.marks[way]) = (segment.ts, mark);
@@ -82,11 +82,11 @@ impl Twins {
             return Twin::None;
         };
         if usize::from(set.next) % WAYS == way {
-            // The entry that was just used is not the next to be replaced.
+            // Do not replace the entry that was just used next.
             set.next = set.next.wrapping_add(1);
         }
         // Without a number of its own, a packet may look like an earlier one, but then the other end's answer came
-        // between; and without a checksum, nothing tells a datagram's contents.
+        // between; and without a checksum, a datagram's contents are unknown.
         let numbered = segment.id != 0 && (segment.key.protocol == TCP || segment.checksum != 0);
         let soon = last_from == segment.from || segment.flags & flag::SYN != 0;
         let follows = segment.key.protocol == TCP && segment.seq_known && soon;
@@ -112,7 +112,7 @@ fn find_place(segment: &Segment) -> u16 {
 }
 
 impl Conn {
-    /// True when `segment` is a copy, which is not counted any further.
+    /// Whether `segment` is a copy, which is not counted any further.
     #[cold]
     pub(crate) fn leaves_out_copy(&mut self, segment: &Segment, twin: Twin) -> bool {
         let from = usize::from(segment.from & 1);

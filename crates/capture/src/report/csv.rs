@@ -1,9 +1,9 @@
-//! Makes rows of CSV from their JSON: one list of fields serves both formats, and no tree of values is built per row.
+//! Make rows of CSV from their JSON: one list of fields serves both formats, and no tree of values is built per row.
 
 use crate::report::escape::inert;
 use serde_json::Value;
 
-/// Column names: the paths of all leaves, joined by `_`.
+/// Collect column names: the paths of all leaves, joined by `_`.
 pub fn names(prefix: &str, value: &Value, out: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {
@@ -20,8 +20,8 @@ pub fn names(prefix: &str, value: &Value, out: &mut Vec<String>) {
     }
 }
 
-/// One cell, quoted where it has to be. What a terminal would obey is spelled out, and what a spreadsheet would take
-/// for a formula follows an apostrophe.
+/// Append one cell, quoted if necessary. Control characters that a terminal would obey are escaped, and text that a
+/// spreadsheet would take for a formula follows an apostrophe.
 pub fn cell(text: &str, line: &mut Vec<u8>) {
     let mut text = inert(text);
     if text.len() > 1 && text.starts_with(['=', '+', '-', '@', '\t', '\r']) {
@@ -36,8 +36,8 @@ pub fn cell(text: &str, line: &mut Vec<u8>) {
     }
 }
 
-/// The leaves of a JSON object as `serde_json` writes it (no white space), each after a comma; lists of words are
-/// joined by spaces, null is empty.
+/// Append the leaves of a JSON object as `serde_json` writes it (no white space), each after a comma; lists of words
+/// are joined by spaces, null is empty.
 pub fn cells(json: &[u8], line: &mut Vec<u8>) {
     let mut at = 0;
     let mut in_list = false;

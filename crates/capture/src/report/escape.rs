@@ -1,9 +1,9 @@
-//! Makes text from captures and file names safe for a terminal: control characters are spelled out.
+//! Make text from captures and file names safe for a terminal: escape control characters.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 
-/// Whether a terminal or a reader's eye would take it for something else than a sign to be shown.
+/// Whether a terminal or a reader would take the character for something other than a visible sign.
 fn is_active(c: char) -> bool {
     matches!(c,
         '\0'..='\x08' | '\x0b'..='\x1f' | '\x7f'..='\u{9f}' | '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}'
@@ -11,7 +11,7 @@ fn is_active(c: char) -> bool {
         | '\u{e0000}'..='\u{e007f}')
 }
 
-/// The text with everything active spelled as in JSON: `\u001b`. Line feeds and tabs stay.
+/// Return the text with active characters escaped as in JSON: `\u001b`. Line feeds and tabs stay.
 #[must_use]
 pub fn inert(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -27,14 +27,14 @@ pub fn inert(text: &str) -> String {
     out
 }
 
-/// Standard output: as it is for programs and files, inert on a terminal. Each write must hold whole characters.
+/// Standard output: unchanged for programs and files, escaped on a terminal. Each write must contain whole characters.
 pub struct Shown<W: Write> {
     out: W,
     terminal: bool,
 }
 
 impl<W: Write> Shown<W> {
-    /// `out` is buffered standard output.
+    /// Create it; `out` is buffered standard output.
     pub fn new(out: W) -> Self {
         Self {
             out,

@@ -1,4 +1,4 @@
-//! The formats: a JSON document, CSV, and the line of the published `tcp-stats` script. All are written as
+//! Write the formats: a JSON document, CSV, and the line of the published `tcp-stats` script. All are written as
 //! connections end.
 
 use crate::application::exchange::Exchange;
@@ -55,7 +55,7 @@ pub struct Options {
     pub histograms: bool,
 }
 
-/// Writes everything of all files; an error of the output ends it all.
+/// Writer of the results of all files; an error of the output ends everything.
 pub struct Writer<W: Write> {
     out: W,
     options: Options,
@@ -65,7 +65,7 @@ pub struct Writer<W: Write> {
     rows: usize,
     header: bool,
     line: Vec<u8>,
-    /// Those that waited longest so far, shortest first.
+    /// The connections that waited longest so far, shortest wait first.
     longest: BinaryHeap<Reverse<(u64, Reverse<u64>)>>,
     kept: BTreeMap<u64, Summary>,
     error: Option<io::Error>,
@@ -140,7 +140,7 @@ impl From<(Chosen, Series)> for SequenceDoc {
 }
 
 impl<W: Write> Writer<W> {
-    /// A writer of nothing yet.
+    /// Create a writer that has written nothing yet.
     pub fn new(out: W, options: Options, services: Services) -> Self {
         let (longest, kept) = (BinaryHeap::new(), BTreeMap::new());
         let mut writer = Self {
@@ -162,7 +162,7 @@ impl<W: Write> Writer<W> {
         writer
     }
 
-    /// Everything of `file` follows.
+    /// Begin `file`, whose results follow.
     pub fn begin(&mut self, file: &str) {
         file.clone_into(&mut self.file);
         self.rows = 0;
@@ -177,7 +177,7 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// The file has ended.
+    /// End the file.
     pub fn end(
         &mut self,
         kind: Option<Kind>,
@@ -234,7 +234,7 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// The last file has ended. Returns the first error of writing, if any.
+    /// Finish after the last file. Return the first error of writing, if any.
     pub fn finish(mut self) -> io::Result<()> {
         if self.options.format == Format::Json {
             self.try_to(|w| writeln!(w.out, "]}}"));
@@ -243,7 +243,7 @@ impl<W: Write> Writer<W> {
         self.error.map_or(Ok(()), Err)
     }
 
-    /// True when nothing can be written any more.
+    /// Whether writing has failed.
     pub fn is_broken(&self) -> bool {
         self.error.is_some()
     }
@@ -317,7 +317,7 @@ impl<W: Write> Output for Writer<W> {
     }
 }
 
-/// `server-client duration=… bytes_transferred=… [client: …] [server: …]`, seconds with six decimals.
+/// Return `server-client duration=… bytes_transferred=… [client: …] [server: …]`, seconds with six decimals.
 #[must_use]
 pub fn tcp_stats(summary: &Summary, services: &Services) -> String {
     let end = |side: &Side| match &side.address {

@@ -1,4 +1,4 @@
-//! How reliable the causes of a connection are.
+//! Judge how reliable the causes of a connection are.
 
 use crate::connection::conn::{Conn, Steps};
 use crate::connection::spent::{on, Spent};
@@ -9,20 +9,21 @@ use serde::Serialize;
 /// Share of the time that may belong to another cause: one part in this many.
 const FEW: u128 = 20;
 
-/// How far the causes can be relied on.
+/// How reliable the causes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Confidence {
-    /// Everything that they rest on was captured, and every sign says the same.
+    /// All evidence was captured, and every sign agrees.
     High,
-    /// Something was not: a beginning, some bytes, or up to a third of the time is not explained or rests on one sign.
+    /// Something was not captured (a beginning, some bytes), or up to a third of the time is unexplained or rests on
+    /// one sign.
     Medium,
-    /// More than a third of the time is not explained, or more than 2 % of the bytes are missing.
+    /// More than a third of the time is unexplained, or more than 2 % of the bytes are missing.
     Low,
 }
 
 impl Confidence {
-    /// Of a connection with these `sides`, whose time was `spent` like this.
+    /// Judge a connection with these `sides`, whose time was `spent` like this.
     #[must_use]
     pub fn of(conn: &Conn, sides: &[&Side; 2], spent: &Spent) -> Self {
         if conn.key.protocol != TCP {
@@ -31,12 +32,12 @@ impl Confidence {
         let (bytes, missing) = sides.iter().fold((0, 0), |(bytes, missing), side| {
             (bytes + side.unique_bytes, missing + side.missing_bytes)
         });
-        // In 128 bits: a clock that was set meanwhile makes a connection of fifty years.
+        // Use 128 bits: a clock that was set in between makes a connection of fifty years.
         let wide = u128::from;
         let whole: u128 = spent.iter().map(|&part| wide(part)).sum();
         let (unknown, missing, bytes) = (wide(spent[on::UNKNOWN]), wide(missing), wide(bytes));
         let doubtful = [0, 1].map(|end| 1000 * u128::from(conn.rare(end).doubtful));
-        // Numbers of packets are one sign, which no other supports.
+        // Packet numbers are a single sign, with no other to support it.
         let inferred = conn.losses().map_or(0, |losses| losses.inferred);
         let weak = unknown + doubtful.iter().sum::<u128>() + wide(inferred);
         let stepped = conn.backwards;
@@ -53,9 +54,9 @@ impl Confidence {
 }
 
 impl Conn {
-    /// How much of the time may be of another of the causes between the ends, as this point sees it: on a path where
-    /// packets overtake each other, or of systems without time stamps, its length, its rate and the buffers look
-    /// alike; and behind losses, length and rate do, as far as these cost time.
+    /// Return how much of the time may belong to another of the causes between the ends, as seen at this point: if
+    /// packets overtake each other, or systems send no time stamps, the path's length, its rate and the buffers look
+    /// alike; behind losses, length and rate do, as far as the losses cost time.
     fn unsettled(&self, spent: &Spent) -> u64 {
         let (latency, bandwidth) = (spent[on::LATENCY], spent[on::BANDWIDTH]);
         let buffers: u64 = spent[on::RECEIVE_BUFFER..on::LATENCY].iter().sum();
@@ -63,7 +64,7 @@ impl Conn {
         if self.find_reordering_time() > 0 || streams && self.queues.is_none() {
             latency.min(bandwidth) + (latency + bandwidth).min(buffers)
         } else {
-            // Whether a queue that overflowed lost the packets, or chance, one point does not always see.
+            // One point does not always show whether an overflowing queue or chance caused the losses.
             (latency + bandwidth).min(spent[on::RECOVERY])
         }
     }

@@ -1,4 +1,4 @@
-//! `--by endpoint`: connections added up per server (address and port) and per client (address).
+//! Add connections up per server (address and port) and per client (address), for `--by endpoint`.
 
 use crate::connection::conn::Conn;
 use crate::connection::hist::bucket_range;
@@ -39,7 +39,7 @@ struct One {
 }
 
 impl One {
-    /// Most time that others waited for it first; then most time spent responding; then by address.
+    /// Order by the time that others waited for it, most first; then by the time spent responding; then by address.
     fn order(&self, other: &Self) -> Ordering {
         let own = |one: &Self| (one.sums.own, one.sums.latency.sum);
         let time = own(other).cmp(&own(self));
@@ -76,10 +76,10 @@ pub struct Endpoints {
     all: Vec<One>,
     others: Sums,
     heap: usize,
-    /// Time of all connections captured in both directions, and of it the clients' and the servers' responses,
-    /// nanoseconds.
+    /// Time of all connections captured in both directions, and the parts of the clients' and the servers' responses in
+    /// it, nanoseconds.
     pub time: [u64; 3],
-    /// What that time was spent on.
+    /// That time by cause.
     pub causes: Causes,
 }
 
@@ -107,9 +107,9 @@ pub struct Endpoint {
     missing_bytes: u64,
     zero_windows: u64,
     resets: u64,
-    /// Time that was put down to its program.
+    /// Time that was attributed to its program.
     pub own_s: f64,
-    /// The longest time that was waited for its program at once; 0 without any.
+    /// The longest uninterrupted wait for its program; 0 without any.
     pub longest_wait_s: f64,
     /// Its response latency over all connections.
     pub response: Response,
@@ -118,7 +118,8 @@ pub struct Endpoint {
     pub histogram: Option<Vec<(f64, f64, u32)>>,
 }
 
-/// Clocks that are set meanwhile make connections of fifty years, of which a dozen are more than the sum can hold.
+/// Add without overflow: clocks that are set in between make connections of fifty years, and the sum holds only a dozen
+/// of those.
 fn add(sum: &mut u64, nanos: u64) {
     *sum = sum.saturating_add(nanos);
 }
@@ -130,7 +131,7 @@ impl Endpoints {
             (&summary.client, client, Role::Client),
             (&summary.server, 1 - client, Role::Server),
         ];
-        // Half a conversation has no responses, so it says nothing about either end.
+        // A single direction has no responses, so it says nothing about either end.
         let both = summary.client.packets > 0 && summary.server.packets > 0;
         if both {
             add(&mut self.time[0], summary.duration_ns);
@@ -156,7 +157,7 @@ impl Endpoints {
                 summary.protocol,
             );
             let own = on::APPLICATION + which;
-            // Exact where nothing in the connection took longer.
+            // This is exact if no other wait of the connection was longer.
             let longest = match conn.account.longest {
                 wait if wait.cause() == Some(own) => wait.nanos(),
                 _ => conn.own[which].nanos(),
@@ -198,7 +199,7 @@ impl Endpoints {
         &mut self.all[at].sums
     }
 
-    /// At most `limit` rows, by the time that others waited for them, longest first.
+    /// Return at most `limit` rows, by the time that others waited for them, longest first.
     #[must_use]
     pub fn rows(&self, histograms: bool, limit: Option<usize>) -> Vec<Endpoint> {
         let limit = limit.unwrap_or(usize::MAX);

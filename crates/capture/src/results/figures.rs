@@ -1,11 +1,11 @@
-//! Figures of a finished connection other than counts: its time by cause, and its round trips.
+//! Compute figures of a finished connection other than counts: its time by cause, and its round trips.
 
 use crate::connection::latency::seconds;
 use crate::connection::spent::{on, Spent};
 use serde::Serialize;
 use std::ops::AddAssign;
 
-/// What time was spent on, in seconds; the parts add up to the whole. All absent when only one direction is known.
+/// Time by cause, in seconds; the parts add up to the whole. All are absent if only one direction is known.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Causes {
     /// The client's program: it had everything it needed, or it did not read what had arrived.
@@ -18,7 +18,7 @@ pub struct Causes {
     pub server_receive_buffer_s: Option<f64>,
     /// The client kept less in flight than window and path had room for.
     pub client_send_buffer_s: Option<f64>,
-    /// The server did.
+    /// The server kept less in flight than window and path had room for.
     pub server_send_buffer_s: Option<f64>,
     /// Round trips.
     pub latency_s: Option<f64>,
@@ -30,11 +30,11 @@ pub struct Causes {
     pub recovery_s: Option<f64>,
     /// Nothing was outstanding for a second or more.
     pub idle_s: Option<f64>,
-    /// The capture does not tell.
+    /// The capture does not show it.
     pub unknown_s: Option<f64>,
 }
 
-/// A cause's name without its unit, by its position; `client` is the client's end.
+/// Return a cause's name without its unit, by its position; `client` is the client's end.
 #[must_use]
 pub fn name(position: usize, client: usize) -> &'static str {
     let of = |end: usize, names: [&'static str; 2]| names[usize::from(end != client)];
@@ -58,7 +58,7 @@ pub fn name(position: usize, client: usize) -> &'static str {
 }
 
 impl Causes {
-    /// From nanoseconds by cause; `client` is the client's end.
+    /// Convert nanoseconds by cause; `client` is the client's end.
     #[must_use]
     pub fn new(spent: Spent, client: usize) -> Self {
         let part = |cause: usize| Some(seconds(spent[cause]));
@@ -78,7 +78,7 @@ impl Causes {
         }
     }
 
-    /// Every part with its name in words.
+    /// Return every part with its name in words.
     #[must_use]
     pub fn parts(&self) -> [(&'static str, Option<f64>); on::COUNT] {
         [

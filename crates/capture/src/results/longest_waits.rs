@@ -1,4 +1,4 @@
-//! The packets that ended the longest waits, by cause; and a capture of chosen packets.
+//! Keep the packets that ended the longest waits, by cause; and extract chosen packets from a capture.
 
 use crate::connection::latency::seconds;
 use crate::connection::spent::{on, Spent};
@@ -13,7 +13,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::io::{self, Write};
 
-/// Packets that are kept for each cause.
+/// The most packets that are kept for each cause.
 const MOST: usize = 32;
 const NANOSECONDS: u8 = 9;
 
@@ -22,32 +22,32 @@ const NANOSECONDS: u8 = 9;
 pub struct Ended {
     /// Its number in the capture, from 1 on.
     pub frame: u64,
-    /// What was waited for, as in [`figures::name`].
+    /// The cause of the wait, as in [`figures::name`].
     pub cause: &'static str,
     /// How long.
     pub waited_s: f64,
 }
 
-/// Nanoseconds and the packet that ended them: the shortest is the greatest, and of equals the last packet.
+/// Nanoseconds and the packet that ended them: the shortest wait sorts last, and among equals the last packet.
 type Wait = Reverse<(u64, Reverse<u64>)>;
 
 /// The packets that ended the longest waits for each cause.
 #[derive(Debug, Default)]
 pub struct Guilty {
-    /// Causes as of a client that is end 0; shortest wait first.
+    /// By cause, as if the client were end 0; shortest wait first.
     longest: [BinaryHeap<Wait>; on::COUNT],
-    /// The shortest of each that are kept, and its packet; 0 while there is room.
+    /// The shortest kept wait of each cause, and its packet; 0 while there is room.
     least: [(u64, u64); on::COUNT],
 }
 
 impl Guilty {
-    /// The packet `frame` of a connection whose client is end `client` changed what time was spent on.
+    /// Note that the packet `frame` changed the time by cause of a connection whose client is end `client`.
     #[inline]
     pub(crate) fn record(&mut self, frame: u64, client: usize, before: &Spent, now: &Spent) {
         for (position, (now, before)) in now.iter().zip(before).enumerate() {
             let paired = position < on::LATENCY;
             let position = if paired { position ^ client } else { position };
-            // Nearly every wait is shorter than the shortest one kept, or as long and later: leave early.
+            // Nearly every wait is shorter than the shortest kept one, or as long and later, so return early.
             let waited = now.saturating_sub(*before);
             let (shortest, last) = self.least[position];
             if waited > 0 && (waited > shortest || waited == shortest && frame < last) {
@@ -68,7 +68,7 @@ impl Guilty {
         }
     }
 
-    /// All of them, by cause, the longest wait first.
+    /// Return all packets, by cause, the longest wait first.
     #[must_use]
     pub fn found(self) -> Vec<Ended> {
         let mut found = Vec::new();
@@ -89,7 +89,7 @@ impl Guilty {
 ///
 /// # Errors
 ///
-/// When the capture cannot be read up to the last of them, is no capture of packets, or `out` cannot be written.
+/// If the capture cannot be read up to the last of them or contains no packets, or `out` cannot be written.
 pub fn extract(name: &str, frames: &BTreeSet<u64>, out: &mut dyn Write) -> Result<(), Fault> {
     let mut source = Source::open(name).map_err(|e| Fault::io(0, &e))?;
     source.need(4096).map_err(|e| Fault::io(0, &e))?;
@@ -116,17 +116,17 @@ pub fn extract(name: &str, frames: &BTreeSet<u64>, out: &mut dyn Write) -> Resul
     } else if pcapng::matches(head) {
         pcapng::read(&mut source, &mut picked)
     } else {
-        Err(Fault::new(0, "it holds no packets")
-            .hint("packets can be taken out of pcap and pcapng files"))
+        Err(Fault::new(0, "it contains no packets")
+            .hint("packets can be extracted from pcap and pcapng files"))
     };
     if let Some(error) = picked.error {
         return Err(Fault::io(0, &error));
     }
-    // What comes after the last one does not matter.
+    // Packets after the last one do not matter.
     if picked.left == 0 {
         Ok(())
     } else {
-        read.and_then(|()| Err(Fault::new(0, "it has fewer packets than were asked for")))
+        read.and_then(|()| Err(Fault::new(0, "it has fewer packets than requested")))
     }
 }
 
@@ -136,7 +136,7 @@ struct Picked<'p> {
     frame: u64,
     left: usize,
     sections: u32,
-    /// By section and number, the one that was written.
+    /// The number in the output of each interface, by section and number.
     interfaces: HashMap<(u32, u32), u32>,
     error: Option<io::Error>,
 }
@@ -149,7 +149,7 @@ impl Picked<'_> {
     }
 }
 
-/// A block of pcapng in little-endian order.
+/// Make a block of pcapng in little-endian order.
 fn block(kind: u32, parts: &[&[u8]]) -> Vec<u8> {
     let body = parts.concat();
     let padded = body.len().next_multiple_of(4);

@@ -1,4 +1,4 @@
-//! One end of a finished connection.
+//! Summarise one end of a finished connection.
 
 use crate::connection::conn::Conn;
 use crate::connection::latency::seconds;
@@ -16,7 +16,7 @@ pub struct Response {
     pub count: u64,
     /// Sum of all.
     pub total_s: f64,
-    /// Share of the connection's duration; absent where clocks stepped back so far that it would be more than all.
+    /// Share of the connection's duration; absent if clocks stepped back so far that it would exceed the whole.
     pub share: Option<f64>,
     /// Arithmetic mean, exact.
     pub mean_s: Option<f64>,
@@ -35,7 +35,7 @@ pub struct Response {
 }
 
 impl Response {
-    /// Summarise, with or without percentiles; `duration` in nanoseconds is what shares are of.
+    /// Summarise, with or without percentiles; shares are relative to `duration`, in nanoseconds.
     #[must_use]
     pub fn new(latency: &Latency, duration: u64, percentiles: bool) -> Self {
         let mut out = Self {
@@ -43,7 +43,7 @@ impl Response {
             total_s: seconds(latency.sum),
             ..Self::default()
         };
-        // Where clocks step back, what is left of them may be more than the whole.
+        // If clocks step back, the responses may add up to more than the whole.
         if duration > 0 && latency.sum <= duration {
             out.share = Some(latency.sum as f64 / duration as f64);
         }
@@ -78,13 +78,13 @@ pub struct Side {
     pub payload_bytes: u64,
     /// Payload, each byte once.
     pub unique_bytes: u64,
-    /// Payload sent again.
+    /// Retransmitted payload.
     pub retransmitted_bytes: u64,
     /// Packets that repeat something.
     pub retransmissions: u32,
     /// Packets with new bytes from before the highest seen.
     pub out_of_order: u32,
-    /// Bytes the peer acknowledged that the capture does not hold.
+    /// Bytes that the peer acknowledged and the capture lacks.
     pub missing_bytes: u64,
     /// Announcements of a zero window.
     pub zero_windows: u32,
@@ -108,7 +108,7 @@ pub struct Side {
     pub sacks: u32,
     /// Most bytes it had in flight.
     pub in_flight_max: u32,
-    /// Packets of it that the capture holds more than once, which are counted once.
+    /// Its packets that the capture contains more than once; counted once.
     pub copies: u32,
     /// Its response latency.
     pub response: Response,

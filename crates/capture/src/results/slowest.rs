@@ -1,11 +1,11 @@
-//! The connections that waited longest: those worth a picture.
+//! Choose the connections that waited longest, which are worth a picture.
 
 use crate::results::summary::Summary;
 use crate::results::watch::MAX_WATCHED;
 use crate::wire::host::Host;
 use std::cmp::Reverse;
 
-/// As many as a reader can choose from.
+/// The most connections that a reader can choose from.
 pub const MOST: usize = 8;
 
 /// One of the slowest connections.
@@ -17,7 +17,7 @@ pub struct Chosen {
     pub waited: u64,
     /// Number in order of appearance.
     pub index: u64,
-    /// The client's end of the key.
+    /// Which end of the key is the client.
     pub end: usize,
     /// The end that opened it.
     pub client: (Host, u16),
@@ -28,23 +28,23 @@ pub struct Chosen {
 }
 
 impl Chosen {
-    /// The longest wait first, and of equals the one that came first.
+    /// Rank by the longest wait first, and among equals by order of appearance.
     fn rank(&self) -> (Reverse<u64>, u64) {
         (Reverse(self.waited), self.index)
     }
 }
 
-/// The connections that waited longest, of all and of the first ones.
+/// The connections that waited longest, among all and among the first ones.
 #[derive(Clone, Debug, Default)]
 pub struct Largest {
     /// Of all connections.
     pub of_all: Vec<Chosen>,
-    /// Of those that are watched when none is asked for.
+    /// Among those that are watched if none is asked for.
     pub of_first: Vec<Chosen>,
 }
 
 impl Largest {
-    /// A connection is over; `end` of its key is the client.
+    /// Consider a connection that is over; `end` of its key is the client.
     pub fn see(&mut self, summary: &Summary, end: usize) {
         keep(&mut self.of_all, summary, end);
         if summary.index < MAX_WATCHED {

@@ -1,4 +1,4 @@
-//! The summary that is kept of a connection when it is over.
+//! Summarise a connection when it is over.
 
 use crate::connection::conn::{Conn, Steps};
 use crate::connection::latency::seconds;
@@ -30,11 +30,11 @@ pub enum Captured {
     Whole,
     /// It began before the capture.
     NoStart,
-    /// It had not ended.
+    /// It had not ended when the capture did.
     NoEnd,
     /// Neither.
     Middle,
-    /// Datagrams have neither.
+    /// Not applicable: datagrams have no beginning or end.
     Flow,
 }
 
@@ -46,13 +46,13 @@ pub enum Mark {
     OneSided,
     /// Same addresses and ports as an earlier connection.
     PortReused,
-    /// Put away while open to keep within the memory limit; its later packets count as another connection.
+    /// Evicted while open to keep within the memory limit; its later packets count as another connection.
     Evicted,
     /// Unique and retransmitted bytes are not exact: too many gaps at once.
     Inexact,
     /// Sequence numbers passed 2^32.
     Wrapped,
-    /// Bytes were acknowledged that the capture does not hold.
+    /// Bytes were acknowledged that the capture lacks.
     MissingBytes,
     /// Packets larger than the peer's maximum segment size.
     Offload,
@@ -103,30 +103,30 @@ pub struct Summary {
     pub syn_to_synack_s: Option<f64>,
     /// Answer to the client's ACK.
     pub synack_to_ack_s: Option<f64>,
-    /// Share of the duration that is nobody's response: more packets of whoever sent last.
+    /// Share of the duration that is no response: further packets of the end that sent last.
     pub unknown_share: Option<f64>,
     /// Near which end the capture was taken.
     pub capture_point: Point,
-    /// What the duration was spent on; absent when only one direction was captured.
+    /// The duration by cause; absent if only one direction was captured.
     pub causes: Causes,
-    /// How far those can be relied on.
+    /// How reliable the causes are.
     pub confidence: Option<Confidence>,
-    /// The duration without the time in which nobody owed anything: what there was to wait for.
+    /// The duration without the time in which neither end owed anything.
     pub waited_s: Option<f64>,
-    /// The longest time for one thing, to 16 microseconds.
+    /// The longest uninterrupted wait, to 16 microseconds.
     pub longest_wait_s: Option<f64>,
-    /// What that was put down to, as in [`figures::name`].
+    /// The cause of that wait, as in [`figures::name`].
     pub longest_wait_for: Option<&'static str>,
     /// Nanoseconds by cause.
     #[serde(skip)]
     pub spent: Option<Spent>,
-    /// The same in nanoseconds, to rank by.
+    /// The waited time in nanoseconds, to rank by.
     #[serde(skip)]
     pub waited_ns: u64,
 }
 
 impl Summary {
-    /// Summarise a connection; returns it with the client's end of the key. `wants_percentiles` is asked with its
+    /// Summarise a connection; return it with the client's end of the key. `wants_percentiles` is called with its
     /// `waited_ns`.
     #[inline]
     #[must_use]
@@ -188,7 +188,7 @@ impl Summary {
         (summary, client)
     }
 
-    /// Packets of both directions.
+    /// Return the number of packets in both directions.
     #[must_use]
     pub fn packets(&self) -> u64 {
         self.client.packets + self.server.packets
@@ -236,8 +236,8 @@ fn list_marks(conn: &Conn, sides: &[&Side; 2], evicted: bool) -> Vec<Mark> {
     .collect()
 }
 
-/// The record's own direction decides; else the end that answered the handshake at least four times faster is the
-/// near one.
+/// Find near which end the capture was taken. The direction in the packets' records decides; otherwise the end that
+/// answered the handshake at least four times faster is the near one.
 fn find_capture_point(
     conn: &Conn,
     client: usize,

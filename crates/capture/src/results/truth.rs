@@ -1,4 +1,4 @@
-//! What limits the reliability of a capture: counted while reading, reported afterwards.
+//! Count what limits the reliability of a capture while reading, and report it afterwards.
 
 use crate::connection::latency::seconds;
 use crate::results::summary::{Captured, Mark, Point, Summary};
@@ -19,9 +19,9 @@ pub struct Truth {
     pub filtered: u64,
     /// Packets shortened by the snapshot length.
     pub cut: u64,
-    /// Packets shortened so much that ports or flags are gone.
+    /// Packets shortened so much that ports or flags are missing.
     pub cut_headers: u64,
-    /// Packets the capturing side says it lost.
+    /// Packets that the capturing side reports as lost.
     pub dropped: u64,
     /// Later IP fragments, which have no ports.
     pub fragments: u64,
@@ -29,7 +29,7 @@ pub struct Truth {
     pub malformed: u64,
     /// Packets without IP, or with neither TCP nor UDP.
     pub other: u64,
-    /// Packets in tunnels that cannot be looked through.
+    /// Packets in tunnels that cannot be decoded.
     pub opaque: u64,
     /// Packets that were found inside tunnels.
     pub tunnelled: u64,
@@ -39,7 +39,7 @@ pub struct Truth {
     pub untimed: u64,
     /// Time stamps smaller than the one before on the same interface.
     pub clock_backwards: u64,
-    /// Largest such step in nanoseconds.
+    /// Largest of these steps in nanoseconds.
     pub clock_backwards_ns: u64,
     /// Connections with any packet larger than the peer's maximum segment size.
     pub offload: u64,
@@ -51,15 +51,15 @@ pub struct Truth {
     pub half_captured: u64,
     /// Connections with one direction only.
     pub one_sided: u64,
-    /// Connections put away while open, to keep within the memory limit.
+    /// Connections evicted while open, to keep within the memory limit.
     pub evicted: u64,
     /// Connections whose unique bytes are not exact.
     pub inexact: u64,
     /// Packets captured more than once, and counted once.
     pub copies: u64,
-    /// Connections whose bytes the capture holds twice, far apart.
+    /// Connections whose bytes the capture contains twice, far apart.
     pub merged: u64,
-    /// Files read as one trace that begin before the one before ends.
+    /// Files read as one trace that begin before the previous one ends.
     pub overlapping: u64,
     /// Connections captured near the client.
     pub near_client: u64,
@@ -74,7 +74,7 @@ pub struct Truth {
 /// One remark for the user.
 #[derive(Clone, Debug, Serialize)]
 pub struct Limit {
-    /// Which counter it comes from.
+    /// The name of its counter.
     pub kind: &'static str,
     /// How many.
     pub count: u64,
@@ -83,7 +83,7 @@ pub struct Limit {
 }
 
 impl Truth {
-    /// Add what was counted on another part of the way.
+    /// Add what another part of the pipeline has counted.
     pub fn absorb(&mut self, other: &Truth) {
         self.packets += other.packets;
         self.wire_bytes += other.wire_bytes;
@@ -115,11 +115,11 @@ impl Truth {
         self.unnamed_ports += other.unnamed_ports;
         self.clock_backwards_ns = self.clock_backwards_ns.max(other.clock_backwards_ns);
         self.largest_frame = self.largest_frame.max(other.largest_frame);
-        // Only connections tell which packets are copies.
+        // Only connections show which packets are copies.
         self.counted -= self.copies.min(self.counted);
     }
 
-    /// A packet that is part of no flow.
+    /// Count a packet that is part of no flow.
     pub fn skip(&mut self, why: Skip) {
         match why {
             Skip::NotIp | Skip::OtherProtocol => self.other += 1,
@@ -141,7 +141,7 @@ impl Truth {
         *last = now;
     }
 
-    /// A connection is over.
+    /// Count a connection that is over.
     pub fn connection(&mut self, summary: &Summary) {
         let copies = u64::from(summary.client.copies) + u64::from(summary.server.copies);
         self.copies += copies;
@@ -158,18 +158,18 @@ impl Truth {
         self.near_server += u64::from(summary.capture_point == Point::Server);
     }
 
-    /// Everything that limits truth, most damaging first.
+    /// Return everything that limits reliability, most damaging first.
     #[must_use]
     pub fn limits(&self) -> Vec<Limit> {
         let frame = self.largest_frame;
         let step = spell_limit(self.clock_backwards_ns);
         let all = [
-            ("dropped", self.dropped, ("packet was", "packets were"), " lost by the capture, as it reports itself: latencies and counts miss what was lost".to_owned()),
+            ("dropped", self.dropped, ("packet was", "packets were"), " lost by the capture, as the capture itself reports: they are missing from latencies and counts".to_owned()),
             ("missing_bytes", self.missing_bytes, ("byte was", "bytes were"), " acknowledged without being in the capture: the capture lost packets".to_owned()),
             ("cut_headers", self.cut_headers, ("packet is", "packets are"), " cut too short to show ports or flags, and not counted (capture with a snapshot length of at least 96)".to_owned()),
-            ("overlapping", self.overlapping, ("file begins", "files begin"), " before the previous one ends: --merge is for files that follow each other, and what two of them hold is counted twice (analyse each alone)".to_owned()),
+            ("overlapping", self.overlapping, ("file begins", "files begin"), " before the previous one ends: --merge is for files that follow each other, and what two of them contain is counted twice (analyse each alone)".to_owned()),
             ("merged", self.merged, ("connection holds", "connections hold"), " nearly everything twice, far apart: captures of two points were merged, so retransmissions and causes are not known (analyse each capture alone)".to_owned()),
-            ("evicted", self.evicted, ("connection was", "connections were"), " put away while open to stay within the memory limit; later packets count as another connection (raise --memory)".to_owned()),
+            ("evicted", self.evicted, ("connection was", "connections were"), " evicted while open to stay within the memory limit; later packets count as another connection (raise --memory)".to_owned()),
             ("inexact", self.inexact, ("connection has", "connections have"), " too many gaps at once: unique and retransmitted bytes are bounds".to_owned()),
             ("clock_backwards", self.clock_backwards, ("time stamp is", "time stamps are"), format!(" smaller than the previous one, by up to {step}: gaps that would be negative are left out")),
             ("copies", self.copies, ("packet was", "packets were"), " captured more than once (on several interfaces on the way): counted once, at the first time".to_owned()),
@@ -177,8 +177,8 @@ impl Truth {
             ("fragments", self.fragments, ("IP fragment has", "IP fragments have"), " no ports: not counted".to_owned()),
             ("malformed", self.malformed, ("packet contradicts itself and is not counted", "packets contradict themselves and are not counted"), String::new()),
             ("unknown_link", self.unknown_link, ("packet has", "packets have"), " a link type that cannot be read".to_owned()),
-            ("opaque", self.opaque, ("packet is", "packets are"), " in tunnels that cannot be looked through (ESP, L2TP, unknown kinds of GRE): not counted".to_owned()),
-            ("tunnelled", self.tunnelled, ("packet was", "packets were"), " in tunnels: what is counted is inside, sizes on the wire are those of the whole frames".to_owned()),
+            ("opaque", self.opaque, ("packet is", "packets are"), " in tunnels that cannot be decoded (ESP, L2TP, unknown kinds of GRE): not counted".to_owned()),
+            ("tunnelled", self.tunnelled, ("packet was", "packets were"), " in tunnels: the packets inside are counted, sizes on the wire are those of whole frames".to_owned()),
             ("offload", self.offload, ("connection holds", "connections hold"), format!(" packets larger than the segment size (largest frame {frame} bytes): segmentation offload, so one packet here was several on the wire, and packet counts and burst times are the sending machine's")),
             ("half_captured", self.half_captured, ("connection was", "connections were"), " captured without beginning or end".to_owned()),
             ("one_sided", self.one_sided, ("connection was", "connections were"), " captured in one direction only: the response latency is unknown, and the shares leave out the time".to_owned()),
@@ -202,7 +202,7 @@ impl Truth {
     }
 }
 
-/// A duration with its unit.
+/// Format a duration with its unit.
 fn spell_limit(nanos: u64) -> String {
     match nanos {
         0..1_000 => format!("{nanos} ns"),
@@ -216,7 +216,7 @@ fn spell_limit(nanos: u64) -> String {
 mod tests {
     use super::*;
 
-    /// What a capture with as many of everything says.
+    /// Return the limits of a capture whose counters are all `count`.
     fn list_limits(count: u64) -> Vec<Limit> {
         let mut truth = Truth::default();
         for counter in [

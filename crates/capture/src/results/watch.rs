@@ -1,4 +1,4 @@
-//! Points for a time-sequence view of one connection, bounded by leaving out every other point when there are too many.
+//! Keep points for a time-sequence view of one connection; if there are too many, every other one is dropped.
 
 use crate::connection::conn::Conn;
 use crate::connection::latency::seconds;
@@ -24,14 +24,14 @@ const ORDER: [usize; on::COUNT] = [
     on::UNKNOWN,
 ];
 const MAX_POINTS: usize = 4096;
-/// Standard input cannot be read twice, so the first connections are watched and the largest of them is shown.
+/// Standard input cannot be read twice, so this many first connections are watched and the largest of them is shown.
 pub const MAX_WATCHED: u64 = 64;
 
-/// What a point is.
+/// The kind of a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PointKind {
-    /// New bytes; `to` is the end of them.
+    /// New bytes; `to` is their end.
     Data,
     /// Bytes that were seen before.
     Repeated,
@@ -49,19 +49,19 @@ pub struct SeriesPoint {
     pub from: u8,
     /// Sent by the client.
     pub client: bool,
-    /// What it is.
+    /// Its kind.
     pub kind: PointKind,
     /// Where its payload ends in the sender's stream, counted from the first sequence number.
     pub to: u64,
     /// How much of the peer's stream it acknowledges.
     pub acked: u64,
-    /// How far into the peer's stream its window reaches; 0 when it does not say.
+    /// How far into the peer's stream its window reaches; 0 if it does not say.
     pub room: u64,
-    /// It acknowledges selectively, so something before is missing.
+    /// Whether it acknowledges selectively, so that something before is missing.
     pub sack: bool,
 }
 
-/// A piece of time and what it was spent on.
+/// A span of time and its cause.
 #[derive(Clone, Debug, Serialize)]
 pub struct Span {
     /// Seconds since the connection's first packet.
@@ -79,7 +79,7 @@ pub struct Span {
 pub struct Series {
     /// The points, in order of capture.
     pub points: Vec<SeriesPoint>,
-    /// What the time was spent on, piece by piece.
+    /// The time by cause, span by span.
     pub spans: Vec<Span>,
     /// One packet in this many is kept.
     pub stride: u32,
@@ -104,10 +104,10 @@ impl Series {
         }
     }
 
-    /// Time up to `end` (seconds) by cause, in nanoseconds.
+    /// Add the time up to `end` (seconds) by cause, in nanoseconds.
     fn spend(&mut self, end: f64, spent: Spent) {
         let mut from_s = end - seconds(spent.iter().sum());
-        // What a loss turns out to have cost takes the place of what was said before.
+        // The time that a loss turns out to have cost replaces earlier attributions.
         while let Some(last) = self.spans.last_mut().filter(|last| last.to_s > from_s) {
             if last.from_s < from_s {
                 last.to_s = from_s;
@@ -133,7 +133,7 @@ impl Series {
     }
 }
 
-/// Which connections are watched, and what was seen.
+/// The watched connections, and their points.
 #[derive(Debug, Default)]
 pub struct Watch {
     wanted: Option<Vec<u64>>,
@@ -150,7 +150,7 @@ impl Watch {
         }
     }
 
-    /// Points of a connection; `client` is its end of the key that is the client.
+    /// Take the points of a connection; `client` is the end of its key that is the client.
     #[must_use]
     pub fn take(&mut self, index: u64, client: usize) -> Option<Series> {
         let mut series = self.series.remove(&index)?;
@@ -163,7 +163,7 @@ impl Watch {
         Some(series)
     }
 
-    /// One packet, counted into `conn`; before it was, time had been spent like this.
+    /// Record one packet that was counted into `conn`; `before` is the time by cause before it.
     pub(crate) fn record(&mut self, conn: &Conn, segment: &Segment, was_new: bool, before: Spent) {
         let watched = self
             .wanted

@@ -1,7 +1,7 @@
-//! From a captured frame to a TCP segment or UDP datagram, without copying.
+//! Decode a captured frame to a TCP segment or UDP datagram, without copying.
 //!
-//! [`fast`] knows one shape only, Ethernet, IPv4 without options, TCP, which is nearly every packet of nearly every
-//! trace; [`general`] knows all of them. Whatever `fast` accepts, `general` decodes to the same (a property test
+//! [`fast`] knows only one form, Ethernet, IPv4 without options and TCP, which nearly every packet of nearly every
+//! trace has; [`general`] knows all forms. Whatever `fast` accepts, `general` decodes to the same (a property test
 //! checks that).
 
 use crate::wire::ip::{parse_ipv4, parse_ipv6, Ip};
@@ -14,14 +14,14 @@ use crate::wire::tunnels;
 /// Deepest nesting of tunnels that is followed.
 const MOST_TUNNELS: u8 = 4;
 
-/// The fast path: `None` means "ask [`general`]", never "there is nothing".
+/// Decode by the fast path: `None` means "ask [`general`]", never "there is nothing".
 #[must_use]
 pub fn fast(packet: &Packet<'_>) -> Option<Segment> {
     let mut segment = Segment::EMPTY;
     fast_into(packet, &mut segment).then_some(segment)
 }
 
-/// The same, written in place: copying a segment costs as much as decoding it.
+/// Decode by the fast path in place: copying a segment costs as much as decoding it.
 #[inline]
 pub fn fast_into(packet: &Packet<'_>, segment: &mut Segment) -> bool {
     let Some(head) = packet.data.first_chunk::<54>() else {
@@ -42,7 +42,7 @@ pub fn fast_into(packet: &Packet<'_>, segment: &mut Segment) -> bool {
     if !plain || headers < 40 || ip_len < headers || packet.wire_len < 14 + ip_len {
         return false;
     }
-    // Nearly all segments have no option or, as every system aligns it, a time stamp alone.
+    // Nearly all segments have no option, or only a time stamp in the alignment that every system uses.
     let stamps = match head[46] >> 4 {
         5 => None,
         8 => {
@@ -92,7 +92,7 @@ pub fn decode(packet: &Packet<'_>) -> Result<Segment, Skip> {
     fast(packet).map_or_else(|| general(packet), Ok)
 }
 
-/// The general path.
+/// Decode by the general path.
 pub fn general(packet: &Packet<'_>) -> Result<Segment, Skip> {
     let data = packet.data;
     let mut direction = packet.direction;
@@ -130,7 +130,7 @@ pub fn general(packet: &Packet<'_>) -> Result<Segment, Skip> {
     })
 }
 
-/// What is in the network header at `at`, which was announced as this version of IP and ends before `end`.
+/// Decode the network header at `at`, which was announced as this version of IP and ends before `end`.
 fn decode_network(
     packet: &Packet<'_>,
     at: usize,
@@ -150,7 +150,7 @@ fn decode_network(
         _ => return Err(Skip::NotIp),
     };
     if let Some((at, version)) = tunnels::inner(data, ip.protocol, ip.at) {
-        // Bytes that only look like a tunnel are a datagram, or of no known protocol.
+        // Bytes that only look like a tunnel are a datagram, or of an unknown protocol.
         if tunnels < MOST_TUNNELS {
             if let Ok(segment) = decode_network(packet, at, version, ip.end, tunnels + 1) {
                 return Ok(segment);

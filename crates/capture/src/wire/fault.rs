@@ -1,4 +1,4 @@
-//! Faults of a capture: where and why reading failed.
+//! Describe faults of a capture: where and why reading failed.
 
 use std::fmt;
 use std::io;
@@ -15,7 +15,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// A fault without advice.
+    /// Create a fault without advice.
     #[must_use]
     pub fn new(offset: u64, reason: impl Into<String>) -> Self {
         Self {
@@ -25,13 +25,13 @@ impl Fault {
         }
     }
 
-    /// The input itself could not be read.
+    /// Create the fault of an input that could not be read.
     #[must_use]
     pub fn io(offset: u64, error: &io::Error) -> Self {
         Self::new(offset, format!("cannot be read: {error}"))
     }
 
-    /// The same with advice.
+    /// Add advice.
     #[must_use]
     pub fn hint(mut self, hint: &'static str) -> Self {
         self.hint = hint;

@@ -1,4 +1,4 @@
-//! `--filter`: a host, a network, a port, one end (host and port) or one flow (two ends).
+//! Parse and apply `--filter`: a host, a network, a port, one end (host and port) or one flow (two ends).
 
 use crate::wire::packet::{AddrWords, Family, Segment};
 use crate::wire::services::Services;
@@ -112,7 +112,7 @@ impl Filter {
     /// port.
     #[must_use]
     pub fn parse(text: &str, services: &Services) -> Option<Self> {
-        // A name may hold a dash, so a flow is two ends of which at least one has a port.
+        // A name may contain a dash, so a flow is two ends of which at least one has a port.
         for (at, _) in text.match_indices('-') {
             let (left, right) = (&text[..at], &text[at + 1..]);
             if let (Some(first), Some(second)) =
@@ -136,7 +136,7 @@ impl Filter {
         })
     }
 
-    /// Does a segment match the filter?
+    /// Whether a segment matches the filter.
     #[must_use]
     pub fn fits(&self, segment: &Segment, names: &[Arc<str>]) -> bool {
         let key = &segment.key;

@@ -1,4 +1,4 @@
-//! HTTP/1's heads as bytes: where they begin and end, and how the body behind them ends (RFC 9112, 6.3).
+//! Find where HTTP/1's heads begin and end, and how the bodies behind them end (RFC 9112, 6.3).
 
 const METHODS: [&str; 9] = [
     "GET ", "POST ", "PUT ", "HEAD ", "DELETE ", "OPTIONS ", "PATCH ", "CONNECT ", "TRACE ",
@@ -15,7 +15,7 @@ pub enum Length {
     Open,
 }
 
-/// Does a request begin here?
+/// Whether a request begins here.
 #[inline]
 #[must_use]
 pub fn is_request(bytes: &[u8]) -> bool {
@@ -24,13 +24,13 @@ pub fn is_request(bytes: &[u8]) -> bool {
         .any(|method| bytes.starts_with(method.as_bytes()))
 }
 
-/// Does an answer begin here?
+/// Whether an answer begins here.
 #[must_use]
 pub fn is_answer(bytes: &[u8]) -> bool {
     bytes.starts_with(ANSWER.as_bytes())
 }
 
-/// May a request, or an answer, begin with these bytes and others that follow?
+/// Whether a request, or an answer, may begin with these bytes and others that follow.
 #[must_use]
 pub fn may_begin(bytes: &[u8], request: bool) -> bool {
     let fits = |start: &str| {
@@ -40,7 +40,7 @@ pub fn may_begin(bytes: &[u8], request: bool) -> bool {
     !bytes.is_empty() && (request && METHODS.into_iter().any(fits) || !request && fits(ANSWER))
 }
 
-/// Where a head ends: behind its empty line, which a bare line feed may end, too.
+/// Return where a head ends: behind its empty line, which may also end with a bare line feed.
 #[must_use]
 pub fn end_of(bytes: &[u8]) -> Option<usize> {
     memchr::memchr_iter(b'\n', bytes).find_map(|at| match &bytes[at + 1..] {
@@ -50,14 +50,14 @@ pub fn end_of(bytes: &[u8]) -> Option<usize> {
     })
 }
 
-/// How the body ends that follows a whole head, unless its request says that there is none.
+/// Return how the body after a complete head ends, unless its request excludes a body.
 #[must_use]
 pub fn body_of(head: &[u8]) -> Length {
     let mut lines = head.split_inclusive(|&byte| byte == b'\n');
     let first = lines.next().unwrap_or(&[]);
     let mut length = None;
     for line in lines {
-        // Few lines are looked at, and none is copied.
+        // Few lines are examined, and none is copied.
         let Some(colon) = memchr::memchr(b':', line) else {
             continue;
         };

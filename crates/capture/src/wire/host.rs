@@ -1,4 +1,4 @@
-//! Sender of a packet: an address, or a name from a packet list.
+//! Represent the sender of a packet: an address, or a name from a packet list.
 
 use crate::wire::packet::{AddrWords, Family};
 use serde::{Serialize, Serializer};
@@ -11,12 +11,12 @@ use std::sync::Arc;
 pub enum Host {
     /// An address.
     Ip(IpAddr),
-    /// A name that a packet list gave instead.
+    /// A name from a packet list without addresses.
     Name(Arc<str>),
 }
 
 impl Host {
-    /// From a key's words; `names` holds the names of a packet list.
+    /// Create a host from a key's words; `names` are the names of a packet list.
     #[must_use]
     pub fn new(family: Family, words: AddrWords, names: &[Arc<str>]) -> Self {
         match family {

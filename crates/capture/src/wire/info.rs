@@ -1,8 +1,8 @@
-//! The Info column of a packet list, and its CSV.
+//! Parse the Info column of a packet list, and its CSV.
 
 use crate::wire::packet::flag;
 
-/// What the Info column says.
+/// The contents of the Info column.
 #[derive(Default)]
 pub struct Detail<'t> {
     /// Source and destination as written: numbers or service names.
@@ -24,7 +24,7 @@ pub struct Detail<'t> {
 }
 
 impl<'t> Detail<'t> {
-    /// Read what can be read; everything may be missing.
+    /// Parse what can be parsed; everything may be missing.
     #[must_use]
     pub fn parse(info: &'t str) -> Self {
         let mut out = Self {
@@ -86,14 +86,14 @@ impl<'t> Detail<'t> {
     }
 }
 
-/// `http(80)` and `http (80)` are shown by some versions: the number is what counts.
+/// Return the number in `http(80)` or `http (80)`, as some versions write ports, or the text itself.
 fn port_name(text: &str) -> &str {
     let text = text.trim();
     text.split_once('(')
         .map_or(text, |(_, number)| number.trim_end_matches(')'))
 }
 
-/// Split a line of CSV; false when a quote does not end.
+/// Split a line of CSV; return false if a quote does not end.
 pub fn split(line: &str, fields: &mut Vec<String>) -> bool {
     fields.clear();
     let mut chars = line.chars().peekable();

@@ -1,13 +1,13 @@
-//! Reads a file or standard input, plain or compressed, through one buffer that fits into the second-level cache.
+//! Read a file or standard input, plain or compressed, through one buffer that fits into the second-level cache.
 //!
-//! Nothing is mapped: the length of each record says where the next one begins, so waiting for main memory at every
-//! step would cost more than the copy, for which the processor prefetches.
+//! The file is not mapped: the length of each record says where the next one begins, so waiting for main memory at
+//! every step would cost more than copying, for which the processor prefetches.
 
 use std::fs::File;
 use std::io::{self, Read};
 
 const BUFFER: usize = 256 * 1024;
-/// The buffer may grow to hold one record of this size, never more.
+/// Limit of the buffer, which may grow to hold one record.
 pub const MAX_RECORD: usize = 16 * 1024 * 1024;
 
 /// How the input was compressed.
@@ -26,7 +26,7 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// By the first bytes.
+    /// Recognise the compression by the first bytes.
     fn of(head: &[u8]) -> Self {
         match head {
             [0x1f, 0x8b, ..] => Self::Gzip,
@@ -37,7 +37,7 @@ impl Compression {
         }
     }
 
-    /// Its name in the document.
+    /// Return its name in the document.
     #[must_use]
     pub fn name(self) -> Option<&'static str> {
         match self {
@@ -50,7 +50,7 @@ impl Compression {
     }
 }
 
-/// A file that has to be as long at its end as it was at its beginning, or longer.
+/// A file that must not become shorter while it is read.
 struct Whole {
     file: File,
     expected: u64,
@@ -69,10 +69,10 @@ impl Read for Whole {
     }
 }
 
-/// What the dictionary of an xz stream may take.
+/// Limit of the memory for the dictionary of an xz stream.
 const XZ_MEMORY: u64 = 128 << 20;
 
-/// A reader with a window of unread bytes that knows its offset.
+/// A reader with a window of unread bytes, which knows its offset.
 pub struct Source<'a> {
     inner: Box<dyn Read + 'a>,
     buffer: Vec<u8>,
@@ -100,7 +100,7 @@ impl<'a> Source<'a> {
         Source::new(Box::new(Whole { file, expected }))
     }
 
-    /// Read from anything, decompressing what starts like a compressed file.
+    /// Read from any source, and decompress what begins like a compressed file.
     pub fn new(inner: Box<dyn Read + 'a>) -> io::Result<Self> {
         let mut source = Self {
             inner,
@@ -141,20 +141,20 @@ impl<'a> Source<'a> {
         })
     }
 
-    /// The unread bytes at hand.
+    /// Return the unread bytes in the buffer.
     #[inline]
     #[must_use]
     pub fn data(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
 
-    /// Offset of the first unread byte.
+    /// Return the offset of the first unread byte.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The first `n` unread bytes have been used.
+    /// Mark the first `n` unread bytes as used.
     #[inline]
     pub fn consume(&mut self, n: usize) {
         let n = n.min(self.end - self.start);
@@ -162,9 +162,9 @@ impl<'a> Source<'a> {
         self.offset += n as u64;
     }
 
-    /// Read until at least `n` bytes are at hand; `false` when the input ends before. At most [`MAX_RECORD`].
+    /// Read until the buffer has at least `n` bytes; return `false` if the input ends before. At most [`MAX_RECORD`].
     ///
-    /// An error of the input comes only when fewer than `n` bytes came before it, and then every time.
+    /// An error of the input is returned only if fewer than `n` bytes came before it, and then every time.
     pub fn need(&mut self, n: usize) -> io::Result<bool> {
         if n > MAX_RECORD {
             return Err(io::Error::other("record larger than 16 MiB"));

@@ -1,9 +1,9 @@
-//! The network header: IPv4, and IPv6 with its chain of extensions.
+//! Parse the network header: IPv4, and IPv6 with its chain of extensions.
 
 use crate::wire::link::{read_u16, read_u32, Skip};
 use crate::wire::packet::{AddrWords, Family};
 
-/// What the network layer says.
+/// The relevant contents of the network header.
 pub(crate) struct Ip {
     pub(crate) family: Family,
     pub(crate) src: AddrWords,
@@ -30,7 +30,7 @@ pub(crate) fn parse_ipv4(data: &[u8], at: usize, wire: usize) -> Result<Ip, Skip
     if fragment != 0 {
         return Err(Skip::Fragment);
     }
-    // Length 0 is written by segmentation offload for what will be cut up later; a length beyond the frame is a lie.
+    // Segmentation offload writes length 0 for packets that will be split later; a length beyond the frame is wrong.
     let end = if total == 0 {
         wire
     } else {

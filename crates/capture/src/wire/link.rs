@@ -1,10 +1,10 @@
-//! The link layer: its types, and what follows its headers: VLAN tags, PPP, MPLS labels.
+//! Parse the link layer: its types, and what follows its headers: VLAN tags, PPP, MPLS labels.
 
 /// BSD loopback, family in the host's byte order.
 pub const NULL: u16 = 0;
 /// Ethernet.
 pub const ETHERNET: u16 = 1;
-/// Raw IP; 12 and 14 are what some systems wrote for it.
+/// Raw IP; some systems wrote 12 or 14 instead.
 pub const RAW: u16 = 101;
 /// PPP.
 pub const PPP: u16 = 9;
@@ -30,7 +30,7 @@ pub enum Skip {
     NotIp,
     /// IP, but neither TCP nor UDP.
     OtherProtocol,
-    /// A tunnel that cannot be looked through: encrypted, or of a kind that is not known.
+    /// A tunnel that cannot be decoded: encrypted, or of an unknown kind.
     Opaque,
     /// A later fragment: only the first one has ports.
     Fragment,
@@ -52,9 +52,9 @@ pub(crate) fn read_u32(data: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(data.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// Offset of the network header and IP version behind an `EtherType` at `at`; VLAN tags, PPP and MPLS are skipped.
+/// Return offset of the network header and IP version behind an `EtherType` at `at`; skip VLAN tags, PPP and MPLS.
 pub(crate) fn skip_tags(data: &[u8], mut at: usize) -> Result<(usize, Option<u8>), Skip> {
-    // Two tags are QinQ; more than that is seen in provider networks. Eight bound a hostile frame.
+    // Two tags are QinQ; provider networks have more. A limit of eight bounds a hostile frame.
     for _ in 0..8 {
         match read_u16(data, at).ok_or(Skip::Cut)? {
             0x0800 => return Ok((at + 2, Some(4))),
@@ -68,7 +68,7 @@ pub(crate) fn skip_tags(data: &[u8], mut at: usize) -> Result<(usize, Option<u8>
     Err(Skip::NotIp)
 }
 
-/// Behind MPLS labels, where only the first half-byte tells what follows.
+/// Skip MPLS labels, behind which only the first half-byte shows what follows.
 pub(crate) fn skip_labels(data: &[u8], mut at: usize) -> Result<(usize, Option<u8>), Skip> {
     for _ in 0..8 {
         let label = read_u32(data, at).ok_or(Skip::Cut)?;
@@ -76,7 +76,7 @@ pub(crate) fn skip_labels(data: &[u8], mut at: usize) -> Result<(usize, Option<u
         if label & 0x100 != 0 {
             return match data.get(at).ok_or(Skip::Cut)? >> 4 {
                 4 | 6 => Ok((at, None)),
-                // A control word, and an Ethernet frame.
+                // A control word, then an Ethernet frame.
                 0 => skip_tags(data, at + 4 + 12),
                 _ => Err(Skip::NotIp),
             };
@@ -85,7 +85,7 @@ pub(crate) fn skip_labels(data: &[u8], mut at: usize) -> Result<(usize, Option<u
     Err(Skip::NotIp)
 }
 
-/// Behind a PPP header, whose address and control bytes are optional.
+/// Skip a PPP header, whose address and control bytes are optional.
 pub(crate) fn skip_ppp(data: &[u8], mut at: usize) -> Result<(usize, Option<u8>), Skip> {
     if read_u16(data, at).ok_or(Skip::Cut)? == 0xff03 {
         at += 2;

@@ -1,8 +1,8 @@
-//! Packets from an interface, out of a ring that the kernel shares with this process (packet(7), `TPACKET_V3`).
+//! Read packets from an interface, out of a ring that the kernel shares with this process (packet(7), `TPACKET_V3`).
 //!
-//! Where headers suffice, only these are copied, by a filter that cuts packets; blocks of the ring are handed over
-//! whole, so a million packets a second cost a few thousand system calls. The kernel counts packets that found
-//! no room, and the sink gets that count.
+//! If headers suffice, a filter that cuts packets copies only these; blocks of the ring are handed over whole, so a
+//! million packets a second cost a few thousand system calls. The kernel counts packets that found no room, and the
+//! sink gets that count.
 
 use crate::wire::link;
 use crate::wire::packet::{Direction, Packet, PacketSink};
@@ -13,23 +13,23 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{fence, AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Headers, and the messages of DHCP, DNS and TFTP; QUIC's would need whole packets.
+/// Size of headers and of the messages of DHCP, DNS and TFTP; QUIC's would need whole packets.
 const HEADERS: u32 = 320;
-/// All of the largest packet, for whoever follows messages.
+/// Size of the largest packet, for following messages.
 const WHOLE: u32 = 65_535;
 const BLOCK: usize = 1 << 20;
 const BLOCKS: usize = 128;
 const FRAME: usize = 2048;
-/// A block that is not full is handed over after so many milliseconds.
+/// A block that is not full is handed over after this many milliseconds.
 const RETIRED_AFTER: u32 = 50;
-/// What came before the end is handed over within this time.
+/// Packets that came before the end are handed over within this time.
 const LAST_BLOCK: i32 = 3 * RETIRED_AFTER as i32;
 const TOLD_EVERY: Duration = Duration::from_secs(1);
 const ALL: &str = "any";
 
 static STOP: AtomicBool = AtomicBool::new(false);
 
-/// From now on SIGINT and SIGTERM end what a [`Ring`] reads, and the death of whoever started this process ends it.
+/// Make SIGINT and SIGTERM end what a [`Ring`] reads; the death of the parent process ends it too.
 pub fn end_on_signal() {
     extern "C" fn stop(_: libc::c_int) {
         STOP.store(true, Ordering::Relaxed);
@@ -58,11 +58,11 @@ pub struct Ring {
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// Capture from `interface`, or from every one where it is `any`: `whole` packets, or headers alone.
+    /// Capture from `interface`, or from every one if it is `any`: `whole` packets, or only headers.
     ///
     /// # Errors
     ///
-    /// Where there is no such interface, or capturing is not permitted.
+    /// If there is no such interface, or capturing is not permitted.
     pub fn open(interface: &str, whole: bool) -> io::Result<Self> {
         let index = find_index(interface)?;
         let ethernet = index != 0 && is_ethernet(interface)?;
@@ -145,7 +145,7 @@ impl Ring {
     ///
     /// # Errors
     ///
-    /// Where the interface goes away.
+    /// If the interface disappears.
     pub fn read<S: PacketSink>(
         &mut self,
         sink: &mut S,
@@ -167,7 +167,7 @@ impl Ring {
         }
     }
 
-    /// Wait for a block for so many milliseconds; false where none came.
+    /// Wait for a block for this many milliseconds; return false if none came.
     fn wait(&self, milliseconds: i32) -> io::Result<bool> {
         let mut poll = libc::pollfd {
             fd: self.socket.as_raw_fd(),
@@ -190,7 +190,7 @@ impl Ring {
         Ok(ready > 0)
     }
 
-    /// Packets that found no room since this was asked last.
+    /// Return the number of packets that found no room since the last call.
     fn dropped(&self) -> u64 {
         // SAFETY: all-zero is a valid value of these counters, and their length is what is said.
         unsafe {
@@ -209,7 +209,7 @@ impl Ring {
         }
     }
 
-    /// Hand on the packets of the next block and give it back; false where the kernel still has it.
+    /// Hand on the packets of the next block and give it back; return false if the kernel still has it.
     fn take_block<S: PacketSink>(&mut self, sink: &mut S) -> bool {
         // SAFETY: `next` is below the number of blocks, so the block is inside the map.
         let block = unsafe { self.start.add(self.next * BLOCK) };
@@ -312,7 +312,7 @@ fn set<T>(socket: &OwnedFd, level: i32, name: i32, value: &T) -> io::Result<()> 
     }
 }
 
-/// The number of an interface; 0 for all.
+/// Return the number of an interface; 0 for all.
 fn find_index(interface: &str) -> io::Result<u32> {
     if interface == ALL {
         return Ok(0);
@@ -325,9 +325,9 @@ fn find_index(interface: &str) -> io::Result<u32> {
     }
 }
 
-/// Do packets of `interface` begin with a header of Ethernet?
+/// Whether packets of `interface` begin with an Ethernet header.
 ///
-/// The kernel is asked, not `/sys`, which shows the network namespace that it was mounted in.
+/// The kernel is asked instead of `/sys`, which shows the network namespace in which it was mounted.
 fn is_ethernet(interface: &str) -> io::Result<bool> {
     let name = CString::new(interface).map_err(io::Error::other)?;
     // SAFETY: all-zero is a valid request; the name is copied up to its zero byte, and fits, or the copy is cut.

@@ -1,35 +1,35 @@
-//! Finds out from the first bytes of a segment where a message ends: what its sender still owes when it falls silent.
+//! Find out from the first bytes of a segment where a message ends: what its sender still owes when it falls silent.
 //!
-//! HTTP's heads, the headers of TLS's records and the frames of HTTP/2 without TLS say how much follows. Only what
-//! stands in the segment at hand is read, so a message whose head lies across two segments tells nothing.
+//! HTTP heads, the headers of TLS records and the frames of HTTP/2 without TLS say how much follows. Only the current
+//! segment is read, so a message whose head spans two segments shows nothing.
 
 use crate::wire::heads::{self, Length};
 
-/// What a segment says about its message, in the room of a word.
+/// What a segment says about its message, packed into a word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Message(u32);
 
-/// The same, spelled out.
+/// What a segment says about its message, unpacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Says {
     /// Nothing.
     Nothing,
-    /// A message begins with it that has so many bytes.
+    /// A message of this many bytes begins with it.
     Ends(u32),
-    /// The same, and the answer to it has no body, whatever its head says.
+    /// The same, and its answer has no body, whatever the answer's head says.
     Asks(u32),
-    /// A message begins with it, and only its end tells where that is.
+    /// A message of unknown length begins with it.
     Open,
     /// It ends such a message.
     Last,
-    /// Records or frames begin with it that have so many bytes together.
+    /// Records or frames of this total length begin with it.
     Records(Records),
 }
 
-/// What records of TLS or frames of HTTP/2 are among those of a segment.
+/// The TLS records or HTTP/2 frames in a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Records {
-    /// Bytes of all, up to the end of the last.
+    /// Total bytes, up to the end of the last.
     pub length: u32,
     /// A handshake begins: the client's first message.
     pub hello: bool,
@@ -39,21 +39,21 @@ pub struct Records {
     pub data: bool,
 }
 
-/// How the message goes on that an end is in.
+/// How an end's current message continues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Debt {
     /// Nothing is known.
     #[default]
     Unknown,
-    /// It goes on to a place that is known.
+    /// It continues to a known position.
     Body,
-    /// It goes on to a place that is not known.
+    /// It continues to an unknown position.
     Open,
-    /// It is whole.
+    /// It is complete.
     Whole,
-    /// A record goes on to a place that is known.
+    /// A record continues to a known position.
     Record,
-    /// A record is whole, and perhaps the message.
+    /// A record is complete, and perhaps the message.
     BetweenRecords,
 }
 
@@ -63,7 +63,7 @@ const ASKS: u32 = 2;
 const OPEN: u32 = 3;
 const LAST: u32 = 4;
 const RECORDS: u32 = 5;
-/// Bits of a length; the kind stands above them.
+/// Bits of the length; the kind is stored above them.
 const LENGTH: u32 = 29;
 const HELLO: u32 = 1 << 28;
 const CIPHERS: u32 = 1 << 27;
@@ -78,10 +78,10 @@ const FRAME: usize = 9;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 impl Message {
-    /// One that says nothing.
+    /// A message that says nothing.
     pub const NOTHING: Self = Self(NOTHING);
 
-    /// What the `seen` bytes of a payload of `length` say; with `pushed`, its sender had nothing more to send.
+    /// Find out what the `seen` bytes of a payload of `length` say; with `pushed`, its sender had nothing more to send.
     #[inline]
     #[must_use]
     pub fn of(seen: &[u8], length: u32, pushed: bool) -> Self {
@@ -101,19 +101,19 @@ impl Message {
         Self::NOTHING
     }
 
-    /// From the word that [`Message::word`] returned.
+    /// Unpack the word that [`Message::word`] returned.
     #[must_use]
     pub fn from_word(word: u32) -> Self {
         Self(word)
     }
 
-    /// To be written down.
+    /// Return the word to store.
     #[must_use]
     pub fn word(self) -> u32 {
         self.0
     }
 
-    /// Spelled out.
+    /// Return what it says, unpacked.
     #[must_use]
     pub fn says(self) -> Says {
         let length = self.0 & ((1 << LENGTH) - 1);
@@ -141,7 +141,7 @@ impl Message {
     }
 }
 
-/// What message, records or frames begin here?
+/// Return the message, records or frames that begin here.
 fn parse_start(seen: &[u8]) -> Message {
     if seen.starts_with(PREFACE) {
         let (length, _) = parse_frames(&seen[PREFACE.len()..]);
@@ -172,7 +172,7 @@ fn parse_start(seen: &[u8]) -> Message {
     }
 }
 
-/// The records that begin here, up to one whose header is not seen; `None` where there is none.
+/// Return the records that begin here, up to one whose header is not captured; `None` if there is none.
 fn parse_records(seen: &[u8]) -> Option<Records> {
     let mut found = Records::default();
     let mut at = 0;
@@ -192,7 +192,7 @@ fn parse_records(seen: &[u8]) -> Option<Records> {
     (at > 0).then_some(found)
 }
 
-/// Bytes of the frames that begin here, and how many these are.
+/// Return the bytes of the frames that begin here, and their number.
 fn parse_frames(seen: &[u8]) -> (u64, usize) {
     let (mut at, mut count) = (0, 0);
     while let Some(head) = seen.get(at..).and_then(|rest| rest.first_chunk::<FRAME>()) {
@@ -257,7 +257,7 @@ mod tests {
     }
 
     proptest! {
-        /// Nothing that is captured stops it, and a word comes back as it was.
+        /// No captured bytes make it panic, and a word is restored unchanged.
         #[test]
         fn any_bytes_say_something(bytes in prop::collection::vec(any::<u8>(), 0..80), more: u32, pushed: bool) {
             let found = Message::of(&bytes, more.max(bytes.len() as u32), pushed);

@@ -1,8 +1,8 @@
-//! The wire format: bytes of a capture → packets → segments.
+//! Read the wire format: bytes of a capture → packets → segments.
 //!
 //! Readers ([`pcap`], [`pcapng`], [`packetlist`], [`live`]) take packets out of a [`input::Source`]; [`decode`] makes a
-//! [`packet::Segment`] of each. A module here looks at one packet and keeps nothing from one to the next, except what a
-//! file's own format demands (sections, interfaces, names of hosts).
+//! [`packet::Segment`] of each. Modules here look at one packet and remember nothing from one to the next, except what
+//! a file format requires (sections, interfaces, names of hosts).
 
 pub mod decode;
 pub mod fault;

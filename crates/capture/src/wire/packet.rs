@@ -1,4 +1,4 @@
-//! The types that the readers, the decoder and the tracker share.
+//! Define the types that the readers, the decoder and the tracker share.
 
 use crate::wire::message::Message;
 
@@ -49,7 +49,7 @@ pub struct FlowKey {
 }
 
 impl FlowKey {
-    /// The key of a packet from `src` to `dst`, and which end of the key sent it (0 or 1).
+    /// Return the key of a packet from `src` to `dst`, and which end of the key sent it (0 or 1).
     #[inline]
     #[must_use]
     pub fn new(
@@ -84,14 +84,14 @@ pub enum Direction {
     Out,
 }
 
-/// The options of a TCP header that are looked at.
+/// The relevant options of a TCP header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// The sender's clock and the peer's that it echoes.
+    /// The sender's time stamp, and the peer's that it echoes.
     pub stamps: Option<(u32, u32)>,
     /// Right edge of the furthest block of a selective acknowledgement.
     pub sacked: Option<u32>,
-    /// Where something begins that its first block says has arrived twice (RFC 2883).
+    /// Start of the data that its first block reports as received twice (RFC 2883).
     pub twice: Option<u32>,
     /// Announced maximum segment size, 0 when there is none.
     pub mss: u16,
@@ -114,7 +114,7 @@ pub struct Segment {
     pub window: u16,
     /// Identification of the IPv4 packet, 0 in IPv6.
     pub id: u16,
-    /// TCP's or UDP's checksum, which tells equal contents.
+    /// TCP's or UDP's checksum, by which equal contents are recognised.
     pub checksum: u16,
     /// Options.
     pub options: Options,
@@ -124,7 +124,7 @@ pub struct Segment {
     pub tunnels: u8,
     /// Which way it went.
     pub direction: Direction,
-    /// False when the sequence number is not known (some rows of a packet list).
+    /// Whether the sequence number is known (it is not in some rows of a packet list).
     pub seq_known: bool,
     /// Number of the frame in the input, from 1 on; 0 when it was not numbered.
     pub frame: u64,
@@ -145,7 +145,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// What was captured of the payload in `frame`, which holds the segment.
+    /// Return the captured part of the payload in `frame`, which contains the segment.
     #[inline]
     #[must_use]
     pub fn payload_in<'f>(&self, frame: &'f [u8]) -> &'f [u8] {
@@ -154,7 +154,7 @@ impl Segment {
         frame.get(at..end).unwrap_or(&[])
     }
 
-    /// Room for one.
+    /// A placeholder.
     pub const EMPTY: Self = Self {
         key: FlowKey {
             addr: [[0; 2]; 2],
@@ -210,12 +210,12 @@ pub struct Packet<'a> {
     pub direction: Direction,
 }
 
-/// Where readers put what they find.
+/// Receiver of a reader's packets.
 pub trait PacketSink {
-    /// One packet.
+    /// Take one packet.
     fn packet(&mut self, packet: &Packet<'_>);
-    /// The capturing side says that it lost packets.
+    /// Note that the capturing side lost packets.
     fn dropped(&mut self, packets: u64);
-    /// A new section or file begins: interface numbers start again.
+    /// Begin a new section or file: interface numbers start again.
     fn section(&mut self) {}
 }

@@ -1,8 +1,8 @@
-//! The packet list that Wireshark exports as CSV: one row per packet, ports and lengths inside the Info column.
+//! Read the packet list that Wireshark exports as CSV: one row per packet, ports and lengths inside the Info column.
 //!
-//! Rows of higher protocols (`GET /file HTTP/1.1`) name neither ports nor length: they belong to the connection that
-//! those two hosts used last, and their payload is the frame's length less that connection's headers. Such rows are
-//! counted as inferred.
+//! Rows of higher protocols (`GET /file HTTP/1.1`) show neither ports nor length: they are assigned to the connection
+//! that those two hosts used last, and their payload is the frame's length less that connection's headers. Such rows
+//! are counted as inferred.
 
 use crate::wire::fault::Fault;
 use crate::wire::info::{split, Detail};
@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Rows by which the kind of the time column is judged.
+/// How many rows are examined to recognise the kind of the time column.
 const LOOKED_AT: usize = 40;
 const MAX_LINE: usize = 64 * 1024;
 const MAX_NAMES: usize = 1 << 20;
@@ -27,19 +27,19 @@ const NOT_TCP: [&str; 17] = [
     "ntp", "ssdp", "nbns", "llmnr", "tftp", "quic",
 ];
 
-/// Where rows go.
+/// Receiver of rows.
 pub trait RowSink {
-    /// One segment.
+    /// Take one segment.
     fn row(&mut self, segment: Segment, inferred: bool);
-    /// A row that is part of no flow, and the length of its frame.
+    /// Take a row that is part of no flow, and the length of its frame.
     fn other_row(&mut self, ts: i64, wire_len: u32, unnamed_port: bool);
-    /// Number of a host's name.
+    /// Return the number of a host's name.
     fn name(&mut self, name: &str) -> Option<u64>;
 }
 
 /// Positions of the columns.
 struct Columns {
-    /// The time column holds the time since the row before.
+    /// Whether the time column shows the time since the previous row.
     delta: bool,
     time: usize,
     source: usize,
@@ -126,7 +126,7 @@ impl Columns {
     }
 }
 
-/// True when the first line looks like the header of a packet list.
+/// Whether the first line looks like the header of a packet list.
 #[must_use]
 pub fn matches(head: &[u8]) -> bool {
     let line = head.split(|&b| b == b'\n').next().unwrap_or(&[]);
@@ -193,7 +193,7 @@ type Pair = (Family, AddrWords, AddrWords);
 struct List<'s> {
     services: &'s Services,
     columns: Option<Columns>,
-    /// Ports and protocol the two hosts used last.
+    /// Ports and protocol that the two hosts used last.
     last: HashMap<Pair, (u16, u16, u8)>,
     /// Bytes of headers in frames of a pair.
     overhead: HashMap<Pair, u32>,
@@ -203,8 +203,8 @@ struct List<'s> {
 }
 
 impl List<'_> {
-    /// Wireshark calls its time column "Time" also when it shows the time since the packet before: then the first is
-    /// zero and later ones go up and down, as no clock does.
+    /// Recognise times since the previous packet, for which Wireshark also calls the column "Time": the first is zero,
+    /// and later ones go up and down, as no clock does.
     fn recognise_deltas(&mut self, rows: &[u8]) {
         let Some(columns) = &mut self.columns else {
             return;
@@ -364,7 +364,7 @@ fn addresses(source: &str, destination: &str, sink: &mut impl RowSink) -> Option
     }
 }
 
-/// The payload of a row: what it says, or the frame less the headers that its pair of hosts had last.
+/// Return the payload of a row: the given one, or the frame less the last headers of its pair of hosts.
 fn payload(
     overhead: &mut HashMap<Pair, u32>,
     pair: Pair,
@@ -392,7 +392,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// The number of `name`, entered into `list` when it is new; `None` when there are too many.
+    /// Return the number of `name`, which is added to `list` if it is new; `None` if there are too many.
     pub fn number(&mut self, name: &str, list: &mut Vec<Arc<str>>) -> Option<u64> {
         if let Some(&number) = self.numbers.get(name) {
             return Some(number);

@@ -1,20 +1,20 @@
-//! The classic capture file: microseconds or nanoseconds, either byte order.
+//! Read the classic capture file: microseconds or nanoseconds, either byte order.
 
 use crate::wire::fault::Fault;
 use crate::wire::input::Source;
 use crate::wire::packet::{Direction, Packet, PacketSink};
 
-/// libpcap's and Wireshark's bound on one captured packet.
+/// The bound of libpcap and Wireshark on one captured packet.
 pub const MAX_CAPTURED: u32 = 262_144;
 
-/// True when the input starts like a classic capture file.
+/// Whether the input begins like a classic capture file.
 #[must_use]
 pub fn matches(head: &[u8]) -> bool {
     head.first_chunk()
         .is_some_and(|magic| byte_order(*magic).is_some())
 }
 
-/// (big endian, nanoseconds)
+/// Return (big endian, nanoseconds) for a file's magic number; `None` if it has another one.
 fn byte_order(magic: [u8; 4]) -> Option<(bool, bool)> {
     match magic {
         [0xa1, 0xb2, 0xc3, 0xd4] => Some((true, false)),
@@ -74,7 +74,7 @@ fn read_records(
         while let Some((head, rest)) = data[pos..].split_first_chunk::<16>() {
             let field = |i: usize| word([head[i], head[i + 1], head[i + 2], head[i + 3]]);
             let (captured, original) = (field(8), field(12));
-            // Read as a packet, a file header in the middle has no captured bytes.
+            // A file header in the middle looks like a packet without captured bytes.
             if captured > MAX_CAPTURED || captured == 0 && matches(head) {
                 let offset = source.offset() + pos as u64;
                 return Err(make_length_error(offset, captured, matches(head)));
@@ -102,9 +102,9 @@ fn read_records(
             } else {
                 Err(Fault::new(
                     offset,
-                    format!("the last packet is cut short: {left} bytes of {wanted} are there"),
+                    format!("the last packet is cut short: {left} of {wanted} bytes are present"),
                 )
-                .hint("the capture was still being written, or was not copied whole"))
+                .hint("the capture was still being written, or was not copied completely"))
             };
         }
     }

@@ -1,4 +1,4 @@
-//! pcapng: any number of sections, each with its own byte order and interfaces, each of those with its own clock.
+//! Read pcapng: any number of sections, each with its own byte order and interfaces, each of those with its own clock.
 
 use crate::wire::fault::Fault;
 use crate::wire::input::{Source, MAX_RECORD};
@@ -10,10 +10,10 @@ const OLD_PACKET: u32 = 2;
 const SIMPLE_PACKET: u32 = 3;
 const STATISTICS: u32 = 5;
 const ENHANCED_PACKET: u32 = 6;
-/// More interfaces than this in one section is damage, not a capture.
+/// More interfaces than this in one section mean a damaged file.
 const MAX_INTERFACES: usize = 65_536;
 
-/// True when the input starts like pcapng.
+/// Whether the input begins like pcapng.
 #[must_use]
 pub fn matches(head: &[u8]) -> bool {
     head.starts_with(&[0x0a, 0x0d, 0x0d, 0x0a])
@@ -35,7 +35,7 @@ struct Clock {
 }
 
 impl Clock {
-    /// Nanoseconds since 1970; finer clocks are truncated to nanoseconds, absurd values saturate.
+    /// Convert to nanoseconds since 1970; finer clocks are truncated, absurd values saturate.
     #[inline]
     fn nanos(self, ticks: u64) -> i64 {
         let nanos = match self.resolution {
@@ -83,7 +83,7 @@ pub fn read(source: &mut Source<'_>, sink: &mut impl PacketSink) -> Result<(), F
                 Err(make_cut_error(offset, left, 12))
             };
         }
-        // As many whole blocks as are at hand, then more bytes.
+        // Read as many whole blocks as are in the buffer, then more bytes.
         let mut pos = 0;
         let data = source.data();
         let wanted = loop {
@@ -119,9 +119,9 @@ pub fn read(source: &mut Source<'_>, sink: &mut impl PacketSink) -> Result<(), F
 fn make_cut_error(offset: u64, left: usize, wanted: usize) -> Fault {
     Fault::new(
         offset,
-        format!("the last block is cut short: {left} bytes of {wanted} are there"),
+        format!("the last block is cut short: {left} of {wanted} bytes are present"),
     )
-    .hint("the capture was still being written, or was not copied whole")
+    .hint("the capture was still being written, or was not copied completely")
 }
 
 fn make_damage_error(offset: u64, reason: String) -> Fault {
@@ -165,7 +165,7 @@ impl<S: PacketSink> Reader<'_, S> {
         }
     }
 
-    /// Total length of the block that starts here; a section header also sets the byte order.
+    /// Return the total length of the block that begins here; a section header also sets the byte order.
     fn block_length(&mut self, data: &[u8]) -> Result<usize, String> {
         if matches(data) {
             self.big = match data[8..12] {
@@ -309,7 +309,7 @@ impl<S: PacketSink> Reader<'_, S> {
         Ok(())
     }
 
-    /// A packet without a time: it is counted, but nothing can be timed with it.
+    /// Read a packet without a time: it is counted, but nothing can be timed with it.
     fn simple_packet(&mut self, body: &[u8]) -> Result<(), String> {
         let interface = self.find_interface(0)?;
         let original = self.u32(body, 0);
@@ -331,7 +331,7 @@ impl<S: PacketSink> Reader<'_, S> {
         Ok(())
     }
 
-    /// The counters are cumulative per interface.
+    /// Read the counters, which are cumulative per interface.
     fn statistics(&mut self, body: &[u8]) {
         let (mut by_interface, mut by_system) = (0, 0);
         self.options(
@@ -342,7 +342,7 @@ impl<S: PacketSink> Reader<'_, S> {
                 _ => {}
             },
         );
-        // All ones is written for "unknown".
+        // All bits set means "unknown".
         let total = [by_interface, by_system]
             .iter()
             .filter(|&&v| v != u64::MAX)

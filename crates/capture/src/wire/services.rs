@@ -1,4 +1,4 @@
-//! Port names: the system's services file first, then the few that published results need.
+//! Look up port names: in the system's services file first, then among the few that published results need.
 
 use std::collections::HashMap;
 
@@ -13,14 +13,14 @@ pub struct Services {
 }
 
 impl Services {
-    /// The system's.
+    /// Read the system's services file.
     #[must_use]
     pub fn system() -> Self {
-        // A services file is a few hundred lines; without one the built-in names remain.
+        // A services file has a few hundred lines; without one the built-in names remain.
         Self::parse(&std::fs::read_to_string("/etc/services").unwrap_or_default())
     }
 
-    /// From the text of a services file (see services(5)); the first name of a port wins.
+    /// Parse the text of a services file (see services(5)); the first name of a port wins.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let mut out = Self::default();
@@ -57,7 +57,7 @@ impl Services {
         self.ports.entry(name.to_owned()).or_insert(port);
     }
 
-    /// The port's name, or its number.
+    /// Return the port's name, or its number.
     #[must_use]
     pub fn name(&self, port: u16, tcp: bool) -> String {
         self.names
@@ -66,7 +66,7 @@ impl Services {
             .unwrap_or_else(|| port.to_string())
     }
 
-    /// The port with that name or number.
+    /// Return the port with that name or number.
     #[must_use]
     pub fn port(&self, text: &str) -> Option<u16> {
         text.parse().ok().or_else(|| self.ports.get(text).copied())

@@ -1,4 +1,4 @@
-//! Unpacks tunnels: IP in IP, GRE, VXLAN and Geneve. Only the packets that they carry are counted.
+//! Unpack tunnels: IP in IP, GRE, VXLAN and Geneve. Only the packets inside are counted.
 
 use crate::wire::link::{read_u16, skip_ppp, skip_tags, Skip};
 use crate::wire::packet::UDP;
@@ -6,14 +6,14 @@ use crate::wire::packet::UDP;
 const IPV4_IN_IP: u8 = 4;
 const IPV6_IN_IP: u8 = 41;
 const GRE: u8 = 47;
-/// Encrypted, or tunnels of other kinds: ESP, Ethernet in IP, compressed IP, L2TP.
+/// Encrypted packets, and tunnels of other kinds: ESP, Ethernet in IP, compressed IP, L2TP.
 const OPAQUE: [u8; 4] = [50, 97, 108, 115];
-/// The registered port, and the one Linux used before there was one.
+/// The registered port, and the one that Linux used before.
 const VXLAN: [u16; 2] = [4789, 8472];
 const GENEVE: u16 = 6081;
 const ETHERNET: u16 = 0x6558;
 
-/// Why a packet of this protocol is not part of a flow.
+/// Return why a packet of this protocol is not part of a flow.
 #[must_use]
 pub fn opaque(protocol: u8) -> Skip {
     if OPAQUE.contains(&protocol) || protocol == GRE {
@@ -23,7 +23,7 @@ pub fn opaque(protocol: u8) -> Skip {
     }
 }
 
-/// Offset and IP version of the network header inside the tunnel whose header is at `at`, if it is one.
+/// Return offset and IP version of the network header inside the tunnel whose header is at `at`, if it is one.
 #[must_use]
 pub fn inner(data: &[u8], protocol: u8, at: usize) -> Option<(usize, Option<u8>)> {
     match protocol {
@@ -56,7 +56,7 @@ fn parse_gre(data: &[u8], at: usize) -> Option<(usize, Option<u8>)> {
 
 fn parse_tunnel(data: &[u8], at: usize, port: u16) -> Option<(usize, Option<u8>)> {
     if VXLAN.contains(&port) {
-        // Exactly the flag of a valid network identifier, and reserved bytes of zero.
+        // The flags must be exactly that of a valid network identifier, and reserved bytes zero.
         let header: &[u8; 8] = data.get(at..)?.first_chunk()?;
         let plain = header[0] == 8 && header[1..4] == [0; 3] && header[7] == 0;
         return plain.then(|| skip_tags(data, at + 8 + 12).ok()).flatten();
@@ -71,7 +71,7 @@ fn parse_tunnel(data: &[u8], at: usize, port: u16) -> Option<(usize, Option<u8>)
     None
 }
 
-/// What stands at `at`, by its `EtherType`.
+/// Find the network header at `at`, by the `EtherType`.
 fn find_carried(data: &[u8], kind: u16, at: usize) -> Option<(usize, Option<u8>)> {
     match kind {
         0x0800 => Some((at, Some(4))),

@@ -1,8 +1,8 @@
-//! Times as text, exact to the nanosecond.
+//! Parse times as text, exact to the nanosecond.
 
 const SECOND: i64 = 1_000_000_000;
 
-/// Nanoseconds from `12.345678`, `2010-05-04 12:13:14.345678`, `2010-05-04T12:13:14Z` or `12:13:14.345678`.
+/// Return the nanoseconds of `12.345678`, `2010-05-04 12:13:14.345678`, `2010-05-04T12:13:14Z` or `12:13:14.345678`.
 ///
 /// More than nine decimals are truncated. `None` when it is none of these or out of range.
 #[must_use]
@@ -46,7 +46,7 @@ fn parse_fraction(fraction: &str) -> Option<i64> {
     parse_digits(&format!("{:0<9}", fraction.get(..fraction.len().min(9))?))
 }
 
-/// Days since 1970 of a Gregorian date (Hinnant, "chrono-compatible low-level date algorithms").
+/// Return the days since 1970 of a Gregorian date (Hinnant, "chrono-compatible low-level date algorithms").
 fn count_days(date: &str) -> Option<i64> {
     let mut parts = date.splitn(3, '-').map(parse_digits);
     let (year, month, day) = (parts.next()??, parts.next()??, parts.next()??);
