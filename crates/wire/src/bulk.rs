@@ -14,7 +14,7 @@ pub struct How {
     pub in_flight: u32,
 }
 
-/// Data that follows goes into a file.
+/// A file for the data that follows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WriteStream {
     /// Created or truncated.

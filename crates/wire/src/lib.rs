@@ -22,14 +22,14 @@ pub use memory::{Forked, Touch, Touched};
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
-/// Changes with every incompatible change of a message; both sides refuse another one.
+/// Changes with every incompatible change of a message; each side refuses any other version.
 pub const PROTOCOL: u32 = 1;
 /// Most bytes of content in one [`Call::Data`] or [`Chunk`].
 pub const MAX_CHUNK: usize = 1 << 20;
 /// Longest payload of a frame: a chunk and room for its envelope, or a long command line. Longer ones are refused.
 pub const MAX_FRAME: usize = MAX_CHUNK + (64 << 10);
-/// A length with this bit set is no frame but an acknowledgement: the other bits say how many more bytes the agent has
-/// taken from a channel with a [`Hello::window`].
+/// A length with this bit set is not a frame but an acknowledgement: the other bits say how many more bytes the agent
+/// has taken from a channel with a [`Hello::window`].
 pub const ACKNOWLEDGEMENT: u32 = 1 << 31;
 /// Most bytes of one output stream that the agent keeps for the reply of an [`Exec`].
 pub const MAX_OUTPUT: u64 = 64 << 20;
@@ -42,13 +42,14 @@ pub struct Request<'a> {
     /// What is asked for.
     #[serde(borrow)]
     pub call: Call<'a>,
-    /// Sent before the answer to a [`Call::Lock`] is known: refused with [`Kind::InUse`] where another has the lock.
+    /// Sent before the answer to a [`Call::Lock`] is known: refused with [`Kind::InUse`] if another process has the
+    /// lock.
     #[serde(default)]
     pub ahead: bool,
 }
 
-/// The calls. The last four belong to a running call with the same `id`, have no reply of their own, and are ignored
-/// when that call has already ended.
+/// The calls. The last four belong to a running call with the same `id`, have no reply of their own, and are ignored if
+/// that call has already ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Call<'a> {
@@ -108,7 +109,8 @@ pub enum Call<'a> {
     Flush(Path),
     /// Writes everything back and empties the page cache: [`Done`].
     DropCaches,
-    /// Ends this conversation with all that runs; where the channel serves many, the [`Hello`] of the next one follows.
+    /// Ends this conversation and everything that runs in it; on a channel for several, the [`Hello`] of the next one
+    /// follows.
     Leave,
     /// Writes back, replies [`Done`] and switches the machine off (as a plain process: exits).
     PowerOff,
@@ -142,7 +144,7 @@ pub struct Exec {
     /// Supplementary groups to take.
     #[serde(default)]
     pub groups: Option<Vec<u32>>,
-    /// Whether [`Call::Data`] for the standard input follows; else it is `/dev/null`.
+    /// Whether [`Call::Data`] for the standard input follows; otherwise it is `/dev/null`.
     #[serde(default)]
     pub stdin: bool,
     /// After this many nanoseconds the whole process group is killed.
@@ -150,10 +152,10 @@ pub struct Exec {
     pub time_limit_ns: Option<u64>,
     /// Bytes of each output stream to keep; the rest is read, discarded and counted.
     pub output_limit: u64,
-    /// Keep the last bytes of each output stream instead of the first; not of one that is sent as it comes.
+    /// Keep the last bytes of each output stream instead of the first; not for one that is sent as it comes.
     #[serde(default)]
     pub tail: bool,
-    /// Send output as it comes instead of when the program has ended (which does not disturb it).
+    /// Send output as it comes instead of after the program's end (the latter does not disturb the program).
     #[serde(default)]
     pub stream: bool,
     /// Run on a terminal of this size; output is one stream (1), sent as it comes.
@@ -167,14 +169,14 @@ pub struct Exec {
     pub stdout: StandardOutput,
 }
 
-/// Where a program's standard output goes. A terminal takes no notice of it.
+/// Where a program's standard output goes. Ignored if the program has a terminal.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StandardOutput {
-    /// Comes back, as far as [`Exec::output_limit`] allows.
+    /// Returned, as far as [`Exec::output_limit`] allows.
     #[default]
     Pipe,
-    /// `/dev/null`: no byte of it is moved or counted.
+    /// `/dev/null`: no byte is moved or counted.
     Null,
 }
 
@@ -183,9 +185,9 @@ pub enum StandardOutput {
 pub struct Event {
     /// Its type: hardware, software, cache, …
     pub kind: u32,
-    /// Which one of that type.
+    /// Its number within that type.
     pub config: u64,
-    /// Leaves out what happens in the kernel.
+    /// Counts nothing in the kernel.
     pub user_only: bool,
 }
 
@@ -208,7 +210,7 @@ pub struct Kill {
 /// A command to look up.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Lookup {
-    /// What would be the first argument.
+    /// What would be the command's first argument.
     pub name: ByteBuf,
     /// The `PATH` to search.
     #[serde(default)]
@@ -218,7 +220,7 @@ pub struct Lookup {
     pub cwd: Option<ByteBuf>,
 }
 
-/// The call ended well.
+/// The call succeeded.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Answer<T> {
     /// Of the request.
@@ -227,12 +229,12 @@ pub struct Answer<T> {
     pub ok: T,
 }
 
-/// The call failed; the agent goes on.
+/// The call failed; the agent continues.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Failed {
-    /// Of the request; 0 when it could not be decoded.
+    /// Number of the request; 0 if it could not be decoded.
     pub id: u64,
-    /// Why.
+    /// The reason.
     pub error: Failure,
 }
 
@@ -251,9 +253,9 @@ pub struct Chunk<'a> {
 /// Why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// What kind of failure.
+    /// The kind of failure.
     pub kind: Kind,
-    /// For a human.
+    /// Message for a human.
     pub message: String,
     /// The system's error number, if it was a system call that failed.
     #[serde(default)]
@@ -266,15 +268,15 @@ pub struct Failure {
 pub enum Kind {
     /// The command or file does not exist.
     NotFound,
-    /// The command or file may not be used.
+    /// Access to the command or file is denied.
     PermissionDenied,
     /// The command is not a program for this machine.
     BadFormat,
     /// The working directory cannot be entered.
     BadCwd,
-    /// The request makes no sense.
+    /// The request is invalid.
     BadRequest,
-    /// It was asked ahead, and another has the machine's lock.
+    /// The request was sent ahead, and another process has the machine's lock.
     InUse,
     /// A filesystem or device refuses direct I/O.
     NoDirectIo,
@@ -282,7 +284,7 @@ pub enum Kind {
     Os,
 }
 
-/// Who answers.
+/// Introduces the agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Hello {
     /// [`PROTOCOL`] of the agent.
@@ -301,12 +303,12 @@ pub struct Hello {
     pub hostname: String,
     /// Identifies one boot of one kernel.
     pub boot_id: String,
-    /// Reads the clocks.
+    /// The clocks at this moment.
     pub clock: Clock,
-    /// Most bytes the controller may have on their way without an acknowledgement; without limit when absent.
+    /// The most bytes that the controller may send ahead of an acknowledgement; unlimited if absent.
     #[serde(default)]
     pub window: Option<u32>,
-    /// Steps of the boot with their ends on the monotonic clock, in order.
+    /// Steps of the boot and when each ended on the monotonic clock, in order.
     pub phases: Vec<Phase>,
 }
 
@@ -339,7 +341,7 @@ pub struct Exited {
     pub signal: Option<i32>,
     /// Whether it was killed at its time limit.
     pub timed_out: bool,
-    /// Whether the kernel killed something for lack of memory meanwhile.
+    /// Whether the kernel killed a process for lack of memory during the run.
     pub oom_killed: bool,
     /// Process id it had.
     pub pid: u32,
@@ -347,7 +349,7 @@ pub struct Exited {
     pub started_ns: u64,
     /// `CLOCK_MONOTONIC` right after its end was noticed.
     pub ended_ns: u64,
-    /// Processor time in user mode, its waited-for children included.
+    /// Processor time in user mode, including children that were waited for.
     pub user_us: u64,
     /// Processor time in the kernel.
     pub system_us: u64,
@@ -357,33 +359,33 @@ pub struct Exited {
     pub minor_faults: u64,
     /// Page faults with I/O.
     pub major_faults: u64,
-    /// Times it gave up the processor.
+    /// How often it gave up the processor.
     pub voluntary_switches: u64,
-    /// Times the processor was taken from it.
+    /// How often the processor was taken from it.
     pub involuntary_switches: u64,
     /// Bytes of standard output discarded past the limit.
     pub stdout_discarded: u64,
     /// Bytes of standard error discarded past the limit.
     pub stderr_discarded: u64,
-    /// Processes it left behind that were killed.
+    /// How many processes it left behind; they were killed.
     pub leftovers: u32,
-    /// What its performance events counted, in their order; the negative error number of one that could not be had.
+    /// The counts of its performance events, in order; a negative error number for one that could not be opened.
     #[serde(default)]
     pub counted: Vec<i64>,
 }
 
-/// Where a command is.
+/// Location of a command.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Which {
     /// Absolute path.
     pub path: ByteBuf,
 }
 
-/// Nothing to tell.
+/// Success without a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {}
 
-/// What the machine is, as its kernel says.
+/// Facts about the machine, as its kernel reports them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Facts {
     /// Model of the first processor.
@@ -400,6 +402,6 @@ pub struct Facts {
     pub mounts: String,
     /// Clock source in use; empty when the kernel does not say.
     pub clocksource: String,
-    /// Virtual machine's maker as the kernel or firmware says; empty when none is known.
+    /// Maker of the virtual machine, as the kernel or firmware says; empty if unknown.
     pub hypervisor: String,
 }

@@ -6,20 +6,20 @@ use serde_bytes::ByteBuf;
 /// Takes the machine's lock, which the agent then holds until it ends; never waits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Lock {
-    /// What others are to read of the holder; at most [`MAX_HOLDER`] bytes.
+    /// Description of the holder for others; at most [`MAX_HOLDER`] bytes.
     pub holder: ByteBuf,
 }
 
 /// Longest description of a holder.
 pub const MAX_HOLDER: usize = 4096;
 
-/// What became of it.
+/// Result of the attempt to take the lock.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Locked {
     /// Whether this agent holds it now.
     pub held: bool,
-    /// Where the lock is; empty when the machine wants none.
+    /// Path of the lock; empty if the machine has locking switched off.
     pub path: ByteBuf,
-    /// What another holder said of itself, when it is not ours.
+    /// Description of the other holder, if the lock is not ours.
     pub holder: ByteBuf,
 }

@@ -1,4 +1,4 @@
-//! Messages about memory that is used, and processes that are made, to find out how long that takes.
+//! Messages of the calls that measure how long using memory and making processes take.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ pub struct Touch {
 pub struct Touched {
     /// Pages that were written to.
     pub pages: u64,
-    /// Page faults without I/O meanwhile, as the machine's kernel counts them.
+    /// Page faults without I/O during that, as the machine's kernel counts them.
     pub faults: u64,
     /// `CLOCK_MONOTONIC` before the first page.
     pub started_ns: u64,
@@ -27,15 +27,15 @@ pub struct Touched {
 pub struct Forked {
     /// Right before the fork.
     pub asked_ns: u64,
-    /// When the parent went on.
+    /// When the parent continued.
     pub made_ns: u64,
-    /// The child's first instruction.
+    /// Time of the child's first instruction.
     pub first_ns: u64,
-    /// The parent has the child's first byte.
+    /// When the parent had the child's first byte.
     pub answered_ns: u64,
-    /// The parent has the child's word that its memory is touched.
+    /// When the parent had the child's report that its memory is touched.
     pub touched_ns: u64,
-    /// The child was waited for.
+    /// When the child had been waited for.
     pub gone_ns: u64,
     /// Pages that the child wrote to.
     pub pages: u64,

@@ -12,11 +12,11 @@ pub struct LinkState {
     pub index: u32,
     /// Its hardware address as text; empty if it has none.
     pub mac: String,
-    /// Bytes of a packet at most.
+    /// The largest packet, in bytes (MTU).
     pub mtu: u32,
     /// Whether it is switched on.
     pub up: bool,
-    /// Whether its other side is there.
+    /// Whether it has a carrier.
     pub carrier: bool,
     /// What it is, as `ip link` calls it: `veth`, `tun`, …; empty for a device.
     pub kind: String,
@@ -83,7 +83,7 @@ pub struct Neighbour {
     pub mac: String,
 }
 
-/// A process in a network, or one that shall move its bytes.
+/// A process in a network, or one that is meant to move its bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(clippy::struct_excessive_bools)]
 pub struct NetworkProcess {
@@ -99,11 +99,11 @@ pub struct NetworkProcess {
     pub holds_tap: bool,
     /// Whether it is one of the ends, or was started by one.
     pub is_end: bool,
-    /// Whether it shall move bytes, or was started by one that shall.
+    /// Whether it is meant to move bytes, or was started by such a process.
     pub is_joiner: bool,
     /// Processor time of its threads so far.
     pub worked_ns: u64,
-    /// Processor time of the threads by which the kernel moves bytes for it; none if it does not.
+    /// Processor time of the kernel's threads that move bytes for it; absent if there are none.
     #[serde(default)]
     pub vhost_ns: Option<u64>,
 }

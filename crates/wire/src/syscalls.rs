@@ -1,7 +1,7 @@
-//! What `guestmark-agent syscalls` says on its standard output, in frames as the agent's own.
+//! Messages of `guestmark-agent syscalls` on its standard output, in frames like the agent's own.
 //!
-//! The program measures one operation after the other. Before the timed part of each it says [`Said::Ready`], after it
-//! [`Said::Measured`], and goes on when it has read one byte: so the controller can read the hypervisor's counters
+//! The program measures one operation after the other. Before the timed part of each it sends [`Said::Ready`], after it
+//! [`Said::Measured`], and continues when it has read one byte: so the controller can read the hypervisor's counters
 //! with nothing but the timed part in between.
 
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ pub enum Said {
 /// What will be timed next.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ready {
-    /// Name of the operation; `nothing` for a part without any, which tells what the byte and the frame alone cost.
+    /// Name of the operation; `nothing` for a part without any, which shows what the byte and the frame alone cost.
     pub name: String,
 }
 
@@ -28,9 +28,9 @@ pub struct Ready {
 pub struct Measured {
     /// Name of the operation.
     pub name: String,
-    /// How often it was done in the timed part.
+    /// How many operations the timed part had.
     pub operations: u64,
-    /// Batches that the clock was read around.
+    /// How many batches were timed.
     pub batches: u64,
     /// Time of all batches on the monotonic clock.
     pub elapsed_ns: u64,
@@ -38,10 +38,10 @@ pub struct Measured {
     pub cpu_ns: u64,
     /// Nanoseconds of one operation: the median over batches, loop and clock subtracted.
     pub median_ns: f64,
-    /// Of the quickest batch.
+    /// The same of the quickest batch.
     pub lowest_ns: f64,
-    /// What one turn of an empty loop takes; has been subtracted.
+    /// Time of one turn of an empty loop, which has been subtracted.
     pub loop_ns: f64,
-    /// What one reading of the clock takes; has been subtracted from each batch.
+    /// Time of one reading of the clock, which has been subtracted from each batch.
     pub clock_ns: f64,
 }

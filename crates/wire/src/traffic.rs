@@ -1,9 +1,8 @@
-//! What a controller asks `guestmark-agent traffic` for, and what that answers on its standard output, in frames as the
-//! agent's own.
+//! Messages between a controller and `guestmark-agent traffic`, in frames like the agent's own.
 //!
-//! The server ends of all tests are one program, which says [`TrafficEvent::Listening`]. The client reads a
-//! [`TrafficTask`] from its standard input, says [`TrafficEvent::Ready`] when all is connected, starts when it has read
-//! one byte more, and answers with [`TrafficEvent::Measured`]; then it reads the next task.
+//! One program is the server end of all tests; it sends [`TrafficEvent::Listening`]. The client reads a [`TrafficTask`]
+//! from its standard input, sends [`TrafficEvent::Ready`] when everything is connected, starts when it has read one
+//! more byte, and answers with [`TrafficEvent::Measured`]; then it reads the next task.
 
 use serde::{Deserialize, Serialize};
 
@@ -62,7 +61,7 @@ pub enum TrafficEvent {
     Listening(TrafficPorts),
     /// The client has connected, and waits for a byte.
     Ready(TrafficTask),
-    /// What the task came to.
+    /// The result of the task.
     Measured(Box<TrafficResult>),
 }
 
@@ -75,7 +74,7 @@ pub struct TrafficPorts {
     pub bare: u16,
 }
 
-/// What one task came to. Whatever the test does not have is absent.
+/// The result of one task. Values that the test does not have are absent.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TrafficResult {
     /// Time of the whole part between the controller's byte and the end, on the client's clock.
@@ -104,7 +103,7 @@ pub struct TrafficFlow {
     pub bytes: u64,
     /// Length of the timed part.
     pub elapsed_ns: u64,
-    /// What the sender's kernel knows of it at its end; absent where that does not say.
+    /// What the sender's kernel knows about it at its end; absent if it does not say.
     #[serde(default)]
     pub sender: Option<TrafficSender>,
 }
@@ -114,7 +113,7 @@ pub struct TrafficFlow {
 pub struct TrafficSender {
     /// Name of the congestion control in force.
     pub congestion_control: String,
-    /// Segments that were sent again.
+    /// Retransmitted segments.
     pub retransmits: u64,
     /// Smoothed round trip time.
     pub rtt_us: u64,
@@ -136,10 +135,10 @@ pub struct TrafficSender {
     pub unsent: Option<u64>,
 }
 
-/// How long something took that was done again and again. Quantiles are at most 0.4 % too high.
+/// Times of a repeated action. Quantiles are at most 0.4 % too high.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TrafficTimes {
-    /// How often it was done in the timed part.
+    /// How many repetitions the timed part had.
     pub count: u64,
     /// Length of the timed part.
     pub elapsed_ns: u64,
@@ -162,11 +161,11 @@ pub struct TrafficTimes {
 /// Datagrams in one direction.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TrafficDatagrams {
-    /// How many the sender's kernel took.
+    /// How many datagrams the sender's kernel accepted.
     pub sent: u64,
     /// How many arrived at the other program, duplicates not counted.
     pub received: u64,
-    /// Time that the sender sent for.
+    /// How long the sender was sending.
     pub elapsed_ns: u64,
     /// How many the receiver's socket dropped, because its program was too slow; absent where that is unknown.
     #[serde(default)]

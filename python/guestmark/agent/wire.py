@@ -47,21 +47,21 @@ SYSTEM_CALLS = (
 
 
 class StandardOutput(StrEnum):
-    """Where a program's standard output goes. A terminal takes no notice of it."""
+    """Where a program's standard output goes. Ignored if the program has a terminal."""
 
-    PIPE = "pipe"  # Comes back, as far as [`Exec::output_limit`] allows.
-    NULL = "null"  # `/dev/null`: no byte of it is moved or counted.
+    PIPE = "pipe"  # Returned, as far as [`Exec::output_limit`] allows.
+    NULL = "null"  # `/dev/null`: no byte is moved or counted.
 
 
 class Kind(StrEnum):
     """Kinds of failures that a controller tells apart."""
 
     NOT_FOUND = "not_found"  # The command or file does not exist.
-    PERMISSION_DENIED = "permission_denied"  # The command or file may not be used.
+    PERMISSION_DENIED = "permission_denied"  # Access to the command or file is denied.
     BAD_FORMAT = "bad_format"  # The command is not a program for this machine.
     BAD_CWD = "bad_cwd"  # The working directory cannot be entered.
-    BAD_REQUEST = "bad_request"  # The request makes no sense.
-    IN_USE = "in_use"  # It was asked ahead, and another has the machine's lock.
+    BAD_REQUEST = "bad_request"  # The request is invalid.
+    IN_USE = "in_use"  # The request was sent ahead, and another process has the machine's lock.
     NO_DIRECT_IO = "no_direct_io"  # A filesystem or device refuses direct I/O.
     OS = "os"  # A system call failed, see `errno`.
 
@@ -148,7 +148,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Who answers."""
+    """Introduces the agent."""
 
     protocol: int
     version: str
@@ -202,17 +202,17 @@ class Exited(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Which(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a command is."""
+    """Location of a command."""
 
     path: bytes
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Nothing to tell."""
+    """Success without a result."""
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the machine is, as its kernel says."""
+    """Facts about the machine, as its kernel reports them."""
 
     cpu_model: str
     cpu_flags: tuple[str, ...]
@@ -233,7 +233,7 @@ class How(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class WriteStream(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Data that follows goes into a file."""
+    """A file for the data that follows."""
 
     path: bytes
     flush: bool
@@ -415,7 +415,7 @@ class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Locked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of it."""
+    """Result of the attempt to take the lock."""
 
     held: bool
     path: bytes
@@ -492,7 +492,7 @@ class Neighbour(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NetworkProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A process in a network, or one that shall move its bytes."""
+    """A process in a network, or one that is meant to move its bytes."""
 
     pid: int
     program: str
@@ -544,7 +544,7 @@ class TrafficPorts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class TrafficResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one task came to. Whatever the test does not have is absent."""
+    """The result of one task. Values that the test does not have are absent."""
 
     elapsed_ns: int
     cpu_ns: int
@@ -578,7 +578,7 @@ class TrafficSender(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class TrafficTimes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How long something took that was done again and again. Quantiles are at most 0.4 % too high."""
+    """Times of a repeated action. Quantiles are at most 0.4 % too high."""
 
     count: int
     elapsed_ns: int
@@ -671,7 +671,7 @@ CHECKSUM_OF_PATTERN: Call[PatternExtent, Checksum] = Call("checksum_of_pattern",
 FLUSH: Call[Path, Flushed] = Call("flush", Path, Flushed)
 # Writes everything back and empties the page cache: `Done`.
 DROP_CACHES: Call[None, Done] = Call("drop_caches", type(None), Done)
-# Ends this conversation with all that runs; where the channel serves many, the `Hello` of the next one follows.
+# Ends this conversation and everything that runs in it; on a channel for several, the `Hello` of the next one follows.
 LEAVE: Call[None, Hello] = Call("leave", type(None), Hello)
 # Writes back, replies `Done` and switches the machine off (as a plain process: exits).
 POWER_OFF: Call[None, Done] = Call("power_off", type(None), Done)
