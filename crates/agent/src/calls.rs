@@ -147,12 +147,12 @@ fn find_command(lookup: &Lookup) -> Result<Which, Failure> {
     };
     let name = String::from_utf8_lossy(&lookup.name);
     let mut denied = false;
-    for file in spawn::candidates(
+    for file in spawn::list_candidates(
         &lookup.name,
         lookup.path.as_ref().map(|path| path.as_slice()),
         Some(&cwd),
     ) {
-        let path = spawn::within(Some(&cwd), &file);
+        let path = spawn::resolve_within(Some(&cwd), &file);
         match fs::metadata(OsStr::from_bytes(&path)) {
             Ok(data) if data.is_file() && data.permissions().mode() & 0o111 != 0 => {
                 return Ok(Which { path: path.into() });

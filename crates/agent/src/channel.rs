@@ -42,7 +42,7 @@ pub fn open(spec: &str) -> io::Result<Channel> {
             .read(true)
             .write(true)
             .open(spec)
-            .map_err(|error| sys::failed(spec, &error))?;
+            .map_err(|error| sys::add_context(spec, &error))?;
         let mut mode = rustix::termios::tcgetattr(&file)?;
         mode.make_raw();
         rustix::termios::tcsetattr(&file, rustix::termios::OptionalActions::Now, &mode)?;
@@ -62,7 +62,7 @@ pub fn open(spec: &str) -> io::Result<Channel> {
 /// Connects to this port of the hypervisor.
 pub fn open_vsock(port: &str) -> io::Result<OwnedFd> {
     let number = port.parse().map_err(io::Error::other)?;
-    sys::vsock(number).map_err(|error| sys::failed(format!("vsock port {port}"), &error))
+    sys::connect_vsock(number).map_err(|error| sys::add_context(format!("vsock port {port}"), &error))
 }
 
 /// Opens a virtio-serial port by name. The device announces its ports one by one after its driver has started.

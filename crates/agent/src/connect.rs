@@ -15,7 +15,7 @@ pub fn connect(mut arguments: impl Iterator<Item = OsString>) -> io::Result<Exit
     let (Some(path), None) = (arguments.next(), arguments.next()) else {
         return Err(sys::usage("connect SOCKET"));
     };
-    let mut receiving = UnixStream::connect(&path).map_err(|error| sys::of(&path, &error))?;
+    let mut receiving = UnixStream::connect(&path).map_err(|error| sys::add_path(&path, &error))?;
     let mut sending = receiving.try_clone()?;
     std::thread::spawn(move || {
         // The receiving side notices when the peer has gone.

@@ -313,7 +313,7 @@ fn build_command(exec: &Exec, name: &[u8], stdio: [i32; 3]) -> Result<Command, F
     let path = env
         .iter()
         .find_map(|variable| variable.to_bytes().strip_prefix(b"PATH="));
-    let files = spawn::candidates(name, path, cwd);
+    let files = spawn::list_candidates(name, path, cwd);
     let files = files
         .into_iter()
         .map(CString::new)
@@ -346,7 +346,7 @@ fn describe_spawn_failure(step: Step, error: &io::Error, name: &str, exec: &Exec
     let (kind, message) = match (step, error.raw_os_error()) {
         (Step::Exec, Some(libc::ENOENT | libc::ENOTDIR)) => {
             let there = exec.argv.first().is_some_and(|file| {
-                spawn::is_file(&spawn::within(
+                spawn::is_file(&spawn::resolve_within(
                     exec.cwd.as_ref().map(|cwd| cwd.as_slice()),
                     file,
                 ))

@@ -216,11 +216,11 @@ fn start_resident() -> io::Result<()> {
         .stdin(std::process::Stdio::null())
         .stdout(std::process::Stdio::piped())
         .spawn()
-        .map_err(|error| sys::failed(program, &error))?;
+        .map_err(|error| sys::add_context(program, &error))?;
     let mut ready = [0];
     if let Some(mut output) = resident.stdout.take() {
         io::Read::read_exact(&mut output, &mut ready)
-            .map_err(|error| sys::failed(program, &error))?;
+            .map_err(|error| sys::add_context(program, &error))?;
     }
     crate::reap::spare(resident.id() as libc::pid_t);
     Ok(())
@@ -258,7 +258,7 @@ fn reseed(entropy: [u8; ENTROPY]) -> io::Result<()> {
             || libc::ioctl(descriptor, libc::c_ulong::from(RESEED)) != 0
     };
     if refused {
-        return Err(sys::failed("/dev/urandom", &io::Error::last_os_error()));
+        return Err(sys::add_context("/dev/urandom", &io::Error::last_os_error()));
     }
     Ok(())
 }
@@ -272,7 +272,7 @@ fn mount(
 ) -> io::Result<()> {
     let options = sys::make_cstring(data.as_bytes())?;
     rustix::mount::mount(source, target, fstype, flags, options.as_c_str())
-        .map_err(|error| sys::failed(format!("cannot mount {fstype} on {target}"), &error.into()))
+        .map_err(|error| sys::add_context(format!("cannot mount {fstype} on {target}"), &error.into()))
 }
 
 fn load_modules() -> io::Result<()> {
@@ -321,7 +321,7 @@ fn mount_root(options: &Options) -> io::Result<()> {
     ] {
         match fs::create_dir(directory) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(sys::failed(directory, &error))
+                return Err(sys::add_context(directory, &error))
             }
             _ => {}
         }
@@ -382,14 +382,14 @@ fn switch_root() -> io::Result<()> {
         let mut moved = rustix::mount::mount_move(directory, target.as_str());
         // Every look-up goes to the host, so create the directory only if it turns out to be missing.
         if moved == Err(rustix::io::Errno::NOENT) {
-            fs::create_dir(&target).map_err(|error| sys::failed(&target, &error))?;
+            fs::create_dir(&target).map_err(|error| sys::add_context(&target, &error))?;
             moved = rustix::mount::mount_move(directory, target.as_str());
         }
-        moved.map_err(|error| sys::failed(format!("cannot move {directory}"), &error.into()))?;
+        moved.map_err(|error| sys::add_context(format!("cannot move {directory}"), &error.into()))?;
     }
     std::env::set_current_dir("/guestmark/root")?;
     rustix::mount::mount_move(".", "/")
-        .map_err(|error| sys::failed("cannot move the root", &error.into()))?;
+        .map_err(|error| sys::add_context("cannot move the root", &error.into()))?;
     std::os::unix::fs::chroot(".")?;
     std::env::set_current_dir("/")
 }

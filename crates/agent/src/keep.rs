@@ -177,7 +177,7 @@ impl Default for Holds {
 impl Holds {
     /// Takes over another descriptor: it stays open until this is dropped, and no command inherits it.
     pub fn take(&mut self, fd: u16) -> Result<(), lexopt::Error> {
-        let held = inherited(fd)?;
+        let held = take_inherited(fd)?;
         rustix::io::fcntl_setfd(&held, rustix::io::FdFlags::CLOEXEC)
             .map_err(|_| format!("--hold {fd}: not an open file descriptor above 2"))?;
         self.descriptors.push(held);
@@ -385,8 +385,8 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Lifeline, lexopt::
     let (mut names, mut controller) = (None, None);
     while let Some(argument) = parser.next()? {
         match argument {
-            Arg::Long("lifeline") => names = Some(inherited(parser.value()?.parse()?)?),
-            Arg::Long("controller") => controller = Some(inherited(parser.value()?.parse()?)?),
+            Arg::Long("lifeline") => names = Some(take_inherited(parser.value()?.parse()?)?),
+            Arg::Long("controller") => controller = Some(take_inherited(parser.value()?.parse()?)?),
             other => return Err(other.unexpected()),
         }
     }
@@ -397,7 +397,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Lifeline, lexopt::
     })
 }
 
-fn inherited(fd: u16) -> Result<OwnedFd, lexopt::Error> {
+fn take_inherited(fd: u16) -> Result<OwnedFd, lexopt::Error> {
     if fd <= 2 {
         return Err(format!("{fd}: not a file descriptor above 2").into());
     }
@@ -432,7 +432,7 @@ impl Kept {
                 continue;
             }
             let sign = record.remove(0);
-            match (sign, removable(OsString::from_vec(record))) {
+            match (sign, require_removable(OsString::from_vec(record))) {
                 (b'+', Ok(path)) => self.paths.push(path),
                 (b'-', Ok(path)) => self.paths.retain(|kept| *kept != path),
                 _ => {}
@@ -442,7 +442,7 @@ impl Kept {
 }
 
 /// Accepts only paths with our prefix: a caller's mistake must not cost users their files.
-pub fn removable(path: OsString) -> Result<PathBuf, lexopt::Error> {
+pub fn require_removable(path: OsString) -> Result<PathBuf, lexopt::Error> {
     use std::os::unix::ffi::OsStrExt;
     let path = PathBuf::from(path);
     let ours = path

@@ -26,7 +26,7 @@ pub fn listen(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitC
             "listen SOCKET SERVER [ARGUMENT]... -- COMMAND [ARGUMENT]...",
         ));
     };
-    let listener = UnixListener::bind(&path).map_err(|error| sys::of(&path, &error))?;
+    let listener = UnixListener::bind(&path).map_err(|error| sys::add_path(&path, &error))?;
     let parent = rustix::process::getpid();
     // SAFETY: this process has a single thread, so the child may do whatever it likes.
     if sys::check(unsafe { libc::fork() })? == 0 {
@@ -51,7 +51,7 @@ fn make_command(words: &[OsString]) -> Command {
 /// Returns only if it fails.
 fn execute(command: &mut Command) -> io::Error {
     let error = command.exec();
-    sys::of(command.get_program(), &error)
+    sys::add_path(command.get_program(), &error)
 }
 
 /// `guestmark-agent relay FD` joins standard input and output to an inherited stream until either of them ends.

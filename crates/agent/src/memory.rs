@@ -41,7 +41,7 @@ fn round_to_pages(bytes: u64, page: usize) -> io::Result<usize> {
 }
 
 /// Maps fresh private memory none of whose pages exists yet. Allocates nothing else.
-fn take(size: usize) -> io::Result<usize> {
+fn map_memory(size: usize) -> io::Result<usize> {
     // SAFETY: a new mapping at an address of the kernel's choice.
     let start = unsafe {
         libc::mmap(
@@ -59,7 +59,7 @@ fn take(size: usize) -> io::Result<usize> {
     Ok(start as usize)
 }
 
-/// Writes to each page of a mapping of [`take`]; returns the number of pages.
+/// Writes to each page of a mapping of [`map_memory`]; returns the number of pages.
 fn write_pages(start: usize, size: usize, page: usize) -> u64 {
     for at in (start..start + size).step_by(page) {
         // SAFETY: inside the mapping, which is nobody else's.
@@ -75,7 +75,7 @@ pub fn touch(bytes: u64) -> io::Result<Touched> {
     let size = round_to_pages(bytes, page)?;
     let mut taken = TAKEN.lock().map_err(|_| io::Error::other("in use"))?;
     if let Some((start, old)) = taken.filter(|(_, old)| *old != size) {
-        // SAFETY: a mapping of `take`, which is forgotten.
+        // SAFETY: a mapping of `map_memory`, which is forgotten.
         unsafe { libc::munmap(start as *mut libc::c_void, old) };
         *taken = None;
     }
@@ -83,7 +83,7 @@ pub fn touch(bytes: u64) -> io::Result<Touched> {
     let started_ns = sys::monotonic_ns();
     let start = match *taken {
         Some((start, _)) => start,
-        None => take(size)?,
+        None => map_memory(size)?,
     };
     *taken = Some((start, size));
     let pages = write_pages(start, size, page);
@@ -135,7 +135,7 @@ fn run_child(to_parent: &OwnedFd, first_ns: u64, size: usize, page: usize) -> li
     if !write_all(to_parent, &first) {
         return 1;
     }
-    let Ok(start) = take(size) else {
+    let Ok(start) = map_memory(size) else {
         return 2;
     };
     let pages = write_pages(start, size, page);

@@ -16,7 +16,7 @@ pub fn spare(pid: libc::pid_t) {
 }
 
 /// Lists our current children, ended ones included.
-pub fn children() -> Vec<libc::pid_t> {
+pub fn list_children() -> Vec<libc::pid_t> {
     let pid = std::process::id();
     let mut text = String::new();
     let path = format!("/proc/self/task/{pid}/children");
@@ -97,7 +97,7 @@ pub fn sweep(
     let mut sent = Vec::new();
     loop {
         let mut left = false;
-        for pid in children()
+        for pid in list_children()
             .into_iter()
             .filter(|&pid| pid != SPARED.load(Ordering::Relaxed) && doomed(pid))
         {

@@ -92,7 +92,7 @@ pub fn become_sandbox(arguments: impl Iterator<Item = OsString>) -> io::Result<E
     check(unsafe { libc::dup2(complaints.as_raw_fd(), 2) })?;
     let (user, group) = (rustix::process::getuid(), rustix::process::getgid());
     let (pid, joined) = fork_first_process(&options)
-        .map_err(|error| sys::failed("cannot make namespaces of mounts and processes", &error))?;
+        .map_err(|error| sys::add_context("cannot make namespaces of mounts and processes", &error))?;
     if pid == 0 {
         let mapped = if options.own_users {
             sys::map_to_root(user.as_raw(), group.as_raw())
@@ -152,7 +152,7 @@ fn join_groups(groups: &[PathBuf], born_in: Option<usize>) -> io::Result<()> {
     for (number, group) in groups.iter().enumerate() {
         if Some(number) != born_in && fs::write(group.join(TASKS), "0").is_err() {
             fs::write(group.join("cgroup.procs"), "0")
-                .map_err(|error| sys::failed(group.display(), &error))?;
+                .map_err(|error| sys::add_context(group.display(), &error))?;
         }
     }
     Ok(())
@@ -270,7 +270,7 @@ fn mount_layer(at: &Path, number: usize, directory: &Path, of_user: bool) -> io:
     )
     .map_err(|error| {
         let what = format!("cannot mount an overlay over {}", directory.display());
-        sys::failed(what, &error.into())
+        sys::add_context(what, &error.into())
     })
 }
 
@@ -282,19 +282,19 @@ fn execute(options: &Options) -> io::Error {
     for name in &options.unset {
         command.env_remove(name);
     }
-    sys::failed(options.command[0].to_string_lossy(), &command.exec())
+    sys::add_context(options.command[0].to_string_lossy(), &command.exec())
 }
 
 fn mount(kind: &str, target: &Path, flags: MountFlags, data: &str) -> io::Result<()> {
     let options = sys::make_cstring(data.as_bytes())?;
     rustix::mount::mount(kind, target, kind, flags, options.as_c_str()).map_err(|error| {
         let what = format!("cannot mount {kind} on {}", target.display());
-        sys::failed(what, &error.into())
+        sys::add_context(what, &error.into())
     })
 }
 
 fn bind(what: &Path, target: &str) -> io::Result<()> {
-    rustix::mount::mount_bind(what, target).map_err(|error| sys::failed(target, &error.into()))
+    rustix::mount::mount_bind(what, target).map_err(|error| sys::add_context(target, &error.into()))
 }
 
 #[cfg(test)]

@@ -124,7 +124,7 @@ fn parse_options(arguments: impl Iterator<Item = OsString>) -> Result<Options, l
                 )?));
             }
             Arg::Long("hold") => found.holds.take(parser.value()?.parse()?)?,
-            Arg::Long("remove") => found.removed = Some(keep::removable(parser.value()?)?),
+            Arg::Long("remove") => found.removed = Some(keep::require_removable(parser.value()?)?),
             other => return Err(other.unexpected()),
         }
     }
@@ -242,7 +242,7 @@ impl Server<'_> {
                 }
             }
             self.serve_jobs(&fds[3..]);
-            self.say_alive();
+            self.send_sign_of_life();
             if absent || fds[1].revents != 0 {
                 match sys::read(input, decoder.space()) {
                     Ok(Some(0)) if absent => {}
@@ -272,7 +272,7 @@ impl Server<'_> {
                 }
             }
             if fds.last().is_some_and(|bell| bell.revents != 0) {
-                self.bulk.settle(&mut self.out);
+                self.bulk.answer_ended(&mut self.out);
             }
             self.settle_ended();
             self.expire();
@@ -362,7 +362,7 @@ impl Server<'_> {
     }
 
     /// Writes the empty line; the program that carries the channel finds out whether anybody reads it.
-    fn say_alive(&mut self) {
+    fn send_sign_of_life(&mut self) {
         if let Some((every, next)) = &mut self.alive {
             let now = Instant::now();
             if now >= *next {

@@ -112,7 +112,7 @@ impl Server {
             22 => self.read_link_target(request, answer),
             8 => self.describe_filesystem(request, answer),
             120 => {
-                self.nodes.remove(&request.u32()?);
+                self.nodes.remove(&request.take_u32()?);
                 Ok(())
             }
             // Every request is answered before the next is read, so there is none to cancel.
@@ -124,8 +124,8 @@ impl Server {
     }
 
     fn version(&mut self, request: &mut Message, answer: &mut Vec<u8>) -> io::Result<()> {
-        let most = request.u32()?;
-        let known = request.text()? == b"9P2000.L";
+        let most = request.take_u32()?;
+        let known = request.take_text()? == b"9P2000.L";
         self.nodes.clear();
         self.most = most.min(MOST);
         put_u32(answer, self.most);
@@ -133,7 +133,7 @@ impl Server {
     }
 
     fn attach(&mut self, request: &mut Message, answer: &mut Vec<u8>) -> io::Result<()> {
-        let number = request.u32()?;
+        let number = request.take_u32()?;
         put_qid(
             answer,
             &self.root,
@@ -149,12 +149,12 @@ impl Server {
     }
 
     fn walk(&mut self, request: &mut Message, answer: &mut Vec<u8>) -> io::Result<()> {
-        let (number, new, steps) = (request.u32()?, request.u32()?, request.u16()?);
+        let (number, new, steps) = (request.take_u32()?, request.take_u32()?, request.take_u16()?);
         let mut path = self.find_node(number)?.path.clone();
         let counted = answer.len();
         put_u16(answer, 0);
         for step in 0..steps {
-            let found = self.step(&path, request.text()?).and_then(|next| {
+            let found = self.step(&path, request.take_text()?).and_then(|next| {
                 let kind = next.symlink_metadata()?.file_type();
                 Ok((next, kind))
             });
@@ -198,7 +198,7 @@ impl Server {
         request: &mut Message,
         answer: &mut Vec<u8>,
     ) -> io::Result<()> {
-        let path = &self.find_node(request.u32()?)?.path;
+        let path = &self.find_node(request.take_u32()?)?.path;
         let of = path.symlink_metadata()?;
         put_u64(answer, BASIC);
         put_qid(answer, path, of.file_type());
@@ -223,7 +223,7 @@ impl Server {
     }
 
     fn open(&mut self, request: &mut Message, answer: &mut Vec<u8>) -> io::Result<()> {
-        let (number, flags) = (request.u32()?, request.u32()? as libc::c_int);
+        let (number, flags) = (request.take_u32()?, request.take_u32()? as libc::c_int);
         if flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0 {
             return Err(Errno::ROFS.into());
         }
@@ -236,7 +236,7 @@ impl Server {
     }
 
     fn read(&mut self, request: &mut Message, answer: &mut Vec<u8>) -> io::Result<()> {
-        let (number, offset, count) = (request.u32()?, request.u64()?, request.u32()?);
+        let (number, offset, count) = (request.take_u32()?, request.take_u64()?, request.take_u32()?);
         let count = count.min(self.most.saturating_sub(DATA_HEAD)) as usize;
         let Open::File(file) = &self.find_node(number)?.open else {
             return Err(Errno::BADF.into());
@@ -257,7 +257,7 @@ impl Server {
     }
 
     fn list_entries(&mut self, request: &mut Message, answer: &mut Vec<u8>) -> io::Result<()> {
-        let (number, offset, count) = (request.u32()?, request.u64()?, request.u32()?);
+        let (number, offset, count) = (request.take_u32()?, request.take_u64()?, request.take_u32()?);
         let count = count.min(self.most.saturating_sub(DATA_HEAD)) as usize;
         let node = self.find_node(number)?;
         let Open::Directory(entries) = &node.open else {
@@ -274,7 +274,7 @@ impl Server {
             };
             put_qid(answer, &path, *kind);
             put_u64(answer, index as u64 + 1);
-            answer.push(dirent_type(*kind));
+            answer.push(encode_type(*kind));
             put_text(answer, name.as_bytes())?;
             if answer.len() > HEADER + 4 + count {
                 answer.truncate(before);
@@ -287,7 +287,7 @@ impl Server {
     }
 
     fn read_link_target(&mut self, request: &mut Message, answer: &mut Vec<u8>) -> io::Result<()> {
-        let target = self.find_node(request.u32()?)?.path.read_link()?;
+        let target = self.find_node(request.take_u32()?)?.path.read_link()?;
         put_text(answer, target.as_os_str().as_bytes())
     }
 
@@ -296,7 +296,7 @@ impl Server {
         request: &mut Message,
         answer: &mut Vec<u8>,
     ) -> io::Result<()> {
-        let found = rustix::fs::statvfs(&self.find_node(request.u32()?)?.path)?;
+        let found = rustix::fs::statvfs(&self.find_node(request.take_u32()?)?.path)?;
         put_u32(answer, MAGIC);
         put_u32(answer, found.f_bsize as u32);
         let sizes = [found.f_blocks, found.f_bfree, found.f_bavail];
@@ -333,7 +333,7 @@ fn open_node(path: &Path, of: &Metadata) -> io::Result<Open> {
     Ok(Open::File(options.open(path)?))
 }
 
-fn dirent_type(kind: FileType) -> u8 {
+fn encode_type(kind: FileType) -> u8 {
     match kind {
         kind if kind.is_dir() => libc::DT_DIR,
         kind if kind.is_symlink() => libc::DT_LNK,
@@ -349,31 +349,31 @@ fn dirent_type(kind: FileType) -> u8 {
 struct Message<'a>(&'a [u8]);
 
 impl<'a> Message<'a> {
-    fn bytes(&mut self, count: usize) -> io::Result<&'a [u8]> {
+    fn take_bytes(&mut self, count: usize) -> io::Result<&'a [u8]> {
         let (first, rest) = self.0.split_at_checked(count).ok_or(Errno::PROTO)?;
         self.0 = rest;
         Ok(first)
     }
 
-    fn number<const N: usize>(&mut self) -> io::Result<[u8; N]> {
-        self.bytes(N)?.try_into().map_err(io::Error::other)
+    fn take_number<const N: usize>(&mut self) -> io::Result<[u8; N]> {
+        self.take_bytes(N)?.try_into().map_err(io::Error::other)
     }
 
-    fn u16(&mut self) -> io::Result<u16> {
-        Ok(u16::from_le_bytes(self.number()?))
+    fn take_u16(&mut self) -> io::Result<u16> {
+        Ok(u16::from_le_bytes(self.take_number()?))
     }
 
-    fn u32(&mut self) -> io::Result<u32> {
-        Ok(u32::from_le_bytes(self.number()?))
+    fn take_u32(&mut self) -> io::Result<u32> {
+        Ok(u32::from_le_bytes(self.take_number()?))
     }
 
-    fn u64(&mut self) -> io::Result<u64> {
-        Ok(u64::from_le_bytes(self.number()?))
+    fn take_u64(&mut self) -> io::Result<u64> {
+        Ok(u64::from_le_bytes(self.take_number()?))
     }
 
-    fn text(&mut self) -> io::Result<&'a [u8]> {
-        let size = self.u16()?;
-        self.bytes(size.into())
+    fn take_text(&mut self) -> io::Result<&'a [u8]> {
+        let size = self.take_u16()?;
+        self.take_bytes(size.into())
     }
 }
 

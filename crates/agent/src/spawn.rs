@@ -196,7 +196,7 @@ unsafe fn prepare_and_exec(plan: &mut Plan<'_>) -> Option<()> {
 
 /// Lists the files that `execvp` would try for `name` in `cwd`: `name` itself if it contains a slash, or else those in
 /// the directories of `path`. Files that are certainly not programs are left out.
-pub fn candidates(name: &[u8], path: Option<&[u8]>, cwd: Option<&[u8]>) -> Vec<Vec<u8>> {
+pub fn list_candidates(name: &[u8], path: Option<&[u8]>, cwd: Option<&[u8]>) -> Vec<Vec<u8>> {
     if name.is_empty() {
         return Vec::new();
     }
@@ -213,12 +213,12 @@ pub fn candidates(name: &[u8], path: Option<&[u8]>, cwd: Option<&[u8]>) -> Vec<V
             }
         })
         .map(|directory| [directory, b"/", name].concat())
-        .filter(|file| is_file(&within(cwd, file)))
+        .filter(|file| is_file(&resolve_within(cwd, file)))
         .collect()
 }
 
 /// Resolves `file` relative to `cwd`.
-pub fn within(cwd: Option<&[u8]>, file: &[u8]) -> Vec<u8> {
+pub fn resolve_within(cwd: Option<&[u8]>, file: &[u8]) -> Vec<u8> {
     match cwd {
         Some(cwd) if !file.starts_with(b"/") => [cwd, b"/", file].concat(),
         _ => file.to_vec(),

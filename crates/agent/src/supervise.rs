@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use lexopt::ValueExt;
 
 use crate::exec::inherited_environment;
-use crate::keep::{removable, remove, Holds};
+use crate::keep::{remove, require_removable, Holds};
 use crate::options::{read_until_command, to_io_error};
 use crate::spawn::{self, Command, Step};
 use crate::{reap, sys};
@@ -51,7 +51,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
     let command = read_until_command(arguments, |name, parser| {
         match name {
             "lifeline" => lifeline = Some(parser.value()?.parse::<u16>()?),
-            "remove" => options.remove.push(removable(parser.value()?)?),
+            "remove" => options.remove.push(require_removable(parser.value()?)?),
             "hold" => options.holds.take(parser.value()?.parse()?)?,
             "grace" => {
                 options.grace = Duration::from_millis(parser.value()?.parse::<u32>()?.into());
@@ -126,7 +126,7 @@ fn borrow(fd: i32) -> std::os::fd::BorrowedFd<'static> {
 
 fn build_command(words: &[OsString]) -> io::Result<Command> {
     let path = std::env::var_os("PATH");
-    let files = spawn::candidates(
+    let files = spawn::list_candidates(
         words[0].as_bytes(),
         path.as_ref().map(|path| path.as_bytes()),
         None,

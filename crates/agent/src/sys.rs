@@ -18,12 +18,12 @@ pub fn check(value: libc::c_int) -> io::Result<libc::c_int> {
 }
 
 /// Returns an error that says what failed before why.
-pub fn failed(what: impl std::fmt::Display, error: &io::Error) -> io::Error {
+pub fn add_context(what: impl std::fmt::Display, error: &io::Error) -> io::Error {
     io::Error::other(format!("{what}: {error}"))
 }
 
 /// Adds the file's path to an error.
-pub fn of(path: &OsStr, error: &io::Error) -> io::Error {
+pub fn add_path(path: &OsStr, error: &io::Error) -> io::Error {
     let path = std::path::Path::new(path).display();
     io::Error::new(error.kind(), format!("{path}: {error}"))
 }
@@ -42,7 +42,7 @@ pub fn make_cstring(bytes: &[u8]) -> io::Result<CString> {
 }
 
 /// Makes a path for `std`.
-pub fn os_path(bytes: &[u8]) -> &OsStr {
+pub fn as_os_path(bytes: &[u8]) -> &OsStr {
     std::os::unix::ffi::OsStrExt::from_bytes(bytes)
 }
 
@@ -281,7 +281,7 @@ pub fn become_subreaper() -> io::Result<()> {
 }
 
 /// Connects to a port of this machine's hypervisor.
-pub fn vsock(port: u32) -> io::Result<OwnedFd> {
+pub fn connect_vsock(port: u32) -> io::Result<OwnedFd> {
     // SAFETY: plain system calls; the address is fully initialised and outlives them, and the descriptor is new.
     unsafe {
         let socket = OwnedFd::from_raw_fd(check(libc::socket(

@@ -101,7 +101,7 @@ impl Seen {
         let mut value = vec![0; if names.is_empty() { 0 } else { 64 << 10 }];
         for name in names {
             self.digest_bytes(name);
-            let length = rustix::fs::lgetxattr(path, sys::os_path(name), &mut value[..])?;
+            let length = rustix::fs::lgetxattr(path, sys::as_os_path(name), &mut value[..])?;
             self.digest_bytes(&value[..length]);
         }
         Ok(())

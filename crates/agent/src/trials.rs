@@ -16,7 +16,7 @@ use lexopt::{Arg, ValueExt};
 use rustix::fs::{memfd_create, MemfdFlags};
 
 use crate::exec::inherited_environment;
-use crate::keep::{removable, remove};
+use crate::keep::{remove, require_removable};
 use crate::serve::LEFT;
 use crate::spawn::Command;
 use crate::{reap, sys};
@@ -34,7 +34,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
     let (mut directory, mut alive) = (None, None);
     while let Some(argument) = parser.next()? {
         match argument {
-            Arg::Long("directory") => directory = Some(removable(parser.value()?)?),
+            Arg::Long("directory") => directory = Some(require_removable(parser.value()?)?),
             Arg::Long("alive") => alive = Some(parser.value()?.parse()?),
             other => return Err(other.unexpected()),
         }
@@ -66,7 +66,7 @@ fn serve_conversations(options: &Options, signals: &OwnedFd) -> io::Result<u8> {
             return Ok(status);
         }
         reap::sweep(signals.as_fd(), PATIENCE, |_| true, drop);
-        if !reap::children().is_empty() {
+        if !reap::list_children().is_empty() {
             return Err(io::Error::other(
                 "a process of the last trial cannot be ended",
             ));

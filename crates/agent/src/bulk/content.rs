@@ -101,7 +101,7 @@ fn generate_random_bytes(size: usize) -> Vec<u8> {
 pub fn checksum(extent: &Extent) -> Result<Checksum, Failure> {
     let name = String::from_utf8_lossy(&extent.path);
     let failed = |error: &std::io::Error| os_failure(&name, error);
-    let mut file = File::open(sys::os_path(&extent.path)).map_err(|error| failed(&error))?;
+    let mut file = File::open(sys::as_os_path(&extent.path)).map_err(|error| failed(&error))?;
     let mut state = Xxh3::new();
     let mut buffer = vec![0; PIECE];
     let mut size = 0;

@@ -129,7 +129,7 @@ fn open(
     let name = String::from_utf8_lossy(path).into_owned();
     let mut options = options.clone();
     options.custom_flags(flags | if direct { libc::O_DIRECT } else { 0 });
-    match options.open(sys::os_path(path)) {
+    match options.open(sys::as_os_path(path)) {
         Ok(file) => Ok(Named { file, name }),
         Err(error) if direct && error.raw_os_error() == Some(libc::EINVAL) => Err(Failure {
             kind: Kind::NoDirectIo,

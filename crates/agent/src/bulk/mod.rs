@@ -90,7 +90,7 @@ impl Bulk {
     }
 
     /// Answers the calls that have ended.
-    pub fn settle(&self, out: &mut Outbox) {
+    pub fn answer_ended(&self, out: &mut Outbox) {
         if !matches!(
             sys::read(self.bell.as_raw_fd(), &mut [0; 64]),
             Ok(Some(count)) if count > 0
@@ -111,7 +111,7 @@ impl Bulk {
 
 fn flush_path(path: &[u8]) -> Result<Flushed, Failure> {
     let name = String::from_utf8_lossy(path);
-    let file = File::open(sys::os_path(path)).map_err(|error| os_failure(&name, &error))?;
+    let file = File::open(sys::as_os_path(path)).map_err(|error| os_failure(&name, &error))?;
     let (begin, between, end) = flush(&file)?;
     Ok(Flushed {
         fsync_ns: between - begin,

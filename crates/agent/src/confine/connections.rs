@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::net;
 
-use crate::sys::{check, os_path};
+use crate::sys::{as_os_path, check};
 
 const RECEIVE: libc::c_ulong = 0xc050_2100;
 const SEND: libc::c_ulong = 0xc018_2101;
@@ -79,7 +79,7 @@ impl Connections {
         let places = places
             .map(|place| {
                 let opened = rustix::fs::open(place, flags, Mode::empty())?;
-                Ok((Path::new(os_path(place.to_bytes())).to_path_buf(), opened))
+                Ok((Path::new(as_os_path(place.to_bytes())).to_path_buf(), opened))
             })
             .collect::<io::Result<Vec<_>>>()?;
         let (ours, theirs) = net::socketpair(

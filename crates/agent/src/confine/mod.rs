@@ -91,7 +91,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
             "user" => options.user = Some(parse_user(&parser.value()?)?),
             "network" => options.network = true,
             "sockets" => options.sockets = true,
-            "lifeline" => options.lifeline = Some(inherited(parser.value()?.parse()?)?),
+            "lifeline" => options.lifeline = Some(take_lifeline(parser.value()?.parse()?)?),
             "group" => options.groups.push(require_absolute(parser.value()?)?),
             "processes" => options.processes = Some(parser.value()?.parse()?),
             "serves-files" => options.serves_files = true,
@@ -129,7 +129,7 @@ fn require_absolute(path: OsString) -> Result<PathBuf, lexopt::Error> {
 }
 
 /// Takes over the lifeline that this process was given, and that the command does not inherit.
-fn inherited(fd: u16) -> Result<OwnedFd, lexopt::Error> {
+fn take_lifeline(fd: u16) -> Result<OwnedFd, lexopt::Error> {
     let fd = i32::from(fd);
     // SAFETY: used for one system call that copes with a descriptor that is not open.
     let known = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
@@ -373,7 +373,7 @@ fn restrict(
 /// Executes a command. Returns only on failure, after printing why.
 pub fn become_command(words: &[OsString]) -> io::Result<ExitCode> {
     let path = std::env::var_os("PATH");
-    let files = spawn::candidates(
+    let files = spawn::list_candidates(
         words[0].as_bytes(),
         path.as_ref().map(|path| path.as_bytes()),
         None,

@@ -153,7 +153,7 @@ fn limit_memory(options: &str, size: Option<u64>) -> io::Result<CString> {
 }
 
 fn is_there(path: &CStr) -> bool {
-    std::path::Path::new(sys::os_path(path.to_bytes())).exists()
+    std::path::Path::new(sys::as_os_path(path.to_bytes())).exists()
 }
 
 fn clear_attribute(attribute: u64, paths: &[&CStr]) -> io::Result<()> {
@@ -189,7 +189,7 @@ fn cover_temporary<'a>(
         let root = open_tree(directory)?; // by descriptor: a path may have characters that options cannot
         if cover(&root, 0, TEMPORARY)? {
             for (number, other) in layout.covered.iter().enumerate() {
-                if std::path::Path::new(sys::os_path(other.to_bytes())).is_dir()
+                if std::path::Path::new(sys::as_os_path(other.to_bytes())).is_dir()
                     && cover(&root, number + 1, other)?
                 {
                     writable.push(other);
@@ -209,7 +209,7 @@ fn cover(root: &OwnedFd, number: usize, path: &CStr) -> io::Result<bool> {
     for name in ["upper", "work"] {
         std::fs::create_dir(inside(name))?;
     }
-    let below = sys::os_path(path.to_bytes());
+    let below = sys::as_os_path(path.to_bytes());
     std::fs::set_permissions(inside("upper"), std::fs::metadata(below)?.permissions())?;
     let mut options = b"lowerdir=".to_vec();
     options.extend(path.to_bytes());

@@ -102,7 +102,7 @@ impl Ethtool {
         let mut words = [0; 49];
         words[0] = GDRVINFO;
         self.ask(&mut words)?;
-        Ok((text(&words[1..9]), text(&words[25..33])))
+        Ok((decode_text(&words[1..9]), decode_text(&words[25..33])))
     }
 
     /// Returns all features and their state, by number; a number without a feature has an empty name.
@@ -121,7 +121,7 @@ impl Ethtool {
             let block = &states[2 + bit / 32 * 4..][..4];
             let has = |word: u32| word >> (bit % 32) & 1 == 1;
             Feature {
-                name: text(&names[3 + bit * NAME / 4..][..NAME / 4]),
+                name: decode_text(&names[3 + bit * NAME / 4..][..NAME / 4]),
                 on: has(block[2]),
                 fixed: !has(block[0]) || has(block[3]),
             }
@@ -200,7 +200,7 @@ impl Ethtool {
 }
 
 /// Decodes the text in the kernel's words, up to its zero byte.
-fn text(words: &[u32]) -> String {
+fn decode_text(words: &[u32]) -> String {
     let bytes: Vec<u8> = words
         .iter()
         .flat_map(|word| word.to_ne_bytes())

@@ -61,7 +61,7 @@ impl Stop {
         };
         let arguments: [u64; 6] = info[4..10].try_into().expect("six");
         Ok(match info[0] & 0xff {
-            ENTRY => Self::Entry(info[3] as libc::c_long, arguments, native(info[0] >> 32)),
+            ENTRY => Self::Entry(info[3] as libc::c_long, arguments, is_native(info[0] >> 32)),
             EXIT => Self::Exit((info[4] as u8 == 0).then_some(info[3])),
             _ => Self::Neither,
         })
@@ -99,7 +99,7 @@ impl Stop {
 }
 
 /// Whether an `AUDIT_ARCH` means that a call has this program's own call numbers.
-fn native(architecture: u64) -> bool {
+fn is_native(architecture: u64) -> bool {
     let own: u64 = if cfg!(target_arch = "x86_64") {
         0xc000_003e
     } else if cfg!(target_arch = "aarch64") {

@@ -170,7 +170,7 @@ impl Disk {
         if first < end {
             // The data can be found by the file's current name.
             self.safe_names
-                .insert(crate::sys::os_path(&known.path).into(), key);
+                .insert(crate::sys::as_os_path(&known.path).into(), key);
         }
         let path = hex(&known.path);
         let _ = write!(

@@ -46,7 +46,7 @@ impl Content {
             }
             for (index, block) in buffer[..length].chunks(BLOCK).enumerate() {
                 if block.iter().any(|byte| *byte != 0) {
-                    blocks.insert(at / BLOCK as u64 + index as u64, digest(block));
+                    blocks.insert(at / BLOCK as u64 + index as u64, digest_block(block));
                 }
             }
             read += length as u64;
@@ -63,7 +63,7 @@ pub fn print_digests(_arguments: impl Iterator<Item = OsString>) -> io::Result<E
     let mut lines = String::new();
     for line in io::stdin().lines() {
         let bytes = parse_hex(&line?).ok_or(io::ErrorKind::InvalidInput)?;
-        let path = Path::new(crate::sys::os_path(&bytes));
+        let path = Path::new(crate::sys::as_os_path(&bytes));
         lines += &describe_state(path).unwrap_or_else(|_| "-".to_owned());
         lines.push('\n');
     }
@@ -98,7 +98,7 @@ fn parse_hex(text: &str) -> Option<Vec<u8>> {
 }
 
 /// Computes the digest of a block; a file's last block is padded with zeroes, as in a page of memory.
-fn digest(block: &[u8]) -> u64 {
+fn digest_block(block: &[u8]) -> u64 {
     let end = block
         .iter()
         .rposition(|byte| *byte != 0)

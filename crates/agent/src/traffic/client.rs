@@ -110,7 +110,7 @@ impl Test {
         }
     }
 
-    fn exchange(&self) -> Exchange {
+    fn make_exchange(&self) -> Exchange {
         if self.task.test == TrafficTest::Connect {
             return Exchange {
                 request: 0,
@@ -157,7 +157,7 @@ impl Test {
                 }
             }
         }
-        let exchange = self.exchange();
+        let exchange = self.make_exchange();
         let requests = asks
             .then(|| -> io::Result<TcpStream> {
                 let mut stream = connect_for_requests(self.peer.main)?;
@@ -238,7 +238,7 @@ impl Test {
 
     /// Runs connections that end with their response, or without any.
     fn run_connections(&self) -> io::Result<Option<TrafficResult>> {
-        let exchange = self.exchange();
+        let exchange = self.make_exchange();
         let mut control = self.open(&Order::Accept(exchange))?;
         let _begun: Begun = read_answer(&mut control)?;
         let Some(begin) = self.wait()? else {
@@ -259,7 +259,7 @@ impl Test {
         Ok(Some(result))
     }
 
-    fn datagram_span(&self) -> DatagramSpan {
+    fn make_datagram_span(&self) -> DatagramSpan {
         DatagramSpan {
             id: self.number,
             size: self.task.size,
@@ -282,7 +282,7 @@ impl Test {
     }
 
     fn send_datagrams(&self) -> io::Result<Option<TrafficResult>> {
-        let span = self.datagram_span();
+        let span = self.make_datagram_span();
         let socket = self.open_datagrams()?;
         let mut control = self.open(&Order::ReceiveDatagrams(span))?;
         let _begun: Begun = read_answer(&mut control)?;
@@ -299,7 +299,7 @@ impl Test {
     }
 
     fn receive_datagrams(&self) -> io::Result<Option<TrafficResult>> {
-        let span = self.datagram_span();
+        let span = self.make_datagram_span();
         let socket = self.open_datagrams()?;
         drain_socket(&socket)?;
         let mut control = self.open(&Order::SendDatagrams(span))?;

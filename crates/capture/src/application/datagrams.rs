@@ -259,7 +259,7 @@ impl Datagrams {
     }
 
     fn note_question(&mut self, segment: &Segment, payload: &[u8], client: End, server: AddrWords) {
-        let Some((id, false)) = dns::number(payload) else {
+        let Some((id, false)) = dns::parse_number(payload) else {
             return;
         };
         let family = segment.key.family;
@@ -288,7 +288,7 @@ impl Datagrams {
     }
 
     fn note_answer(&mut self, segment: &Segment, payload: &[u8], client: End, server: AddrWords) {
-        let Some((id, true)) = dns::number(payload) else {
+        let Some((id, true)) = dns::parse_number(payload) else {
             return;
         };
         let family = segment.key.family;

@@ -79,7 +79,7 @@ pub(crate) struct Questions {
 impl Questions {
     /// Note a question; `message` is its captured part.
     pub(crate) fn ask(&mut self, way: Way, message: &[u8], segment: &Segment) -> Asked {
-        let name = question(message).unwrap_or_default();
+        let name = parse_question(message).unwrap_or_default();
         let waiting = self.pending.len();
         let first = Pending {
             name,
@@ -112,7 +112,7 @@ impl Questions {
         };
         // Servers repeat the question in their answers. Numbers are reused, and an answer may be older than the
         // question.
-        if question(message).is_some_and(|name| name != entry.get().name) {
+        if parse_question(message).is_some_and(|name| name != entry.get().name) {
             return None;
         }
         let asked = entry.remove();
@@ -170,14 +170,14 @@ impl Questions {
 
 /// Return the number of a question for a name, and whether this is its answer.
 #[inline]
-pub(crate) fn number(message: &[u8]) -> Option<(u16, bool)> {
+pub(crate) fn parse_number(message: &[u8]) -> Option<(u16, bool)> {
     let &[high, low, flags, ..] = message.first_chunk::<HEADER>()?;
     // Notifications and updates are not questions.
     (flags & 0x78 == 0).then_some((u16::from_be_bytes([high, low]), flags & 0x80 != 0))
 }
 
 /// Return kind and name of the first question as in zone files: `AAAA www.example.org`; `None` if it was cut off.
-fn question(message: &[u8]) -> Option<String> {
+fn parse_question(message: &[u8]) -> Option<String> {
     let (mut at, mut name) = (HEADER, String::new());
     loop {
         let length = usize::from(*message.get(at)?);
@@ -213,7 +213,7 @@ fn question(message: &[u8]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::question;
+    use super::parse_question;
 
     #[test]
     fn names_are_written_as_in_zone_files() {
@@ -227,14 +227,14 @@ mod tests {
             message
         };
         let whole = asked(&[b"www", b"example", b"org"], 28);
-        assert_eq!(question(&whole).as_deref(), Some("AAAA www.example.org"));
-        assert_eq!(question(&asked(&[], 2)).as_deref(), Some("NS ."));
+        assert_eq!(parse_question(&whole).as_deref(), Some("AAAA www.example.org"));
+        assert_eq!(parse_question(&asked(&[], 2)).as_deref(), Some("NS ."));
         assert_eq!(
-            question(&asked(&[b"a.b\\", b"\xff x"], 99)).as_deref(),
+            parse_question(&asked(&[b"a.b\\", b"\xff x"], 99)).as_deref(),
             Some("TYPE99 a\\.b\\\\.\\255\\032x")
         );
         for end in 0..whole.len() - 2 {
-            assert_eq!(question(&whole[..end]), None, "{end}");
+            assert_eq!(parse_question(&whole[..end]), None, "{end}");
         }
     }
 }

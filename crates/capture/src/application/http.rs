@@ -4,7 +4,7 @@
 use crate::application::flow::{Answer, Flow, Pending, MOST_NAME, MOST_PENDING};
 use crate::application::served::Served;
 use crate::application::stream::{Piece, State};
-use crate::wire::heads::{body_of, end_of, is_answer, is_request, may_begin, Length};
+use crate::wire::heads::{find_body_length, find_end, is_answer, is_request, may_begin, Length};
 
 /// The largest head, in bytes.
 const MOST_HEAD: usize = 16_384;
@@ -39,7 +39,7 @@ pub fn read(bytes: &[u8]) -> Option<Head> {
             String::new()
         },
         status: if asks { None } else { next.parse().ok() },
-        length: body_of(bytes),
+        length: find_body_length(bytes),
     })
 }
 
@@ -77,7 +77,7 @@ impl Flow {
         let half = &mut self.halves[from];
         let before = half.head.len();
         half.head.extend_from_slice(piece.seen);
-        let end = end_of(&half.head);
+        let end = find_end(&half.head);
         let cut = (piece.seen.len() as u64) < u64::from(piece.length);
         if end.is_none() && !cut && half.head.len() < MOST_HEAD {
             self.continue_answer(asks, piece, u64::from(piece.length));

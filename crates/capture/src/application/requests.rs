@@ -158,7 +158,7 @@ impl Flow {
                 self.skip(from, first, served);
             }
         } else {
-            self.in_order(from, segment.seq, payload, segment.payload, at, served);
+            self.read_in_order(from, segment.seq, payload, segment.payload, at, served);
             self.unpark(from, Some(at), served);
         }
         if segment.flags & flag::ACK != 0 {
@@ -225,12 +225,12 @@ impl Flow {
             let parked = half.parked.swap_remove(place);
             half.size -= parked.size();
             let (at, bytes) = (at.unwrap_or(parked.at), &parked.bytes);
-            self.in_order(from, parked.seq, bytes, parked.length, at, served);
+            self.read_in_order(from, parked.seq, bytes, parked.length, at, served);
         }
     }
 
     /// Read bytes that begin where the last ones ended, or before.
-    fn in_order(
+    fn read_in_order(
         &mut self,
         from: usize,
         seq: u32,

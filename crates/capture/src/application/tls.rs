@@ -27,7 +27,7 @@ impl Flow {
         let half = &mut self.halves[from];
         if half.head.is_empty() && asks && self.pending.is_empty() {
             self.pending.push_back(Pending {
-                name: server_name(piece.seen).unwrap_or_default(),
+                name: parse_server_name(piece.seen).unwrap_or_default(),
                 begun: piece.ts,
                 asked: piece.ts,
                 frame: piece.frame,
@@ -78,7 +78,7 @@ pub(crate) fn is_client_hello(bytes: &[u8]) -> bool {
 }
 
 /// Return the server name in a TLS client's first message, as far as its first segment contains it (RFC 6066, 3).
-fn server_name(record: &[u8]) -> Option<String> {
+fn parse_server_name(record: &[u8]) -> Option<String> {
     let two = |at: usize| {
         Some(usize::from(u16::from_be_bytes([
             *record.get(at)?,

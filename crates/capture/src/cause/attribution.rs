@@ -40,7 +40,7 @@ impl Conn {
             grown += self.explain_time_before(segment, step);
             let whole = self.both_trips();
             if let Some(queues) = &mut self.queues {
-                queues[from].sent(segment.ts, whole);
+                queues[from].note_sent(segment.ts, whole);
             }
             self.move_on(from, segment.ts);
         }

@@ -232,7 +232,7 @@ impl Path {
     /// Note an acknowledgement without data that came after this long: it includes no program's time, but perhaps a
     /// delay of 40 ms up to half a second.
     #[inline]
-    pub fn acknowledged(&mut self, nanos: u64) {
+    pub fn note_acknowledged(&mut self, nanos: u64) {
         if nanos <= self.longest_undelayed() {
             let coarse = (nanos >> 10) as u32;
             self.usual = if self.usual == 0 {

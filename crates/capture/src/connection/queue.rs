@@ -99,7 +99,7 @@ impl Queue {
         let passed = ts - at;
         let steps = i64::from(stamp.wrapping_sub(first) as i32);
         if steps > 0 {
-            self.count_by(passed, steps, ts);
+            self.learn_tick(passed, steps, ts);
         }
         let behind = passed - steps * self.tick;
         let floor = self.floor.0 + (ts - self.floor.1) / SKEW;
@@ -116,7 +116,7 @@ impl Queue {
 
     /// Learn how long a step of its time stamps takes: `steps` of them in `passed` nanoseconds.
     #[inline]
-    fn count_by(&mut self, passed: i64, steps: i64, ts: i64) {
+    fn learn_tick(&mut self, passed: i64, steps: i64, ts: i64) {
         let counted = steps * self.tick;
         let (ahead, behind) = (
             counted > passed + self.tick + KNOWN_AFTER,
@@ -141,7 +141,7 @@ impl Queue {
 
     /// Note by how much an acknowledgement without data came later than the first ones of its path.
     #[inline]
-    pub fn acknowledged(&mut self, late: u64, ts: i64, whole: u64) {
+    pub fn note_acknowledged(&mut self, late: u64, ts: i64, whole: u64) {
         self.beyond.add(late, ts, whole / 2);
     }
 
@@ -176,7 +176,7 @@ impl Queue {
 
     /// Note that the sender has sent something at `ts`.
     #[inline]
-    pub fn sent(&mut self, ts: i64, whole: u64) {
+    pub fn note_sent(&mut self, ts: i64, whole: u64) {
         self.left = self.beyond.least(ts, whole);
     }
 

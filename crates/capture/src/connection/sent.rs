@@ -74,7 +74,7 @@ pub(crate) fn sequence(space: &mut SeqSpace, segment: &Segment) -> (Seen, bool) 
     let mut again = false;
     if phantoms & flag::SYN != 0 {
         let repeated = space.started();
-        space.phantom(seq);
+        space.add_phantom(seq);
         seq = seq.wrapping_add(1);
         again = repeated && segment.payload == 0;
     }
@@ -82,7 +82,7 @@ pub(crate) fn sequence(space: &mut SeqSpace, segment: &Segment) -> (Seen, bool) 
     if phantoms & flag::FIN != 0 {
         let end = seq.wrapping_add(segment.payload);
         again |= space.next() == end.wrapping_add(1) && segment.payload == 0;
-        space.phantom(end);
+        space.add_phantom(end);
     }
     (seen, again)
 }

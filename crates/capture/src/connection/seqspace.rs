@@ -104,7 +104,7 @@ impl SeqSpace {
     }
 
     /// Start the space at `seq` (or extend it there): `seq` itself is a SYN or a FIN, which takes one number.
-    pub fn phantom(&mut self, seq: u32) {
+    pub fn add_phantom(&mut self, seq: u32) {
         if !self.started {
             self.start(seq);
         }
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn counts_wraps_and_unseen_bytes() {
         let mut space = SeqSpace::default();
-        space.phantom(u32::MAX - 9);
+        space.add_phantom(u32::MAX - 9);
         assert_eq!(space.next(), u32::MAX - 8);
         assert_eq!(space.payload(u32::MAX - 8, 100).new, 100);
         assert_eq!(space.wraps(), 1);

@@ -126,7 +126,7 @@ impl Young {
             rest.skip(&mut before);
         }
         let mut bytes = Bytes::default();
-        bytes.segment(segment, &before);
+        bytes.write_segment(segment, &before);
         let (from, to) = (usize::from(self.len), usize::from(self.len) + bytes.len);
         if to > self.log.len() {
             // The next packet is about as long, and then the handshake is complete.
@@ -155,7 +155,7 @@ impl Young {
         let mut rest = self.packets();
         let mut before = Before::default();
         for _ in 0..self.count {
-            let mut segment = rest.segment(&before);
+            let mut segment = rest.read_segment(&before);
             (segment.key, segment.interface, segment.tunnels) = (key, interface, tunnels);
             before.see(&segment);
             f(&segment);
@@ -250,7 +250,7 @@ impl Bytes {
     }
 
     /// Write seven bits per byte, the lowest first.
-    fn number(&mut self, mut value: u64) {
+    fn write_number(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.put(&[value as u8 | 0x80]);
             value >>= 7;
@@ -258,15 +258,15 @@ impl Bytes {
         self.put(&[value as u8]);
     }
 
-    fn signed(&mut self, value: i64) {
-        self.number((value << 1 ^ value >> 63) as u64);
+    fn write_signed(&mut self, value: i64) {
+        self.write_number((value << 1 ^ value >> 63) as u64);
     }
 
-    fn difference(&mut self, value: u32, expected: u32) {
-        self.signed(i64::from(value.wrapping_sub(expected) as i32));
+    fn write_difference(&mut self, value: u32, expected: u32) {
+        self.write_signed(i64::from(value.wrapping_sub(expected) as i32));
     }
 
-    fn segment(&mut self, segment: &Segment, before: &Before) {
+    fn write_segment(&mut self, segment: &Segment, before: &Before) {
         let options = &segment.options;
         let opens = options.mss != 0 || options.scale.is_some();
         let bits = [
@@ -282,20 +282,20 @@ impl Bytes {
         let mask = bits.iter().filter(|(_, set)| *set).map(|(bit, _)| bit);
         self.put(&[mask.sum(), segment.flags]);
         let (ts, frame) = before.last;
-        self.signed(segment.ts.wrapping_sub(ts));
-        self.signed(segment.frame.wrapping_sub(frame) as i64);
-        self.number(segment.wire_len.into());
-        self.number(segment.payload.into());
+        self.write_signed(segment.ts.wrapping_sub(ts));
+        self.write_signed(segment.frame.wrapping_sub(frame) as i64);
+        self.write_number(segment.wire_len.into());
+        self.write_number(segment.payload.into());
         let (seq, id, stamp) = before.next(segment.from);
         let (ack, _, echo) = before.next(1 - (segment.from & 1));
-        self.difference(segment.seq, seq);
-        self.difference(segment.ack, ack);
+        self.write_difference(segment.seq, seq);
+        self.write_difference(segment.ack, ack);
         self.put(&segment.window.to_le_bytes());
         self.put(&segment.checksum.to_le_bytes());
-        self.number(segment.id.wrapping_sub(id).into());
+        self.write_number(segment.id.wrapping_sub(id).into());
         if let Some((own, echoed)) = options.stamps {
-            self.difference(own, stamp);
-            self.difference(echoed, echo);
+            self.write_difference(own, stamp);
+            self.write_difference(echoed, echo);
         }
         if opens {
             self.put(&options.mss.to_le_bytes());
@@ -310,20 +310,20 @@ impl Bytes {
 struct Rest<'l>(&'l [u8]);
 
 impl Rest<'_> {
-    fn byte(&mut self) -> u8 {
+    fn read_byte(&mut self) -> u8 {
         let (&first, rest) = self.0.split_first().unwrap_or((&0, &[]));
         self.0 = rest;
         first
     }
 
-    fn word(&mut self) -> u16 {
-        u16::from_le_bytes([self.byte(), self.byte()])
+    fn read_word(&mut self) -> u16 {
+        u16::from_le_bytes([self.read_byte(), self.read_byte()])
     }
 
-    fn number(&mut self) -> u64 {
+    fn read_number(&mut self) -> u64 {
         let (mut value, mut shift) = (0, 0);
         loop {
-            let byte = self.byte();
+            let byte = self.read_byte();
             value |= u64::from(byte & 0x7f).wrapping_shl(shift);
             shift += 7;
             if byte & 0x80 == 0 {
@@ -332,39 +332,39 @@ impl Rest<'_> {
         }
     }
 
-    fn signed(&mut self) -> i64 {
-        let value = self.number();
+    fn read_signed(&mut self) -> i64 {
+        let value = self.read_number();
         (value >> 1) as i64 ^ -((value & 1) as i64)
     }
 
-    fn difference(&mut self, expected: u32) -> u32 {
-        expected.wrapping_add(self.signed() as u32)
+    fn read_difference(&mut self, expected: u32) -> u32 {
+        expected.wrapping_add(self.read_signed() as u32)
     }
 
     fn pass(&mut self, bytes: usize) {
         self.0 = self.0.get(bytes..).unwrap_or_default();
     }
 
-    /// Read only what is needed to restore the next packet; like [`Self::segment`] and [`Before::see`].
+    /// Read only what is needed to restore the next packet; like [`Self::read_segment`] and [`Before::see`].
     fn skip(&mut self, before: &mut Before) {
-        let mask = self.byte();
+        let mask = self.read_byte();
         let is = |bit: u8| mask & bit != 0;
-        let (from, flags) = (u8::from(is(bit::FROM)), self.byte());
+        let (from, flags) = (u8::from(is(bit::FROM)), self.read_byte());
         let (ts, frame) = before.last;
         before.last = (
-            ts.wrapping_add(self.signed()),
-            frame.wrapping_add(self.signed() as u64),
+            ts.wrapping_add(self.read_signed()),
+            frame.wrapping_add(self.read_signed() as u64),
         );
-        self.number();
-        let payload = self.number() as u32;
+        self.read_number();
+        let payload = self.read_number() as u32;
         let (seq, id, stamp) = before.next(from);
-        let seq = self.difference(seq);
-        self.number();
+        let seq = self.read_difference(seq);
+        self.read_number();
         self.pass(4);
-        let id = id.wrapping_add(self.number() as u16);
+        let id = id.wrapping_add(self.read_number() as u16);
         let own = if is(bit::STAMPS) {
-            let own = self.difference(stamp);
-            self.number();
+            let own = self.read_difference(stamp);
+            self.read_number();
             own
         } else {
             0
@@ -373,8 +373,8 @@ impl Rest<'_> {
         before.next[usize::from(from)] = (next(seq, payload, flags), id.wrapping_add(1), own);
     }
 
-    fn segment(&mut self, before: &Before) -> Segment {
-        let mask = self.byte();
+    fn read_segment(&mut self, before: &Before) -> Segment {
+        let mask = self.read_byte();
         let is = |bit: u8| mask & bit != 0;
         let mut out = Segment {
             from: u8::from(is(bit::FROM)),
@@ -384,32 +384,32 @@ impl Rest<'_> {
                 (_, true) => Direction::Out,
                 _ => Direction::Unknown,
             },
-            flags: self.byte(),
+            flags: self.read_byte(),
             ..Segment::EMPTY
         };
         let (ts, frame) = before.last;
-        out.ts = ts.wrapping_add(self.signed());
-        out.frame = frame.wrapping_add(self.signed() as u64);
-        out.wire_len = self.number() as u32;
-        out.payload = self.number() as u32;
+        out.ts = ts.wrapping_add(self.read_signed());
+        out.frame = frame.wrapping_add(self.read_signed() as u64);
+        out.wire_len = self.read_number() as u32;
+        out.payload = self.read_number() as u32;
         let (seq, id, stamp) = before.next(out.from);
         let (ack, _, echo) = before.next(1 - out.from);
-        out.seq = self.difference(seq);
-        out.ack = self.difference(ack);
-        out.window = self.word();
-        out.checksum = self.word();
-        out.id = id.wrapping_add(self.number() as u16);
+        out.seq = self.read_difference(seq);
+        out.ack = self.read_difference(ack);
+        out.window = self.read_word();
+        out.checksum = self.read_word();
+        out.id = id.wrapping_add(self.read_number() as u16);
         out.options.sack_permitted = is(bit::SELECTIVE);
         if is(bit::STAMPS) {
-            out.options.stamps = Some((self.difference(stamp), self.difference(echo)));
+            out.options.stamps = Some((self.read_difference(stamp), self.read_difference(echo)));
         }
         if is(bit::OPENS) {
-            out.options.mss = self.word();
-            let scale = self.byte();
+            out.options.mss = self.read_word();
+            let scale = self.read_byte();
             out.options.scale = (scale != u8::MAX).then_some(scale);
         }
         if is(bit::SAYS) {
-            let word = [self.word(), self.word()].map(u32::from);
+            let word = [self.read_word(), self.read_word()].map(u32::from);
             out.message = Message::from_word(word[0] | word[1] << 16);
         }
         out

@@ -46,8 +46,8 @@ impl Clock {
         let at = |&(ts, _): &(i64, i64)| (ts - middle) as f64;
         let ahead: Vec<_> = there.iter().map(|p| (at(p), p.1 as f64)).collect();
         let behind: Vec<_> = back.iter().map(|p| (at(p), -p.1 as f64)).collect();
-        let (up, up_error) = lowest(&ahead);
-        let (down, down_error) = lowest(&behind);
+        let (up, up_error) = find_lowest_line(&ahead);
+        let (down, down_error) = find_lowest_line(&behind);
         let long = last - first >= LONG;
         // The two slopes are the skew and its opposite; what they have in common comes from growing or shrinking
         // delays.
@@ -78,7 +78,7 @@ struct Line {
 }
 
 /// Find the line below all `points` (by rising x) that is nearest to them, and the possible error of its slope.
-fn lowest(points: &[(f64, f64)]) -> (Line, f64) {
+fn find_lowest_line(points: &[(f64, f64)]) -> (Line, f64) {
     let mut hull: Vec<(f64, f64)> = Vec::new();
     for &point in points {
         while let [.., a, b] = hull[..] {

@@ -78,7 +78,7 @@ struct Flows {
 }
 
 impl Flows {
-    fn number(&mut self, key: &FlowKey) -> u32 {
+    fn number_flow(&mut self, key: &FlowKey) -> u32 {
         *self.numbers.entry(*key).or_insert_with(|| {
             self.keys.push(*key);
             self.keys.len() as u32 - 1
@@ -204,7 +204,7 @@ fn make_seen(segment: &Segment, flows: &mut Flows) -> Seen {
     let tcp = segment.key.protocol == TCP;
     Seen {
         ts: segment.ts,
-        flow: flows.number(&segment.key),
+        flow: flows.number_flow(&segment.key),
         seq: segment.seq,
         ack: segment.ack,
         length: if tcp { segment.payload } else { 0 },
@@ -235,7 +235,7 @@ impl Matches {
 
     /// Match the remaining packets by `key`. Keys that occur once at each point are certain; for others, if a clock is
     /// known, take the last one that was sent before.
-    fn by(
+    fn match_by(
         &mut self,
         points: [&Point; 2],
         key: impl Fn(&Seen) -> Option<Key>,
@@ -313,13 +313,13 @@ fn compare_pair(one: &Point, two: &Point, flows: &Flows) -> Pair {
         of_first: vec![None; one.seen.len()],
         of_second: vec![None; two.seen.len()],
     };
-    matches.by(points, |seen| Some(seen.whole()), None);
-    matches.by(points, Seen::tail, None);
-    let nearer = nearer(points, &matches, flows.keys.len());
+    matches.match_by(points, |seen| Some(seen.whole()), None);
+    matches.match_by(points, Seen::tail, None);
+    let nearer = find_nearer(points, &matches, flows.keys.len());
     let clock = estimate_clock(points, &matches, &nearer);
     if let Some(clock) = &clock {
-        matches.by(points, |seen| Some(seen.whole()), Some((clock, &nearer)));
-        matches.by(points, Seen::tail, Some((clock, &nearer)));
+        matches.match_by(points, |seen| Some(seen.whole()), Some((clock, &nearer)));
+        matches.match_by(points, Seen::tail, Some((clock, &nearer)));
     }
     let count = matches.of_first.iter().flatten().count();
     let (ways, flows) = clock
@@ -335,7 +335,7 @@ fn compare_pair(one: &Point, two: &Point, flows: &Flows) -> Pair {
 
 /// Return which point is nearer to the first end of each flow: it sees that end's packets sooner, whatever the clocks
 /// show.
-fn nearer(points: [&Point; 2], matches: &Matches, flows: usize) -> Vec<Option<usize>> {
+fn find_nearer(points: [&Point; 2], matches: &Matches, flows: usize) -> Vec<Option<usize>> {
     let mut least = vec![[i64::MAX; 2]; flows];
     for (at, other) in matches.of_first.iter().enumerate() {
         let Some(other) = other else { continue };

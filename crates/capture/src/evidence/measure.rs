@@ -32,7 +32,7 @@ impl Conn {
                 let took = segment.ts.saturating_sub(sent).max(0) as u64;
                 self.paths[from].note_round_trip(took, segment.ts, whole);
                 if segment.payload == 0 {
-                    self.paths[from].acknowledged(took);
+                    self.paths[from].note_acknowledged(took);
                     self.follow_queue(took, segment, from, whole);
                 }
                 grown += self.rtt[from].record(took);
@@ -83,7 +83,7 @@ impl Conn {
         }
         let late = took.saturating_sub(self.paths[from].round_trip());
         if let Some(queues) = &mut self.queues {
-            queues[1 - from].acknowledged(late, segment.ts, whole);
+            queues[1 - from].note_acknowledged(late, segment.ts, whole);
         }
     }
 

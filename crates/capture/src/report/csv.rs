@@ -4,7 +4,7 @@ use crate::report::escape::inert;
 use serde_json::Value;
 
 /// Collect column names: the paths of all leaves, joined by `_`.
-pub fn names(prefix: &str, value: &Value, out: &mut Vec<String>) {
+pub fn collect_names(prefix: &str, value: &Value, out: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {
             for (name, value) in fields {
@@ -13,7 +13,7 @@ pub fn names(prefix: &str, value: &Value, out: &mut Vec<String>) {
                 } else {
                     format!("{prefix}_{name}")
                 };
-                names(&path, value, out);
+                collect_names(&path, value, out);
             }
         }
         _ => out.push(prefix.to_owned()),
@@ -22,7 +22,7 @@ pub fn names(prefix: &str, value: &Value, out: &mut Vec<String>) {
 
 /// Append one cell, quoted if necessary. Control characters that a terminal would obey are escaped, and text that a
 /// spreadsheet would take for a formula follows an apostrophe.
-pub fn cell(text: &str, line: &mut Vec<u8>) {
+pub fn append_cell(text: &str, line: &mut Vec<u8>) {
     let mut text = inert(text);
     if text.len() > 1 && text.starts_with(['=', '+', '-', '@', '\t', '\r']) {
         text.insert(0, '\'');
@@ -38,7 +38,7 @@ pub fn cell(text: &str, line: &mut Vec<u8>) {
 
 /// Append the leaves of a JSON object as `serde_json` writes it (no white space), each after a comma; lists of words
 /// are joined by spaces, null is empty.
-pub fn cells(json: &[u8], line: &mut Vec<u8>) {
+pub fn append_cells(json: &[u8], line: &mut Vec<u8>) {
     let mut at = 0;
     let mut in_list = false;
     while let Some(&byte) = json.get(at) {
@@ -57,7 +57,7 @@ pub fn cells(json: &[u8], line: &mut Vec<u8>) {
                         });
                     } else {
                         line.push(b',');
-                        cell(&text, line);
+                        append_cell(&text, line);
                     }
                 }
                 at = end;
@@ -109,7 +109,7 @@ mod tests {
     fn nothing_in_a_cell_is_active() {
         let mut line = Vec::new();
         for text in ["=1+1", "@x", "a\u{1b}[2J", "-5"] {
-            cell(text, &mut line);
+            append_cell(text, &mut line);
             line.push(b'|');
         }
         assert_eq!(
@@ -122,8 +122,8 @@ mod tests {
     fn leaves_become_cells() {
         let value = json!({"a": 1, "b": {"c": null, "d": "x,\"y\"", "e": ["p", "q"], "f": []}, "g": -2.5e-6});
         let (mut header, mut line) = (Vec::new(), Vec::new());
-        names("", &value, &mut header);
-        cells(&serde_json::to_vec(&value).expect("json"), &mut line);
+        collect_names("", &value, &mut header);
+        append_cells(&serde_json::to_vec(&value).expect("json"), &mut line);
         assert_eq!(header, ["a", "b_c", "b_d", "b_e", "b_f", "g"]);
         assert_eq!(
             String::from_utf8(line).expect("text"),

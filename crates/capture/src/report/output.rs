@@ -275,13 +275,13 @@ impl<W: Write> Writer<W> {
     fn csv_row(&mut self, row: &impl Serialize) -> io::Result<()> {
         if !std::mem::replace(&mut self.header, true) {
             let mut names = vec!["file".to_owned()];
-            csv::names("", &serde_json::to_value(row)?, &mut names);
+            csv::collect_names("", &serde_json::to_value(row)?, &mut names);
             writeln!(self.out, "{}", names.join(","))?;
         }
         let json = serde_json::to_vec(row)?;
         self.line.clear();
-        csv::cell(&self.file, &mut self.line);
-        csv::cells(&json, &mut self.line);
+        csv::append_cell(&self.file, &mut self.line);
+        csv::append_cells(&json, &mut self.line);
         self.line.push(b'\n');
         self.out.write_all(&self.line)
     }

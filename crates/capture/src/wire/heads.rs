@@ -42,7 +42,7 @@ pub fn may_begin(bytes: &[u8], request: bool) -> bool {
 
 /// Return where a head ends: behind its empty line, which may also end with a bare line feed.
 #[must_use]
-pub fn end_of(bytes: &[u8]) -> Option<usize> {
+pub fn find_end(bytes: &[u8]) -> Option<usize> {
     memchr::memchr_iter(b'\n', bytes).find_map(|at| match &bytes[at + 1..] {
         [b'\n', ..] => Some(at + 2),
         [b'\r', b'\n', ..] => Some(at + 3),
@@ -52,7 +52,7 @@ pub fn end_of(bytes: &[u8]) -> Option<usize> {
 
 /// Return how the body after a complete head ends, unless its request excludes a body.
 #[must_use]
-pub fn body_of(head: &[u8]) -> Length {
+pub fn find_body_length(head: &[u8]) -> Length {
     let mut lines = head.split_inclusive(|&byte| byte == b'\n');
     let first = lines.next().unwrap_or(&[]);
     let mut length = None;
@@ -89,8 +89,8 @@ mod tests {
 
     #[test]
     fn an_empty_line_ends_a_head() {
-        assert_eq!(end_of(b"GET / HTTP/1.1\r\nA: b\r\n\r\nbody"), Some(24));
-        assert_eq!(end_of(b"GET / HTTP/1.1\n\nbody"), Some(16));
-        assert_eq!(end_of(b"GET / HTTP/1.1\r\nA: b\r\n\r"), None);
+        assert_eq!(find_end(b"GET / HTTP/1.1\r\nA: b\r\n\r\nbody"), Some(24));
+        assert_eq!(find_end(b"GET / HTTP/1.1\n\nbody"), Some(16));
+        assert_eq!(find_end(b"GET / HTTP/1.1\r\nA: b\r\n\r"), None);
     }
 }

@@ -157,12 +157,12 @@ impl Ring {
             if self.take_block(sink) {
                 handed(sink);
             } else if !self.wait(if stopping { LAST_BLOCK } else { 100 })? && stopping {
-                sink.dropped(self.dropped());
+                sink.dropped(self.count_dropped());
                 return Ok(());
             }
             if Instant::now() >= next {
                 next += TOLD_EVERY;
-                sink.dropped(self.dropped());
+                sink.dropped(self.count_dropped());
             }
         }
     }
@@ -191,7 +191,7 @@ impl Ring {
     }
 
     /// Return the number of packets that found no room since the last call.
-    fn dropped(&self) -> u64 {
+    fn count_dropped(&self) -> u64 {
         // SAFETY: all-zero is a valid value of these counters, and their length is what is said.
         unsafe {
             let mut counts: libc::tpacket_stats_v3 = zeroed();

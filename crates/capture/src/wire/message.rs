@@ -159,11 +159,11 @@ fn parse_start(seen: &[u8]) -> Message {
     if !asks && !heads::is_answer(seen) {
         return Message::NOTHING;
     }
-    let Some(head) = heads::end_of(seen) else {
+    let Some(head) = heads::find_end(seen) else {
         return Message::NOTHING;
     };
     let whole = |body: u64| body.saturating_add(head as u64);
-    match heads::body_of(&seen[..head]) {
+    match heads::find_body_length(&seen[..head]) {
         Length::Chunked if seen.ends_with(b"0\r\n\r\n") => Message::new(ENDS, seen.len() as u64),
         Length::Chunked => Message(OPEN << LENGTH),
         Length::Open => Message::NOTHING,

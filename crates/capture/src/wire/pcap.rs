@@ -11,11 +11,11 @@ pub const MAX_CAPTURED: u32 = 262_144;
 #[must_use]
 pub fn matches(head: &[u8]) -> bool {
     head.first_chunk()
-        .is_some_and(|magic| byte_order(*magic).is_some())
+        .is_some_and(|magic| parse_magic(*magic).is_some())
 }
 
 /// Return (big endian, nanoseconds) for a file's magic number; `None` if it has another one.
-fn byte_order(magic: [u8; 4]) -> Option<(bool, bool)> {
+fn parse_magic(magic: [u8; 4]) -> Option<(bool, bool)> {
     match magic {
         [0xa1, 0xb2, 0xc3, 0xd4] => Some((true, false)),
         [0xd4, 0xc3, 0xb2, 0xa1] => Some((false, false)),
@@ -39,7 +39,7 @@ pub fn read(source: &mut Source<'_>, sink: &mut impl PacketSink) -> Result<(), F
     let head = source.data();
     let (big, nanos) = head
         .first_chunk()
-        .and_then(|m| byte_order(*m))
+        .and_then(|m| parse_magic(*m))
         .ok_or_else(|| Fault::new(0, "not a capture file"))?;
     let at = |i: usize| -> [u8; 4] { [head[i], head[i + 1], head[i + 2], head[i + 3]] };
     let word = |b: [u8; 4]| {

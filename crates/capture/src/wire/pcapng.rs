@@ -99,7 +99,7 @@ pub fn read(source: &mut Source<'_>, sink: &mut impl PacketSink) -> Result<(), F
                 break length;
             };
             reader
-                .block(block)
+                .read_block(block)
                 .map_err(|reason| make_damage_error(at, reason))?;
             pos += length;
         };
@@ -187,7 +187,7 @@ impl<S: PacketSink> Reader<'_, S> {
     }
 
     #[inline]
-    fn block(&mut self, block: &[u8]) -> Result<(), String> {
+    fn read_block(&mut self, block: &[u8]) -> Result<(), String> {
         let trailer = self.u32(block, block.len() - 4) as usize;
         if trailer != block.len() {
             return Err(format!(
@@ -197,20 +197,20 @@ impl<S: PacketSink> Reader<'_, S> {
         }
         let body = &block[8..block.len() - 4];
         match self.u32(block, 0) {
-            ENHANCED_PACKET => self.packet(body, self.u32(body, 0), 4, 20),
-            OLD_PACKET => self.packet(body, u32::from(self.u16(body, 0)), 4, 20),
-            SIMPLE_PACKET => self.simple_packet(body),
-            INTERFACE => self.interface(body),
+            ENHANCED_PACKET => self.read_packet(body, self.u32(body, 0), 4, 20),
+            OLD_PACKET => self.read_packet(body, u32::from(self.u16(body, 0)), 4, 20),
+            SIMPLE_PACKET => self.read_simple_packet(body),
+            INTERFACE => self.read_interface(body),
             STATISTICS => {
-                self.statistics(body);
+                self.read_statistics(body);
                 Ok(())
             }
-            SECTION => self.section(body),
+            SECTION => self.read_section(body),
             _ => Ok(()),
         }
     }
 
-    fn section(&mut self, body: &[u8]) -> Result<(), String> {
+    fn read_section(&mut self, body: &[u8]) -> Result<(), String> {
         let major = self.u16(body, 4);
         if body.len() < 16 || major != 1 {
             return Err(format!(
@@ -222,7 +222,7 @@ impl<S: PacketSink> Reader<'_, S> {
         Ok(())
     }
 
-    fn interface(&mut self, body: &[u8]) -> Result<(), String> {
+    fn read_interface(&mut self, body: &[u8]) -> Result<(), String> {
         if body.len() < 8 {
             return Err("an interface description is too short".into());
         }
@@ -235,7 +235,7 @@ impl<S: PacketSink> Reader<'_, S> {
             resolution: 6,
             offset_s: 0,
         };
-        self.options(&body[8..], |reader, code, value| {
+        self.read_options(&body[8..], |reader, code, value| {
             match (code, value.len()) {
                 (9, 1..) => clock.resolution = value[0],
                 (14, 8..) => clock.offset_s = reader.u64(value, 0) as i64,
@@ -261,7 +261,7 @@ impl<S: PacketSink> Reader<'_, S> {
     }
 
     #[inline]
-    fn packet(
+    fn read_packet(
         &mut self,
         body: &[u8],
         number: u32,
@@ -283,7 +283,7 @@ impl<S: PacketSink> Reader<'_, S> {
         let mut dropped = 0;
         let options = body.get((end + 3) & !3..).unwrap_or(&[]);
         if !options.is_empty() {
-            self.options(options, |reader, code, value| match (code, value.len()) {
+            self.read_options(options, |reader, code, value| match (code, value.len()) {
                 (2, 4..) => {
                     direction = match reader.u32(value, 0) & 3 {
                         1 => Direction::In,
@@ -310,7 +310,7 @@ impl<S: PacketSink> Reader<'_, S> {
     }
 
     /// Read a packet without a time: it is counted, but nothing can be timed with it.
-    fn simple_packet(&mut self, body: &[u8]) -> Result<(), String> {
+    fn read_simple_packet(&mut self, body: &[u8]) -> Result<(), String> {
         let interface = self.find_interface(0)?;
         let original = self.u32(body, 0);
         let limit = if interface.snaplen == 0 {
@@ -332,9 +332,9 @@ impl<S: PacketSink> Reader<'_, S> {
     }
 
     /// Read the counters, which are cumulative per interface.
-    fn statistics(&mut self, body: &[u8]) {
+    fn read_statistics(&mut self, body: &[u8]) {
         let (mut by_interface, mut by_system) = (0, 0);
-        self.options(
+        self.read_options(
             body.get(12..).unwrap_or(&[]),
             |reader, code, value| match (code, value.len()) {
                 (5, 8..) => by_interface = reader.u64(value, 0),
@@ -355,7 +355,7 @@ impl<S: PacketSink> Reader<'_, S> {
         }
     }
 
-    fn options(&self, mut data: &[u8], mut each: impl FnMut(&Self, u16, &[u8])) {
+    fn read_options(&self, mut data: &[u8], mut each: impl FnMut(&Self, u16, &[u8])) {
         while data.len() >= 4 {
             let (code, length) = (self.u16(data, 0), usize::from(self.u16(data, 2)));
             let Some(value) = data.get(4..4 + length) else {
