@@ -85,7 +85,10 @@ pub fn answer(id: u64, call: Call<'_>, out: &mut Outbox) {
         }
         _ => reply::<Done>(
             id,
-            Err(failure(Kind::BadRequest, "this message belongs to a running call")),
+            Err(failure(
+                Kind::BadRequest,
+                "this message belongs to a running call",
+            )),
             out,
         ),
     }

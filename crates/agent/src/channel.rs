@@ -62,7 +62,8 @@ pub fn open(spec: &str) -> io::Result<Channel> {
 /// Connects to this port of the hypervisor.
 pub fn open_vsock(port: &str) -> io::Result<OwnedFd> {
     let number = port.parse().map_err(io::Error::other)?;
-    sys::connect_vsock(number).map_err(|error| sys::add_context(format!("vsock port {port}"), &error))
+    sys::connect_vsock(number)
+        .map_err(|error| sys::add_context(format!("vsock port {port}"), &error))
 }
 
 /// Opens a virtio-serial port by name. The device announces its ports one by one after its driver has started.

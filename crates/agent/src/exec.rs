@@ -391,7 +391,7 @@ fn describe_spawn_failure(step: Step, error: &io::Error, name: &str, exec: &Exec
 
 /// Opens the kernel's count of processes that it killed for lack of memory: that of this process's own control group,
 /// because on a host others run out of memory in theirs, or that of the whole machine if there is no group.
-pub fn oom_counts() -> Option<File> {
+pub fn open_oom_counts() -> Option<File> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let own = groups.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -406,7 +406,7 @@ pub fn oom_counts() -> Option<File> {
     own.or_else(|| File::open("/proc/vmstat").ok())
 }
 
-/// Reads from `oom_counts` how often the kernel has killed for lack of memory.
+/// Reads from `open_oom_counts` how often the kernel has killed for lack of memory.
 fn read_oom_kills(counts: &File) -> Option<u64> {
     use std::os::unix::fs::FileExt;
     let mut text = [0_u8; 16 << 10];

@@ -84,7 +84,7 @@ fn boot_and_serve() -> io::Result<()> {
         phases.mark_ended("root");
         switch_root()?;
     }
-    furnish(plain)?;
+    create_standard_files(plain)?;
     phases.mark_ended("furnish");
     let channel = match waited {
         Some(channel) => channel,
@@ -258,7 +258,10 @@ fn reseed(entropy: [u8; ENTROPY]) -> io::Result<()> {
             || libc::ioctl(descriptor, libc::c_ulong::from(RESEED)) != 0
     };
     if refused {
-        return Err(sys::add_context("/dev/urandom", &io::Error::last_os_error()));
+        return Err(sys::add_context(
+            "/dev/urandom",
+            &io::Error::last_os_error(),
+        ));
     }
     Ok(())
 }
@@ -271,8 +274,9 @@ fn mount(
     data: &str,
 ) -> io::Result<()> {
     let options = sys::make_cstring(data.as_bytes())?;
-    rustix::mount::mount(source, target, fstype, flags, options.as_c_str())
-        .map_err(|error| sys::add_context(format!("cannot mount {fstype} on {target}"), &error.into()))
+    rustix::mount::mount(source, target, fstype, flags, options.as_c_str()).map_err(|error| {
+        sys::add_context(format!("cannot mount {fstype} on {target}"), &error.into())
+    })
 }
 
 fn load_modules() -> io::Result<()> {
@@ -385,7 +389,8 @@ fn switch_root() -> io::Result<()> {
             fs::create_dir(&target).map_err(|error| sys::add_context(&target, &error))?;
             moved = rustix::mount::mount_move(directory, target.as_str());
         }
-        moved.map_err(|error| sys::add_context(format!("cannot move {directory}"), &error.into()))?;
+        moved
+            .map_err(|error| sys::add_context(format!("cannot move {directory}"), &error.into()))?;
     }
     std::env::set_current_dir("/guestmark/root")?;
     rustix::mount::mount_move(".", "/")
@@ -395,7 +400,7 @@ fn switch_root() -> io::Result<()> {
 }
 
 /// Creates what every Linux machine has and programs may rely on.
-fn furnish(plain: MountFlags) -> io::Result<()> {
+fn create_standard_files(plain: MountFlags) -> io::Result<()> {
     let _ = fs::create_dir("/dev/pts");
     let _ = fs::create_dir("/dev/shm");
     let safe = MountFlags::NOSUID | MountFlags::NODEV;

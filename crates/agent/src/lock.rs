@@ -46,7 +46,10 @@ pub fn is_refused() -> bool {
 
 fn try_to_take(holder: &[u8]) -> Result<Locked, Failure> {
     if holder.len() > MAX_HOLDER {
-        return Err(failure(Kind::BadRequest, "the description of the holder is too long"));
+        return Err(failure(
+            Kind::BadRequest,
+            "the description of the holder is too long",
+        ));
     }
     let Some(path) = find_place() else {
         return Ok(locked(true, Path::new(""), Vec::new()));

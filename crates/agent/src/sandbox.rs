@@ -91,8 +91,9 @@ pub fn become_sandbox(arguments: impl Iterator<Item = OsString>) -> io::Result<E
     // SAFETY: both are open descriptors.
     check(unsafe { libc::dup2(complaints.as_raw_fd(), 2) })?;
     let (user, group) = (rustix::process::getuid(), rustix::process::getgid());
-    let (pid, joined) = fork_first_process(&options)
-        .map_err(|error| sys::add_context("cannot make namespaces of mounts and processes", &error))?;
+    let (pid, joined) = fork_first_process(&options).map_err(|error| {
+        sys::add_context("cannot make namespaces of mounts and processes", &error)
+    })?;
     if pid == 0 {
         let mapped = if options.own_users {
             sys::map_to_root(user.as_raw(), group.as_raw())
@@ -191,7 +192,9 @@ fn prepare(options: &Options, mut prepared: File, mut go: File) -> io::Result<()
     show_groups();
     prepared.write_all(b"prepared\n")?;
     if go.read(&mut [0; 8])? == 0 {
-        return Err(io::Error::other("the process that waited for the sandbox has ended"));
+        return Err(io::Error::other(
+            "the process that waited for the sandbox has ended",
+        ));
     }
     Ok(())
 }

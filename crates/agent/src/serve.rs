@@ -14,7 +14,7 @@ use guestmark_wire::{Answer, Call, Done, Failed, Kind, Phase, Request};
 
 use crate::bulk::Bulk;
 use crate::channel::{self, Channel};
-use crate::exec::{oom_counts, Job};
+use crate::exec::{open_oom_counts, Job};
 use crate::failure::failure;
 use crate::frame::{Decoder, Outbox};
 use crate::transfer::Transfer;
@@ -147,7 +147,7 @@ pub fn serve(
     let mut server = Server {
         bulk,
         signals,
-        oom_counts: oom_counts(),
+        oom_counts: open_oom_counts(),
         out: Outbox::default(),
         jobs: Vec::new(),
         transfers: Vec::new(),

@@ -149,7 +149,11 @@ impl Server {
     }
 
     fn walk(&mut self, request: &mut Message, answer: &mut Vec<u8>) -> io::Result<()> {
-        let (number, new, steps) = (request.take_u32()?, request.take_u32()?, request.take_u16()?);
+        let (number, new, steps) = (
+            request.take_u32()?,
+            request.take_u32()?,
+            request.take_u16()?,
+        );
         let mut path = self.find_node(number)?.path.clone();
         let counted = answer.len();
         put_u16(answer, 0);
@@ -236,7 +240,11 @@ impl Server {
     }
 
     fn read(&mut self, request: &mut Message, answer: &mut Vec<u8>) -> io::Result<()> {
-        let (number, offset, count) = (request.take_u32()?, request.take_u64()?, request.take_u32()?);
+        let (number, offset, count) = (
+            request.take_u32()?,
+            request.take_u64()?,
+            request.take_u32()?,
+        );
         let count = count.min(self.most.saturating_sub(DATA_HEAD)) as usize;
         let Open::File(file) = &self.find_node(number)?.open else {
             return Err(Errno::BADF.into());
@@ -257,7 +265,11 @@ impl Server {
     }
 
     fn list_entries(&mut self, request: &mut Message, answer: &mut Vec<u8>) -> io::Result<()> {
-        let (number, offset, count) = (request.take_u32()?, request.take_u64()?, request.take_u32()?);
+        let (number, offset, count) = (
+            request.take_u32()?,
+            request.take_u64()?,
+            request.take_u32()?,
+        );
         let count = count.min(self.most.saturating_sub(DATA_HEAD)) as usize;
         let node = self.find_node(number)?;
         let Open::Directory(entries) = &node.open else {

@@ -86,7 +86,7 @@ pub fn run_in_world(arguments: impl Iterator<Item = OsString>) -> io::Result<Exi
         Place::Done(status) => Ok(status),
         Place::Outside => Err(io::Error::other("this kernel allows no namespaces here")),
         Place::Inside(first) => {
-            let gauge = match furnish(&options).and_then(|()| make_gauge(note)) {
+            let gauge = match mount_private_files(&options).and_then(|()| make_gauge(note)) {
                 Ok(gauge) => gauge,
                 Err(error) => {
                     eprintln!("guestmark-agent: {error}");
@@ -105,7 +105,7 @@ pub fn run_in_world(arguments: impl Iterator<Item = OsString>) -> io::Result<Exi
     }
 }
 
-fn furnish(options: &Options) -> io::Result<()> {
+fn mount_private_files(options: &Options) -> io::Result<()> {
     bring_up_loopback();
     let path =
         |path: &PathBuf| sys::make_cstring(std::fs::canonicalize(path)?.as_os_str().as_bytes());

@@ -117,7 +117,9 @@ fn parse() -> Result<Option<Args>, String> {
                     "connection" => By::Connection,
                     "endpoint" => By::Endpoint,
                     other => {
-                        return Err(format!("unknown value {other:?} of --by: connection or endpoint"))
+                        return Err(format!(
+                            "unknown value {other:?} of --by: connection or endpoint"
+                        ))
                     }
                 }
             }

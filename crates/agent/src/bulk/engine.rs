@@ -40,7 +40,7 @@ struct Named {
 }
 
 impl Named {
-    fn failed(&self, what: &str, error: &io::Error) -> Failure {
+    fn make_failure(&self, what: &str, error: &io::Error) -> Failure {
         os_failure(&format!("{what} {}", self.name), error)
     }
 }
@@ -109,7 +109,7 @@ fn open_source(path: &[u8], direct: bool) -> Result<Named, Failure> {
     let kind = source
         .file
         .metadata()
-        .map_err(|error| source.failed("stat", &error))?
+        .map_err(|error| source.make_failure("stat", &error))?
         .file_type();
     if kind.is_file() || kind.is_block_device() {
         Ok(source)
@@ -133,10 +133,7 @@ fn open(
         Ok(file) => Ok(Named { file, name }),
         Err(error) if direct && error.raw_os_error() == Some(libc::EINVAL) => Err(Failure {
             kind: Kind::NoDirectIo,
-            ..os_failure(
-                &format!("{name}: its filesystem refuses O_DIRECT"),
-                &error,
-            )
+            ..os_failure(&format!("{name}: its filesystem refuses O_DIRECT"), &error)
         }),
         Err(error) => Err(os_failure(&name, &error)),
     }
@@ -145,7 +142,7 @@ fn open(
 /// Returns how many bytes to move: as many as the call asks for, or else the whole source.
 fn find_length(source: &Named, asked: Option<u64>) -> Result<u64, Failure> {
     let size = io::Seek::seek(&mut &source.file, io::SeekFrom::End(0))
-        .map_err(|error| source.failed("seek", &error))?;
+        .map_err(|error| source.make_failure("seek", &error))?;
     match asked {
         Some(length) if length > size => Err(source_too_short(&source.name, size, length)),
         Some(length) => Ok(length),
@@ -184,13 +181,13 @@ fn write_file(
         blocks.in_turn(offset, || {
             to.file
                 .write_all_at(&buffer[..whole], offset)
-                .map_err(|error| to.failed("write", &error))
+                .map_err(|error| to.make_failure("write", &error))
         })
     })?;
     if how.direct && size % ALIGNMENT != 0 {
         to.file
             .set_len(size)
-            .map_err(|error| to.failed("truncate", &error))?;
+            .map_err(|error| to.make_failure("truncate", &error))?;
     }
     meter.finish(size, how.direct, preallocated, flush.then_some(&to.file))
 }
@@ -203,7 +200,7 @@ fn allocate(to: &Named, size: u64) -> Result<bool, Failure> {
     match rustix::fs::fallocate(&to.file, rustix::fs::FallocateFlags::empty(), 0, size) {
         Ok(()) => Ok(true),
         Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(false),
-        Err(error) => Err(to.failed("allocate", &error.into())),
+        Err(error) => Err(to.make_failure("allocate", &error.into())),
     }
 }
 
@@ -237,10 +234,10 @@ fn read_full(
             Err(error) if how.direct && error.raw_os_error() == Some(libc::EINVAL) => {
                 return Err(Failure {
                     kind: Kind::NoDirectIo,
-                    ..source.failed("O_DIRECT is refused: read", &error)
+                    ..source.make_failure("O_DIRECT is refused: read", &error)
                 })
             }
-            Err(error) => return Err(source.failed("read", &error)),
+            Err(error) => return Err(source.make_failure("read", &error)),
         }
     }
     Ok(())

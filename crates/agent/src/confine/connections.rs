@@ -79,7 +79,10 @@ impl Connections {
         let places = places
             .map(|place| {
                 let opened = rustix::fs::open(place, flags, Mode::empty())?;
-                Ok((Path::new(as_os_path(place.to_bytes())).to_path_buf(), opened))
+                Ok((
+                    Path::new(as_os_path(place.to_bytes())).to_path_buf(),
+                    opened,
+                ))
             })
             .collect::<io::Result<Vec<_>>>()?;
         let (ours, theirs) = net::socketpair(

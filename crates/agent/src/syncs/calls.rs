@@ -55,7 +55,7 @@ impl Stop {
         let size = std::mem::size_of_val(&info);
         match ptrace(GET_SYSCALL_INFO, pid, size, info.as_mut_ptr() as usize) {
             Err(error) if error.raw_os_error() == Some(libc::EIO) => {
-                return Self::by_registers(pid)
+                return Self::read_registers(pid)
             }
             result => result?,
         };
@@ -70,7 +70,7 @@ impl Stop {
     /// Reads the registers, since User-Mode Linux has nothing else. Before a call its result is `ENOSYS`, which none of
     /// these calls returns.
     #[cfg(target_arch = "x86_64")]
-    fn by_registers(pid: libc::pid_t) -> io::Result<Self> {
+    fn read_registers(pid: libc::pid_t) -> io::Result<Self> {
         let mut registers = std::mem::MaybeUninit::<libc::user_regs_struct>::zeroed();
         ptrace(
             libc::PTRACE_GETREGS as _,
@@ -91,7 +91,7 @@ impl Stop {
     }
 
     #[cfg(not(target_arch = "x86_64"))]
-    fn by_registers(_pid: libc::pid_t) -> io::Result<Self> {
+    fn read_registers(_pid: libc::pid_t) -> io::Result<Self> {
         Err(io::Error::other(
             "this kernel does not tell a tracer which call is made",
         ))
@@ -155,7 +155,7 @@ pub fn wait_until(deadline: Instant) -> io::Result<Option<(libc::pid_t, libc::c_
     }
 }
 
-pub fn ended(status: libc::c_int) -> String {
+pub fn describe_end(status: libc::c_int) -> String {
     if libc::WIFSIGNALED(status) {
         format!("{}", 128 + libc::WTERMSIG(status))
     } else {

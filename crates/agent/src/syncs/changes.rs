@@ -132,7 +132,7 @@ pub fn find_change(
 }
 
 /// Whether a call opens and truncates a file.
-pub fn empties(pid: libc::pid_t, number: libc::c_long, arguments: &[u64; 6]) -> bool {
+pub fn truncates_on_open(pid: libc::pid_t, number: libc::c_long, arguments: &[u64; 6]) -> bool {
     let flags = match number {
         #[cfg(target_arch = "x86_64")]
         libc::SYS_open => Some(arguments[1]),

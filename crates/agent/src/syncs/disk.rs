@@ -84,10 +84,13 @@ impl Disk {
     /// Reads all readable files.
     pub fn snapshot(&mut self) -> HashMap<Key, Content> {
         let paths = list_files_below(&self.root);
-        paths.iter().filter_map(|path| self.content(path)).collect()
+        paths
+            .iter()
+            .filter_map(|path| self.read_content(path))
+            .collect()
     }
 
-    fn content(&mut self, path: &Path) -> Option<(Key, Content)> {
+    fn read_content(&mut self, path: &Path) -> Option<(Key, Content)> {
         let file = File::open(path).ok()?;
         let key = key(&file.metadata().ok()?);
         Some((key, self.read(&file).ok()?))
@@ -215,12 +218,12 @@ impl Disk {
     }
 
     /// Notes that the program may change a file at any time from now on.
-    pub fn map(&mut self, key: Key) {
+    pub fn note_mapping(&mut self, key: Key) {
         self.mapped.insert(key);
     }
 
     /// Reports what may have changed since the last promise.
-    pub fn changes(&mut self) {
+    pub fn report_changes(&mut self) {
         for key in self.mapped.clone() {
             self.touch(&Change {
                 key,
@@ -240,13 +243,13 @@ impl Disk {
     }
 
     /// Reports a rename in progress: until a sync covers it, the file may be found under either name.
-    pub fn rename(&mut self, old: &Path, new: &Path) {
+    pub fn report_rename(&mut self, old: &Path, new: &Path) {
         let [old, new] = [old, new].map(|path| hex(path.as_os_str().as_bytes()));
         let _ = writeln!(self.lines, "renamed {old} {new}");
     }
 
     /// Promises the names in a directory.
-    pub fn list(&mut self, path: &Path) {
+    pub fn promise_names(&mut self, path: &Path) {
         // Read only once: another thread of the program may change it in the meantime.
         if let Ok(names) = names(path) {
             self.safe_names
@@ -257,7 +260,7 @@ impl Disk {
     }
 
     /// Promises everything below a directory, except for what is not in `before` if that is known.
-    pub fn walk(
+    pub fn promise_tree(
         &mut self,
         directory: &Path,
         before: Option<(&HashMap<Key, Content>, &[Change])>,
@@ -265,10 +268,10 @@ impl Disk {
         let Ok(entries) = fs::read_dir(directory) else {
             return Ok(()); // such as lost+found, which is the superuser's
         };
-        self.list(directory);
+        self.promise_names(directory);
         for entry in entries.flatten() {
             match entry.file_type() {
-                Ok(kind) if kind.is_dir() => self.walk(&entry.path(), before)?,
+                Ok(kind) if kind.is_dir() => self.promise_tree(&entry.path(), before)?,
                 Ok(kind) if kind.is_file() => {
                     if let Ok(file) = File::open(entry.path()) {
                         let key = key(&file.metadata()?);
@@ -285,7 +288,7 @@ impl Disk {
     }
 
     /// Reports files whose paths differ from when they were last seen.
-    pub fn moved(&mut self) {
+    pub fn report_moves(&mut self) {
         let mut known: Vec<_> = self.known.values_mut().collect();
         known.sort_by_key(|one| one.id);
         for one in known {
@@ -304,8 +307,8 @@ impl Disk {
 
     /// Reports the final state of all files. `stopped`: the program was stopped before it could sync everything.
     pub fn finish(&mut self, stopped: bool) -> io::Result<()> {
-        self.changes();
-        self.moved();
+        self.report_changes();
+        self.report_moves();
         let files: Vec<File> = self
             .known
             .values()
@@ -331,7 +334,7 @@ impl Disk {
         paths.sort();
         let mut found = Vec::new();
         for path in paths {
-            let Some((key, content)) = self.content(&path) else {
+            let Some((key, content)) = self.read_content(&path) else {
                 continue;
             };
             if stopped && self.known.contains_key(&key) {

@@ -49,9 +49,10 @@ use std::time::{Duration, Instant};
 use crate::options::{read_until_command, to_io_error};
 use lexopt::ValueExt;
 
-use calls::{ended, ptrace, resume, wait, wait_until, Stop, MMAP, TRACE_OPTIONS};
+use calls::{describe_end, ptrace, resume, wait, wait_until, Stop, MMAP, TRACE_OPTIONS};
 use changes::{
-    empties, find_change, find_rename, find_written_descriptor, read_open_flags, truncates, Change,
+    find_change, find_rename, find_written_descriptor, read_open_flags, truncates,
+    truncates_on_open, Change,
 };
 use files::{hex, key};
 pub use files::{print_digests, seek_data};
@@ -110,7 +111,7 @@ impl Tracer {
         let main = command.spawn()?.id() as libc::pid_t;
         let (_, status) = wait(main)?;
         if !libc::WIFSTOPPED(status) {
-            return Ok(ended(status));
+            return Ok(describe_end(status));
         }
         ptrace(
             libc::PTRACE_SETOPTIONS as _,
@@ -133,7 +134,7 @@ impl Tracer {
                 self.tasks.remove(&pid);
                 self.waiting.remove(&pid);
                 if pid == main {
-                    end = Some((ended(status), Instant::now() + LEFT_FOLLOWED));
+                    end = Some((describe_end(status), Instant::now() + LEFT_FOLLOWED));
                 }
                 continue;
             }
@@ -216,7 +217,7 @@ impl Tracer {
             }
         }
         if let Some((old, new)) = find_rename(pid, number, arguments, &self.job.disk) {
-            self.disk.rename(&old, &new);
+            self.disk.report_rename(&old, &new);
         }
         let promise = match number {
             libc::SYS_fsync => (
@@ -254,7 +255,7 @@ impl Tracer {
                 self.hand_over_context(pid, arguments);
                 return Some(Begun::Submitted(arguments[0]));
             }
-            _ if empties(pid, number, arguments) => return Some(Begun::Emptying),
+            _ if truncates_on_open(pid, number, arguments) => return Some(Begun::Emptying),
             _ => match &change {
                 Some(change) => (
                     WRITE,
@@ -283,7 +284,7 @@ impl Tracer {
         let through = format!("/proc/{pid}/fd/{}", arguments[4] as i32);
         if shared && written && self.path_of(pid, arguments[4] as i32).is_some() {
             if let Ok(about) = fs::metadata(through) {
-                self.disk.map(key(&about));
+                self.disk.note_mapping(key(&about));
             }
         }
     }
@@ -301,11 +302,11 @@ impl Tracer {
                 self.report_promise(call, result, exact)?;
             }
             (Begun::Uring(parameters), Some(descriptor)) => {
-                let queue = Queue::uring(find_process(pid), descriptor as i32, parameters);
+                let queue = Queue::follow_uring(find_process(pid), descriptor as i32, parameters);
                 self.follow(queue.ok());
             }
             (Begun::Context(pointer), Some(_)) => {
-                self.follow(Queue::context(find_process(pid), pointer));
+                self.follow(Queue::follow_context(find_process(pid), pointer));
             }
             (Begun::Changing(change), _) => self.note_change(&change),
             (Begun::Emptying, Some(descriptor)) => {

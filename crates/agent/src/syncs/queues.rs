@@ -122,12 +122,16 @@ enum Rings {
 
 impl<T> Queue<T> {
     /// Creates the queue of the `io_uring` that a process has just made. Fails if it cannot be followed.
-    pub fn uring(process: libc::pid_t, descriptor: i32, parameters: u64) -> io::Result<Self> {
+    pub fn follow_uring(
+        process: libc::pid_t,
+        descriptor: i32,
+        parameters: u64,
+    ) -> io::Result<Self> {
         Uring::of(process, descriptor, parameters).map(|ring| Self::with(Rings::Uring(ring)))
     }
 
     /// Creates the queue that `io_setup(2)` has just made and whose address is at `pointer`.
-    pub fn context(process: libc::pid_t, pointer: u64) -> Option<Self> {
+    pub fn follow_context(process: libc::pid_t, pointer: u64) -> Option<Self> {
         Context::of(process, pointer).map(|context| Self::with(Rings::Context(context)))
     }
 
@@ -154,7 +158,7 @@ impl<T> Queue<T> {
     }
 
     /// Returns what is stored with each request in progress.
-    pub fn each(&mut self) -> impl Iterator<Item = &mut T> {
+    pub fn iterate_stored(&mut self) -> impl Iterator<Item = &mut T> {
         let asked = self.asked.iter_mut().map(|(_, _, one)| one);
         self.waiting
             .values_mut()
@@ -169,7 +173,7 @@ impl<T> Queue<T> {
         };
         let found = ring.upcoming(memory);
         let taken = found.first().map(|request| request.position as u32);
-        self.taken_before(taken.unwrap_or_else(|| ring.taken()));
+        self.mark_taken_before(taken.unwrap_or_else(|| ring.taken()));
         self.asked.clear();
         found
     }
@@ -182,11 +186,11 @@ impl<T> Queue<T> {
     /// Notes that the requests taken by the kernel are in progress (`io_uring`).
     pub fn taken(&mut self) {
         if let Rings::Uring(ring) = &self.rings {
-            self.taken_before(ring.taken());
+            self.mark_taken_before(ring.taken());
         }
     }
 
-    fn taken_before(&mut self, head: u32) {
+    fn mark_taken_before(&mut self, head: u32) {
         self.accept(|position| (head.wrapping_sub((position as u32).wrapping_add(1)) as i32) >= 0);
     }
 
@@ -208,10 +212,10 @@ impl<T> Queue<T> {
 
     /// Returns the requests completed since the last call, with their results. Requests with the same key are reported
     /// only when all of them have ended. `None` if that can no longer be known.
-    pub fn done(&mut self) -> Option<Vec<(T, i64)>> {
+    pub fn take_completed(&mut self) -> Option<Vec<(T, i64)>> {
         let results = match &mut self.rings {
-            Rings::Uring(ring) => ring.results()?,
-            Rings::Context(context) => context.results().unwrap_or_else(|| {
+            Rings::Uring(ring) => ring.take_results()?,
+            Rings::Context(context) => context.take_results().unwrap_or_else(|| {
                 self.asked.clear(); // its process has ended, or has destroyed it: nobody can learn of more
                 self.waiting.clear();
                 Vec::new()
@@ -241,7 +245,7 @@ impl<T> Queue<T> {
 /// Returns the requests with which `io_submit(2)` is called; `None` if they cannot be read.
 pub fn read_submitted(memory: &Memory, count: u64, pointers: u64) -> Option<Vec<Request>> {
     (0..count.min(MOST))
-        .map(|index| Context::request(memory, memory.long(pointers + index * 8)?, index))
+        .map(|index| Context::decode_request(memory, memory.long(pointers + index * 8)?, index))
         .collect()
 }
 
@@ -404,14 +408,14 @@ impl Uring {
             }
             let size = entry_size(self.flags) as usize;
             let entry: [u8; 40] = self.entries.bytes(place as usize * size);
-            found.push(Self::request(memory, &entry, u64::from(at)));
+            found.push(Self::decode_request(memory, &entry, u64::from(at)));
             at = at.wrapping_add(1);
         }
         found
     }
 
     /// Decodes a `struct io_uring_sqe`.
-    fn request(memory: &Memory, entry: &[u8; 40], position: u64) -> Request {
+    fn decode_request(memory: &Memory, entry: &[u8; 40], position: u64) -> Request {
         let word =
             |at: usize| u32::from_ne_bytes(entry[at..at + 4].try_into().expect("four bytes"));
         let long =
@@ -449,7 +453,7 @@ impl Uring {
     }
 
     /// Returns keys and results since the last call; see `struct io_uring_cqe`.
-    fn results(&mut self) -> Option<Vec<(u64, i64)>> {
+    fn take_results(&mut self) -> Option<Vec<(u64, i64)>> {
         let tail = self.results.word(self.of.done);
         if tail.wrapping_sub(self.seen) > self.of.done_count {
             return None;
@@ -526,7 +530,7 @@ impl Context {
     }
 
     /// Decodes a `struct iocb`.
-    fn request(memory: &Memory, at: u64, position: u64) -> Option<Request> {
+    fn decode_request(memory: &Memory, at: u64, position: u64) -> Option<Request> {
         let bytes: [u8; 48] = memory.bytes(at)?;
         let long =
             |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
@@ -565,7 +569,7 @@ impl Context {
     }
 
     /// Returns keys and results; see `struct io_event`.
-    fn results(&mut self) -> Option<Vec<(u64, i64)>> {
+    fn take_results(&mut self) -> Option<Vec<(u64, i64)>> {
         let address = self.name.1;
         let tail = self.memory.word(address + 12)?;
         let first = u64::from(self.memory.word(address + 28)?);

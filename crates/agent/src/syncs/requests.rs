@@ -74,7 +74,11 @@ impl Tracer {
                 chain.clear();
             }
             let others = self.queues.iter().any(|one| one.queue.busy());
-            for one in self.queues.iter_mut().flat_map(|one| one.queue.each()) {
+            for one in self
+                .queues
+                .iter_mut()
+                .flat_map(|one| one.queue.iterate_stored())
+            {
                 one.beside = true;
             }
             pending.beside = others;
@@ -92,7 +96,7 @@ impl Tracer {
     ) -> Vec<Change> {
         let mut found = chain.to_vec();
         if request.drained {
-            let all = self.queues[index].queue.each();
+            let all = self.queues[index].queue.iterate_stored();
             found.extend(all.filter_map(|one| one.writes.clone()));
         }
         found
@@ -223,7 +227,7 @@ impl Tracer {
     /// Collects requests that the kernel has completed: so far only the program itself can have learnt of them.
     pub(super) fn collect(&mut self) -> io::Result<()> {
         for index in 0..self.queues.len() {
-            let Some(done) = self.queues[index].queue.done() else {
+            let Some(done) = self.queues[index].queue.take_completed() else {
                 self.lose_track("its requests to the kernel cannot be read");
                 continue;
             };

@@ -197,7 +197,10 @@ impl Tracer {
                 _ => None,
             })
             .collect();
-        let queued = self.queues.iter_mut().flat_map(|one| one.queue.each());
+        let queued = self
+            .queues
+            .iter_mut()
+            .flat_map(|one| one.queue.iterate_stored());
         found.extend(queued.filter_map(|one| one.writes.clone()));
         found
     }
@@ -216,7 +219,7 @@ impl Tracer {
             self.disk.touch(&change);
             call.disturbed.push(change);
         }
-        self.disk.changes();
+        self.disk.report_changes();
         match call.promise {
             Promise::File(file, bytes, before) => {
                 let end = if call.name == WRITE {
@@ -234,14 +237,14 @@ impl Tracer {
                 let known = before.as_ref().map(|old| (old, &call.disturbed[..]));
                 self.disk.observe(file, written, known)?;
             }
-            Promise::Directory(path) => self.disk.list(&path),
+            Promise::Directory(path) => self.disk.promise_names(&path),
             Promise::Everything(before) => {
                 let root = self.job.disk.clone();
                 let known = before.as_ref().map(|old| (old, &call.disturbed[..]));
-                self.disk.walk(&root, known)?;
+                self.disk.promise_tree(&root, known)?;
             }
         }
-        self.disk.moved();
+        self.disk.report_moves();
         let exact = u8::from(exact);
         let _ = writeln!(self.disk.lines, "sync {} {exact}", call.name);
         self.promises += 1;

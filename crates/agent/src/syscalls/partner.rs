@@ -117,12 +117,12 @@ impl Operation for Futexes {
 
 fn hand_to(word: &AtomicU32, whom: u32) -> io::Result<()> {
     word.store(whom, Ordering::Release);
-    futex(word, libc::FUTEX_WAKE, 1)
+    call_futex(word, libc::FUTEX_WAKE, 1)
 }
 
 fn wait_while(word: &AtomicU32, value: u32) -> io::Result<()> {
     while word.load(Ordering::Acquire) == value {
-        match futex(word, libc::FUTEX_WAIT, value) {
+        match call_futex(word, libc::FUTEX_WAIT, value) {
             Err(error) if !matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => {
                 return Err(error);
             }
@@ -132,7 +132,7 @@ fn wait_while(word: &AtomicU32, value: u32) -> io::Result<()> {
     Ok(())
 }
 
-fn futex(word: &AtomicU32, how: libc::c_int, value: u32) -> io::Result<()> {
+fn call_futex(word: &AtomicU32, how: libc::c_int, value: u32) -> io::Result<()> {
     // SAFETY: the word lives as long as the call; there is no time limit.
     let result = unsafe {
         libc::syscall(

@@ -227,7 +227,10 @@ mod tests {
             message
         };
         let whole = asked(&[b"www", b"example", b"org"], 28);
-        assert_eq!(parse_question(&whole).as_deref(), Some("AAAA www.example.org"));
+        assert_eq!(
+            parse_question(&whole).as_deref(),
+            Some("AAAA www.example.org")
+        );
         assert_eq!(parse_question(&asked(&[], 2)).as_deref(), Some("NS ."));
         assert_eq!(
             parse_question(&asked(&[b"a.b\\", b"\xff x"], 99)).as_deref(),

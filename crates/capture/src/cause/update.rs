@@ -1,7 +1,7 @@
 //! Count one packet after another, and attribute the time before each.
 
 use crate::connection::conn::{Conn, Steps};
-use crate::connection::sent::sequence;
+use crate::connection::sent::track_segment;
 use crate::evidence::step::Step;
 use crate::wire::packet::{flag, Direction, Segment, NO_TIME, TCP};
 
@@ -47,7 +47,7 @@ impl Conn {
         }
         self.flags[from] |= segment.flags;
         let (seen, again) = if segment.seq_known {
-            sequence(&mut own.space, segment)
+            track_segment(&mut own.space, segment)
         } else {
             // A row without a sequence number continues where the last one ended.
             (own.space.payload(own.space.next(), segment.payload), false)

@@ -57,7 +57,7 @@ pub struct Rare {
 
 /// Account for a segment's position in its stream; return true if it repeats a SYN or FIN and nothing else.
 #[inline]
-pub(crate) fn sequence(space: &mut SeqSpace, segment: &Segment) -> (Seen, bool) {
+pub(crate) fn track_segment(space: &mut SeqSpace, segment: &Segment) -> (Seen, bool) {
     let phantoms = segment.flags & (flag::SYN | flag::FIN);
     if phantoms == 0 {
         // A reset's sequence number may be anything, and its payload is not part of the stream.

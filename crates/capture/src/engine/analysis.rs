@@ -64,7 +64,7 @@ impl ConnSink for Finished<'_> {
 
     fn finished(&mut self, conn: &Conn, client: usize, summary: Summary) {
         self.connections += 1;
-        self.largest.see(&summary, client);
+        self.largest.consider(&summary, client);
         self.truth.connection(&summary);
         self.endpoints.add(conn, client, &summary);
         if summary.index > self.next {

@@ -45,7 +45,7 @@ pub struct Largest {
 
 impl Largest {
     /// Consider a connection that is over; `end` of its key is the client.
-    pub fn see(&mut self, summary: &Summary, end: usize) {
+    pub fn consider(&mut self, summary: &Summary, end: usize) {
         keep(&mut self.of_all, summary, end);
         if summary.index < MAX_WATCHED {
             keep(&mut self.of_first, summary, end);

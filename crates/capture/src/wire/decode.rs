@@ -100,12 +100,13 @@ pub fn general(packet: &Packet<'_>) -> Result<Segment, Skip> {
     let (at, version) = match packet.link {
         link::ETHERNET => skip_tags(data, 12)?,
         link::LINUX_SLL => {
-            direction = sll_direction(u32::from(read_u16(data, 0).ok_or(Skip::Cut)?), direction);
+            direction =
+                parse_sll_direction(u32::from(read_u16(data, 0).ok_or(Skip::Cut)?), direction);
             skip_tags(data, 14)?
         }
         link::LINUX_SLL2 => {
             interface = read_u16(data, 6).ok_or(Skip::Cut)?;
-            direction = sll_direction(u32::from(*data.get(10).ok_or(Skip::Cut)?), direction);
+            direction = parse_sll_direction(u32::from(*data.get(10).ok_or(Skip::Cut)?), direction);
             // The protocol comes first, the payload after 20 bytes; a VLAN tag is part of the payload.
             match read_u16(data, 0).ok_or(Skip::Cut)? {
                 0x0800 => (20, Some(4)),
@@ -160,7 +161,7 @@ fn decode_network(
     decode_transport(packet, &ip).map(|segment| Segment { tunnels, ..segment })
 }
 
-fn sll_direction(kind: u32, otherwise: Direction) -> Direction {
+fn parse_sll_direction(kind: u32, otherwise: Direction) -> Direction {
     match kind {
         0 => Direction::In,
         4 => Direction::Out,

@@ -334,14 +334,14 @@ impl<S: PacketSink> Reader<'_, S> {
     /// Read the counters, which are cumulative per interface.
     fn read_statistics(&mut self, body: &[u8]) {
         let (mut by_interface, mut by_system) = (0, 0);
-        self.read_options(
-            body.get(12..).unwrap_or(&[]),
-            |reader, code, value| match (code, value.len()) {
-                (5, 8..) => by_interface = reader.u64(value, 0),
-                (7, 8..) => by_system = reader.u64(value, 0),
-                _ => {}
-            },
-        );
+        self.read_options(body.get(12..).unwrap_or(&[]), |reader, code, value| match (
+            code,
+            value.len(),
+        ) {
+            (5, 8..) => by_interface = reader.u64(value, 0),
+            (7, 8..) => by_system = reader.u64(value, 0),
+            _ => {}
+        });
         // All bits set means "unknown".
         let total = [by_interface, by_system]
             .iter()
