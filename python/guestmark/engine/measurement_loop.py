@@ -269,8 +269,10 @@ class MeasurementLoop:
             self._wait_for_start(block)
             if self._measure_missing_trials(block):
                 return self._choose_final_state(RunState.STOPPED)
-            block += 1
-            self._fit_cells_to_budget()
+            came_back = self._fit_cells_to_budget()
+            # In a run of one block there is no other block for them.
+            if not (came_back and self._plan.policy.blocks == 1):
+                block += 1
 
     def find_open_blocks(self) -> tuple[RunState | None, Sequence[int]]:
         """Return the run's final state, or None with the blocks that may be measured.
@@ -370,28 +372,32 @@ class MeasurementLoop:
         """The cells of the plan in groups that share a machine; they and their order are the same in all blocks."""
         return group_cells(self._plan, self._plan.cells)
 
-    def _fit_cells_to_budget(self) -> None:
-        """Leave out cells for which there is no time, by how long blocks took so far, and take back others."""
+    def _fit_cells_to_budget(self) -> bool:
+        """Leave out cells for which there is no time, by how long blocks took so far, and take back others.
+
+        Returns whether any came back.
+        """
         if self._plan.context.budget_s is None:
-            return
+            return False
         wanted = self._cells.not_given_up
         kept = budget.refit_cells(
             self._plan, wanted, self._trials, self._compute_elapsed_s(), self._cells.resting, self._read_costs
         )
         gone, back = self._cells.fit(kept)
         if not gone and not back:
-            return
+            return False
         self._store_plan(budget.leave_out_cells(self._plan, (cell for cell in wanted if cell not in kept)))
         # Null copies are not reported, as the user did not ask for them.
         if names := [cell.id for cell in gone if cell.null_of is None]:
             self._observer.note(f"no time for {name_some(names, 'cell')}: not measured any further")
         if names := [cell.id for cell in back if cell.null_of is None]:
             self._observer.note(f"there is time after all for {name_some(names, 'cell')}")
+        return bool(back)
 
     def _read_costs(self) -> TrialCosts:
         """Return the costs of trials as known before this run; they are read once, when first needed."""
         if self._costs is None:
-            self._costs = read_trial_costs(self._plan, self._ledger)
+            self._costs = read_trial_costs(self._plan, self._ledger, own_run=self._run_id)
         return self._costs
 
     def _run_race(self, settings: Settings) -> RunState:

@@ -105,16 +105,18 @@ class TrialCosts:
         return known if known is not None else sum(self.trial_s.values()) / max(len(self.trial_s), 1)
 
 
-def read_trial_costs(plan: Plan, ledger: Ledger | None) -> TrialCosts:
+def read_trial_costs(plan: Plan, ledger: Ledger | None, *, own_run: str | None = None) -> TrialCosts:
     """Return the costs of `plan`'s trials here, from earlier runs of that plan, else as it declares.
 
-    A trial takes `start` seconds whatever the plan's scale is, and the rest in proportion to it.
+    `own_run` is the id of the run that is being measured, which is no earlier one: what its trials take is compared
+    with what was known before. A trial takes `start` seconds whatever the plan's scale is, and the rest in proportion
+    to it.
     """
     scale = plan.context.scale
     earlier: dict[str, dict[float, float]] = {}
     proof_s = None
     if ledger is not None:
-        earlier, proof_s = _read_earlier_runs(plan, ledger)
+        earlier, proof_s = _read_earlier_runs(plan, ledger, own_run)
     found: dict[str, float] = {}
     measured = 0
     for cell in plan.cells:
@@ -171,11 +173,15 @@ def estimate_time(plan: Plan, ledger: Ledger | None) -> TimeEstimate:
     )
 
 
-def _read_earlier_runs(plan: Plan, ledger: Ledger) -> tuple[dict[str, dict[float, float]], float | None]:
+def _read_earlier_runs(
+    plan: Plan, ledger: Ledger, own_run: str | None
+) -> tuple[dict[str, dict[float, float]], float | None]:
     """Return mean seconds of a trial, by cell id and scale, and of a proof, in the newest runs of that plan's name."""
     durations: dict[str, dict[float, list[float]]] = {}
     proof_times: list[float] = []
-    same_plan = [run for run in ledger.list_runs() if run.name == plan.name and run.trials]
+    same_plan = [
+        run for run in ledger.list_runs() if run.name == plan.name and run.trials and run.id != own_run
+    ]
     for overview in same_plan[-RUNS:]:
         try:
             stored = ledger.load_run(overview.id)

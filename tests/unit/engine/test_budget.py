@@ -99,6 +99,38 @@ def test_a_budget_ends_in_an_answer_within_its_time(guestmark: CommandLine, tmp_
     assert re.search(r"2 cells, about \d s for 6 blocks", again.stderr)
 
 
+_DEARER_THAN_IT_IS = """
+schema = "guestmark-plan/2"
+name = "dear"
+title = "Three commands, each of them declared to take as long as the budget"
+platforms = ["host"]
+metrics = ["wall_s"]
+workloads.a = { kind = "exec", params.command = ["sleep", "0.01"] }
+workloads.b = { kind = "exec", params.command = ["sleep", "0.02"] }
+workloads.c = { kind = "exec", params.command = ["sleep", "0.03"] }
+repetition = { blocks = 1, warmup = 0, iterations = 1, null = "none" }
+cost = { host = "9s" }
+"""
+_ONE_BLOCK = """
+[[question]]
+ask = "Is it safe?"
+wants = "durability"
+"""
+
+
+@pytest.mark.parametrize("more", ["", _ONE_BLOCK], ids=["blocks", "one block"])
+def test_what_was_left_out_comes_back_once_a_run_shows_what_it_takes(
+    guestmark: CommandLine, tmp_path: Path, more: str
+) -> None:
+    plan = tmp_path / "dear.toml"
+    plan.write_text(_DEARER_THAN_IT_IS + more)
+    done = guestmark("run", plan, "--for", "10s", "--json", "-", timeout=60)
+    assert done.status == 0, done.stderr
+    assert "left out to keep within 10 s: b host, c host" in done.stderr
+    measured = [cell["id"] for cell in done.document()["cells"] if cell["trials"]]
+    assert measured == ["a host", "b host", "c host"]
+
+
 def test_limits_do_not_stand_beside_a_budget_that_others_measure(guestmark: CommandLine) -> None:
     refused = guestmark("run", "upload", "--prepare-only", "--for", "5m", "--blocks", "3")
     assert refused.status == 2
