@@ -69,6 +69,8 @@ _UNANSWERED = {
     QuestionKind.PARTS: "no cell has values of two of these parts",
     QuestionKind.DURABILITY: "flushes were not checked; --prove cuts the power",
 }
+# Of more rows than these only the figures are printed.
+_SPELLED_OUT = 4
 _DURABILITY_MEANINGS = {
     Durability.SYNCED_PART_PROVEN: "what was never synced may be gone",
     Durability.REACHED: "this host's kernel was asked to flush; --prove cuts the power",
@@ -514,7 +516,10 @@ def _describe_durability(group: DurabilityGroup) -> Inline:
     for result, lost in zip(group.results, losses, strict=True):
         cells.append(f"{result.cell.id} ({lost})" if lost and not alike else result.cell.id)
     detail = ""
-    if alike and losses[0]:
+    if counts := _count_losses(group.results):
+        cells = [f"{result.cell.id} {count}" for result, count in zip(group.results, counts, strict=True)]
+        detail = " (crash states that lose acknowledged records)"
+    elif alike and losses[0]:
         detail = f" ({'each: ' if len(losses) > 1 else ''}{losses[0]})"
     elif not any(losses) and group.word in _DURABILITY_MEANINGS:
         detail = f" ({_DURABILITY_MEANINGS[group.word]})"
@@ -522,16 +527,37 @@ def _describe_durability(group: DurabilityGroup) -> Inline:
     return spans(Span(str(group.word), tone), f": {', '.join(cells)}{detail}.")
 
 
-def _describe_losses(result: CellResult) -> str:
-    """Return in how many crash states acknowledged records are missing; empty if the row's power was not cut."""
+def _count_losses(results: Sequence[CellResult]) -> list[str]:
+    """Return how many states of how many lose acknowledged records, for each of many rows.
+
+    Empty if there are few rows, which have room for a sentence each, or if one of them is about something else.
+    """
+    proofs = [_find_proof(result) for result in results]
+    found = [
+        f"{proven.losing} of {proven.states:,}"
+        for proven in proofs
+        if proven is not None
+        and not proven.syncs
+        and proven.word not in {Durability.CONSISTENT, Durability.BROKEN}
+    ]
+    return found if len(found) == len(results) > _SPELLED_OUT else []
+
+
+def _find_proof(result: CellResult) -> Proven | None:
+    """Return the last proof about the row itself; None if its power was not cut."""
     proofs: list[Proven] = []
     for trial in result.trials:
         proof = trial.facts.find_fact(Proof)
         if proof is not None and is_about_row(result, proof.proven):
             proofs.append(proof.proven)
-    if not proofs:
+    return proofs[-1] if proofs else None
+
+
+def _describe_losses(result: CellResult) -> str:
+    """Return in how many crash states acknowledged records are missing; empty if the row's power was not cut."""
+    proven = _find_proof(result)
+    if proven is None:
         return ""
-    proven = proofs[-1]
     states = f"{proven.states:,} crash states"
     if proven.word in {Durability.CONSISTENT, Durability.BROKEN}:
         return f"the check fails on {proven.losing} of {states}"
