@@ -215,10 +215,14 @@ def _attest_machine(machine: Machine, started: Cell, recorder: NoiseRecorder, re
 
 
 def _compute_time_share_s(plan: Plan, slot: TrialSlot) -> float | None:
-    """Return this cell's equal share of the seconds left of the budget; None without a budget."""
+    """Return this cell's share of the seconds left of the budget; None without a budget.
+
+    The last cell gets all of it, and others twice an equal share, as most cells need less: with equal shares, a plan of
+    42 programs ended with two of five parts of its time unused, while the slowest programs had not enough.
+    """
     if slot.left_s is None:
         return None
-    return max(slot.left_s, 0.0) / max(len(plan.cells) - slot.order, 1)
+    return max(slot.left_s, 0.0) * 2 / (max(len(plan.cells) - slot.order, 1) + 1)
 
 
 def _name_first_phase(platform: PlatformSpec) -> str:
