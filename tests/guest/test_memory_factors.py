@@ -81,12 +81,12 @@ def test_what_this_host_lacks_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
         ({"hugepages": "2M"}, "7 free pages of 2M, and the guest needs 64"),
         ({"hugepages": "1G"}, "not a whole number"),
         ({"numa": "77"}, "no memory node 77"),
-        ({"balloon": "128M"}, "cannot leave 128M of 128M"),
+        ({"balloon": "128M"}, "that leaves the guest 128M needs more memory than 128M"),
         ({"balloon": "64M", "machine": "microvm"}, "without PCI"),
         ({"ksm": "on"}, "is not merging pages"),
         ({"balloon": "64M", "free_page_reporting": "on"}, "not both"),
         ({"free_page_reporting": "on", "machine": "microvm"}, "without PCI"),
-        ({"thp": "off", "start": "restored"}, "cannot have thp"),
+        ({"thp": "off", "start": "restored"}, "does not support thp"),
         ({"thp": "on"}, "no transparent huge pages"),
     ):
         with pytest.raises(PlatformUnusableError, match=why), start("tcg", memory="128M", **levels):

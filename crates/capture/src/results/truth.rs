@@ -164,7 +164,7 @@ impl Truth {
         let frame = self.largest_frame;
         let step = spell_limit(self.clock_backwards_ns);
         let all = [
-            ("dropped", self.dropped, ("packet was", "packets were"), " lost by the capture, as the capture itself reports: they are missing from latencies and counts".to_owned()),
+            ("dropped", self.dropped, ("packet was", "packets were"), " lost by the capture, as the capture itself reports: latencies and counts lack what was lost".to_owned()),
             ("missing_bytes", self.missing_bytes, ("byte was", "bytes were"), " acknowledged without being in the capture: the capture lost packets".to_owned()),
             ("cut_headers", self.cut_headers, ("packet is", "packets are"), " cut too short to show ports or flags, and not counted (capture with a snapshot length of at least 96)".to_owned()),
             ("overlapping", self.overlapping, ("file begins", "files begin"), " before the previous one ends: --merge is for files that follow each other, and what two of them contain is counted twice (analyse each alone)".to_owned()),
