@@ -39,8 +39,8 @@ pub struct Job {
     /// Standard output (the terminal, if it has one) and standard error.
     pub outputs: [Output; 2],
     /// The program's ends of its pipes. Without them the kernel would hang up each pipe while the program exits, and
-    /// wake us before it has ended, which delays its end on a single processor. We wait for the program's end, never
-    /// for that of a pipe.
+    /// wake us before it has ended, which delays its end on a single processor. We wait until the program
+    /// has ended, never until a pipe is closed.
     _theirs: Option<[OwnedFd; 3]>,
     pty: bool,
     counters: Counters,

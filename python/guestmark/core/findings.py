@@ -176,6 +176,16 @@ class Durability(StrEnum):
     BROKEN = "broken"  # it fails after one
     UNKNOWN = "unknown"
 
+    @property
+    def is_loss(self) -> bool:
+        """True if a power cut was found to cost data."""
+        return self in {Durability.LOST, Durability.BROKEN}
+
+    @property
+    def is_about_consistency(self) -> bool:
+        """True for a program that acknowledges nothing, whose check only judges whether the disk can be used."""
+        return self in {Durability.CONSISTENT, Durability.BROKEN}
+
 
 class Reached(StrEnum):
     """Whether flushed data on a machine has reached the host."""

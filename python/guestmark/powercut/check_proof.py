@@ -52,20 +52,16 @@ _CONSISTENCY = "reordered and torn writes"
 class CheckRequest:
     """A command whose exit status judges a disk.
 
-    `lines` are the acknowledged lines that it gets as input, `limit_s` the seconds that one run may take, `deadline`
-    the end of all runs on the monotonic clock (None: no limit) and `failed_deadline` their end once a state failed.
-    `tell` is called with progress messages.
+    `lines` are the acknowledged lines that it gets as input, `limit_s` the seconds that one run may take, `limits`
+    when all of them end. `tell` is called with progress messages.
     """
 
     command: str
     lines: Sequence[bytes]
     limit_s: float | None = None
-    deadline: float | None = None  # on the monotonic clock
-    failed_deadline: float | None = None
+    limits: SurveyLimits
     # True for a further log: the check has been tried before, and is known to be able to fail.
     confirms: bool = False
-    # After this many failing states the others need not be judged; None stands for no such limit.
-    enough: int | None = None
     tell: Callable[[str], None] = lambda _: None
     # The calls of the program, which is traced to explain a failure.
     calls: Sequence[Call] | None = None
@@ -109,7 +105,7 @@ def prove_by_check(request: proof.ProofRequest, asked: CheckRequest) -> tuple[Pr
             survey = conduct_survey(
                 at,
                 chosen,
-                SurveyLimits(asked.deadline, asked.enough, asked.failed_deadline),
+                asked.limits,
                 asked.tell,
                 counts=_make_failure_test(asked),
             )
@@ -287,7 +283,9 @@ def _run_control(
             most=_CONTROL_STATES,
         )
     now = time.monotonic()
-    deadline = None if asked.deadline is None else now + _CONTROL_SHARE * max(asked.deadline - now, 0.0)
+    deadline = asked.limits.deadline
+    if deadline is not None:
+        deadline = now + _CONTROL_SHARE * max(deadline - now, 0.0)
 
     def tell(progress: str) -> None:
         asked.tell(f"control: {progress}")

@@ -263,7 +263,7 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class SurveyLimits:
-    """When a survey ends early: at a moment of the monotonic clock, or with so many failing states.
+    """When a survey ends early: at `deadline` of the monotonic clock, or after `enough` failing states (None: never).
 
     Once a state failed, `failed_deadline` holds instead of `deadline`: a loss is confirmed and explained in the time
     that is left, and without one there is nothing to keep that time for.
@@ -279,7 +279,7 @@ class SurveyLimits:
             return self.failed_deadline
         return self.deadline
 
-    def explain_reached_cut(self, survey: Survey) -> str:
+    def explain_early_end(self, survey: Survey) -> str:
         """Return why the survey has to end; empty if it continues."""
         if survey.unsteady is not None:
             return "the check does not repeat itself"
@@ -307,7 +307,7 @@ def conduct_survey(
     survey = Survey(len(order))
     done, size, began = 0, _FORECAST_AFTER, time.monotonic()
     try:
-        while done < len(order) and not (why := limits.explain_reached_cut(survey)):
+        while done < len(order) and not (why := limits.explain_early_end(survey)):
             tell(_describe_progress(done, len(order), time.monotonic() - began, limits.find_deadline(survey)))
             batch, at = order[done : done + size], time.monotonic()
             _record_states(bench, survey, bench.judge_cuts(batch), counts)

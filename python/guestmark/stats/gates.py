@@ -34,11 +34,10 @@ from guestmark.stats.repetition import count_blocks_until_within
 from guestmark.stats.special import student_t_quantile
 from guestmark.stats.validity import subtract_carry_over
 
+_LOSSES = frozenset(word for word in Durability if word.is_loss)
 _REFUSED_WORDS: Mapping[Loss, frozenset[Durability]] = {
-    Loss.LOST: frozenset({Durability.LOST, Durability.BROKEN}),
-    Loss.UNSYNCED_PART: frozenset(
-        {Durability.LOST, Durability.BROKEN, Durability.SYNCED_PART_PROVEN, Durability.NOTHING}
-    ),
+    Loss.LOST: _LOSSES,
+    Loss.UNSYNCED_PART: _LOSSES | {Durability.SYNCED_PART_PROVEN, Durability.NOTHING},
     Loss.UNPROVEN: frozenset(Durability) - {Durability.PROVEN, Durability.CONSISTENT, Durability.UNKNOWN},
 }
 # Stands for the metric of a gate about power cuts.
@@ -183,7 +182,7 @@ def _judge_proof(loss: Loss, proven: Proven) -> Outcome:
 def _describe_proof(proven: Proven) -> str:
     verb = "loses" if proven.losing == 1 else "lose"
     seen = f"{proven.losing:,} of {proven.states:,} crash states {verb} something" if proven.states else ""
-    if proven.word in {Durability.BROKEN, Durability.CONSISTENT}:
+    if proven.word.is_about_consistency:
         seen = f"the check fails on {proven.losing:,} of {proven.states:,} crash states"
     reasons = "; ".join(f"{reason.states:,}: {reason.said}" for reason in proven.reasons[:_REASONS])
     left = f"{format_count(len(proven.unsynced), 'file')} not fully synced" if proven.unsynced else ""

@@ -25,7 +25,6 @@ from guestmark.stats.repetition import count_blocks_until_within, half_width
 
 _MOST_BLOCKS = 1000  # a forecast beyond this is no help
 _FEWEST_PARTS = 2
-_LOSSES = frozenset({Durability.LOST, Durability.BROKEN})
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +350,6 @@ def _group_by_durability(question: Question, analysis: Analysis) -> Iterator[Dur
         for word in find_durability(result):
             by_word.setdefault(word, []).append(result)
     # What is lost comes first: a screen may have no room for more.
-    for word in sorted(Durability, key=lambda word: word not in _LOSSES):
+    for word in sorted(Durability, key=lambda word: not word.is_loss):
         if word in by_word:
             yield DurabilityGroup(word, tuple(by_word[word]))

@@ -14,7 +14,7 @@ use crate::wire::packet::{flag, Segment, NO_TIME};
 const REPEATED_FROM: u64 = 20_000_000;
 /// Unacknowledged data is sent again after this time at the earliest (RFC 6298, as Linux implements it).
 const AGAIN_FROM: u64 = 200_000_000;
-/// More repeats in a row than this do not happen by chance, and nobody has to wait for them.
+/// More repeats in a row than this are no accident, and nobody waits for them.
 const FEW_REPEATS: u16 = 3;
 /// An acknowledgement this late is delayed: by at least 40 ms, less the inaccuracy of timers.
 const DELAYED_FROM: u64 = 30_000_000;

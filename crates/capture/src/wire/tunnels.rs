@@ -56,7 +56,7 @@ fn parse_gre(data: &[u8], at: usize) -> Option<(usize, Option<u8>)> {
 
 fn parse_tunnel(data: &[u8], at: usize, port: u16) -> Option<(usize, Option<u8>)> {
     if VXLAN.contains(&port) {
-        // The flags must be exactly that of a valid network identifier, and reserved bytes zero.
+        // The flags must be exactly those of a valid network identifier, and reserved bytes zero.
         let header: &[u8; 8] = data.get(at..)?.first_chunk()?;
         let plain = header[0] == 8 && header[1..4] == [0; 3] && header[7] == 0;
         return plain.then(|| skip_tags(data, at + 8 + 12).ok()).flatten();

@@ -536,9 +536,7 @@ def _count_losses(results: Sequence[CellResult]) -> list[str]:
     found = [
         f"{proven.losing} of {proven.states:,}"
         for proven in proofs
-        if proven is not None
-        and not proven.syncs
-        and proven.word not in {Durability.CONSISTENT, Durability.BROKEN}
+        if proven is not None and not proven.syncs and not proven.word.is_about_consistency
     ]
     return found if len(found) == len(results) > _SPELLED_OUT else []
 
@@ -559,7 +557,7 @@ def _describe_losses(result: CellResult) -> str:
     if proven is None:
         return ""
     states = f"{proven.states:,} crash states"
-    if proven.word in {Durability.CONSISTENT, Durability.BROKEN}:
+    if proven.word.is_about_consistency:
         return f"the check fails on {proven.losing} of {states}"
     verb = "loses" if proven.losing == 1 else "lose"
     what = "what was synced" if proven.syncs else "acknowledged records"

@@ -80,7 +80,7 @@ def _describe_log(found: Proven) -> str:
 def _describe_verdict(found: Proven) -> str:
     """Returns how many crash states lose acknowledged records; for other verdicts, the reason."""
     records = describe_acknowledged(found)
-    if found.word in {Durability.CONSISTENT, Durability.BROKEN}:
+    if found.word.is_about_consistency:
         return _describe_consistency(found)
     if found.word in {Durability.PROVEN, Durability.SYNCED_PART_PROVEN}:
         return f"none of {found.states:,} crash states loses any of {records}{describe_unsynced(found)}"
@@ -357,7 +357,7 @@ def summarize_proof(found: Proven) -> str:
             f"; the check was run {found.checks:,} times, once for states in which it sees the same files"
         )
     kept = f"; guestmark powercut replay {_describe_log(found)} looks into it" if found.kept else ""
-    if found.word in {Durability.CONSISTENT, Durability.BROKEN}:
+    if found.word.is_about_consistency:
         first = f"{found.first_loss}; " if found.first_loss else ""
         return f"{found.word}: {first}{counts}, {_describe_consistency(found)}{checked}{kept}"
     if found.losing:

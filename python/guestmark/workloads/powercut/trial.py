@@ -38,7 +38,7 @@ from guestmark.powercut import check_proof, proof, records, recovery, writelog
 from guestmark.powercut.calls import AddedSyncs, SyncPoint
 from guestmark.powercut.cures import CureSearch, TriedSyncs
 from guestmark.powercut.records import Method
-from guestmark.powercut.survey import INTERRUPTED
+from guestmark.powercut.survey import INTERRUPTED, SurveyLimits
 from guestmark.setting.disk import Disks, DiskSpec, Role
 from guestmark.setting.drive import Bus
 from guestmark.workloads import powercut
@@ -53,7 +53,6 @@ _DEEPEST = 2  # layers
 # If no record is written within this share of the records' time, a flush hangs; otherwise records are just slow.
 _HANGS_SHARE = 0.25
 _STAT_FLUSHES = 15  # index of the field in a disk's statistics
-_BAD = frozenset({Durability.LOST, Durability.BROKEN})
 # Shares of the remaining time: for the first log while nothing is lost, and once something is; for each log that
 # confirms a loss; and for explaining it.
 _WHOLE_SHARE, _FIRST_SHARE, _LATER_SHARE, _EXPLAIN_SHARE = 0.75, 0.4, 0.6, 0.2
@@ -180,7 +179,7 @@ class PowercutTrial(powercut.PowercutWorkload):
         found = self._prove_disk(machine)
         # `--prove`, which proves the disks of other cells, reports this itself.
         found.of_row = True
-        if found.word in _BAD and found.losing and found.stopped != INTERRUPTED:
+        if found.word.is_loss and found.losing and found.stopped != INTERRUPTED:
             self._confirm_loss(found)
         self.facts.add(Proof(proven=found))
         return powercut.to_measurements(found)
@@ -272,8 +271,8 @@ class PowercutTrial(powercut.PowercutWorkload):
         if self.share_s is not None:
             now = time.monotonic()
             left_s = self.share_s - (now - self._began)
-            deadline = now + left_s * (_LATER_SHARE if self._confirms else _WHOLE_SHARE)
-            failed_deadline = now + left_s * (_LATER_SHARE if self._confirms else _FIRST_SHARE)
+            whole, failed = (_LATER_SHARE, _LATER_SHARE) if self._confirms else (_WHOLE_SHARE, _FIRST_SHARE)
+            deadline, failed_deadline = now + left_s * whole, now + left_s * failed
             explain_s = left_s * _EXPLAIN_SHARE
         request = proof.ProofRequest(
             files=disk.image.logged, filesystem=disk.spec.filesystem, form=disk.spec.format,
@@ -283,8 +282,8 @@ class PowercutTrial(powercut.PowercutWorkload):
         return check_proof.prove_by_check(
             request,
             check_proof.CheckRequest(
-                command=self.params.check, lines=program.lines, limit_s=self.params.check_limit_s, deadline=deadline,
-                failed_deadline=failed_deadline, confirms=self._confirms, enough=self._enough, tell=self.tell,
+                command=self.params.check, lines=program.lines, limit_s=self.params.check_limit_s,
+                limits=SurveyLimits(deadline, self._enough, failed_deadline), confirms=self._confirms, tell=self.tell,
                 calls=program.calls if self._explains else None, explain_s=explain_s,
             ),
         )  # fmt: skip
