@@ -132,7 +132,9 @@ _ONCE = ("--iterations", "1", "--warmup", "0")
 _REPEATED = {"--iterations", "--warmup", "-w"}
 # Two of the 54 candidates, each with a proof: of more than these a race is no other race.
 _CANDIDATES = ("--only", "platform=tcg and cache=writeback and format=raw and preallocation=off")
-_SHORTER = {"--for": "90s", "--over": "4s"}
+_SHORTER = {"--for": "90s", "--over": "4s", "--scale": "0.02"}
+# A plan of the reader's has any number of rows: what is asked for by name is measured first.
+_OWN_PLAN = ("--for", "4m")
 # Each machine is one more of the same.
 _FEWER_CLONES = tuple(
     word
@@ -152,12 +154,12 @@ def briefly(words: list[str]) -> list[str]:
             options[options.index(name) + 1] = value
     added: tuple[str, ...] = ()
     if not _FIXED & set(options):
-        added = _BRIEFLY.get(verb, ())
+        added = _OWN_PLAN if verb == "run" and "mine.toml" in options else _BRIEFLY.get(verb, ())
     if verb == "exec" and "--on" in options and not _REPEATED & set(options):
         added += _ONCE
     if verb == "tune" and "fastest-safe" in options and "--only" not in options:
         added += _CANDIDATES
-    if verb == "run" and "--scale" not in options and "--list" not in options and "--for" not in options:
+    if verb == "run" and "--scale" not in options and "--list" not in options and "--for" not in (*options, *added):
         added += _SMALL
     if verb == "run" and "clones" in options:
         options += _FEWER_CLONES  # the last one counts

@@ -65,6 +65,8 @@ def sandbox(guestmark: CommandLine, tmp_path: Path, request: pytest.FixtureReque
     here.mkdir()
     wrapper = _WRAPPER.format(python=sys.executable, paths=[str(CHECKOUT), str(PACKAGES)])
     scripts = {"guestmark": wrapper, "store": _STORE}
+    scripts["server"] = f'#!/bin/sh\nexec "{here}/store" write-and-acknowledge\n'
+    scripts["restart-and-test"] = f'#!/bin/sh\nexec "{here}/store" verify\n'
     scripts |= dict.fromkeys(("program", "my-program", "old", "new", "bench"), "#!/bin/sh\nsleep 0.01\n")
     for name, text in scripts.items():
         (here / name).write_text(text)

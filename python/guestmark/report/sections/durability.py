@@ -17,7 +17,7 @@ from guestmark.workloads.powercut.sections import (
 )
 
 MEANING = (
-    "durability of what the row itself flushed: proven by power cuts (if some was never synced, of the rest), seen to "
+    "durability of what the row itself flushed: proven by power cuts (what was never synced does not count), seen to "
     "reach the kernel, claimed by the hypervisor, lost, in memory"
 )
 DISK_MEANING = (
