@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from guestmark.core.model import Cell, Plan, Trial
+from guestmark.core.model import Cell, Plan, QuestionKind, Trial
 from guestmark.core.tuning import Settings
 from guestmark.core.units import format_count, format_duration, name_some
 from guestmark.core.workload_kind import adapts_to_time
@@ -22,7 +22,9 @@ from guestmark.engine.question_status import COMPARING_QUESTIONS, AskedPair, Que
 from guestmark.engine.time_estimate import PROOF_S, TrialCosts, read_trial_costs
 from guestmark.ledger.store import Ledger
 from guestmark.stats import stopping
+from guestmark.stats.analysis import Analysis
 from guestmark.stats.paired import MIN_BLOCKS
+from guestmark.stats.published import compute_ratio_to_baseline, find_figure
 from guestmark.stats.tuning.race import list_candidates
 from guestmark.stats.tuning.screen import choose_informative
 
@@ -289,24 +291,56 @@ def _make_calibrated_estimate(
     return estimate_trial_s
 
 
-def find_open_cells(plan: Plan, pairs: Sequence[AskedPair] | None, alive: Iterable[Cell]) -> set[str]:
+def find_open_cells(
+    plan: Plan, pairs: Sequence[AskedPair] | None, alive: Iterable[Cell], analysis: Analysis
+) -> set[str]:
     """Return the ids of the cells of open questions; all ids while comparisons are not known.
 
-    A null copy is among them if the cell that it copies is.
+    A null copy is among them if the cell that it copies is. A published figure is open until its cell and the baseline
+    share three blocks.
     """
     cells = list(alive)
     if plan.context.budget_s is None or pairs is None:
         return {cell.id for cell in cells}
     known: set[str] = set()
-    wanted: set[str] = set()
+    wanted = _find_unrepeated_cells(plan, analysis)
     for pair in pairs:
         known |= {pair.first, pair.second}
         if not stopping.is_settled(pair.comparison, plan.policy.precision):
             wanted |= {pair.first, pair.second}
+    # What becomes of flushes is the same in every block.
+    known |= _find_cells_with_known_durability(plan, cells, analysis)
     for question in plan.questions:
         for part in split_question(question, cells):
             wanted |= {cell.id for cell in part.cells if cell.id not in known}
     return {cell.id for cell in cells if (cell.null_of or cell.id) in wanted}
+
+
+def _find_unrepeated_cells(plan: Plan, analysis: Analysis) -> set[str]:
+    """Return the ids of cells with a published ratio to the baseline that too few blocks can judge, and of baselines."""
+    found: set[str] = set()
+    for published in plan.published:
+        for result in analysis.cells:
+            comparison = result.comparison.get(published.metric)
+            if comparison is None or comparison.n >= _FEWEST_BLOCKS:
+                continue
+            if compute_ratio_to_baseline(find_figure(result.cell, published)) is not None:
+                found |= {cell.id for cell in plan.cells if cell.baseline and result.cell.compares_with(cell)}
+                found.add(result.cell.id)
+    return found
+
+
+def _find_cells_with_known_durability(plan: Plan, cells: Sequence[Cell], analysis: Analysis) -> set[str]:
+    """Return the ids of cells about which only their durability is asked, and whose trials have shown it."""
+    asked_more: set[str] = set()
+    for question in plan.questions:
+        if question.wants is not QuestionKind.DURABILITY:
+            asked_more |= {cell.id for part in split_question(question, cells) for cell in part.cells}
+    return {
+        result.cell.id
+        for result in analysis.cells
+        if result.cell.id not in asked_more and len(result.trials) >= _FEWEST_BLOCKS
+    }
 
 
 def is_proving_over(plan: Plan, used_s: float) -> bool:

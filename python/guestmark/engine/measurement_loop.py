@@ -483,7 +483,7 @@ class MeasurementLoop:
         decision = stopping.decide(
             self._plan, self._cells.measured_trials, blocks, analysis, used_s, asked, before_s=self._before_s
         )
-        answered = self._cells.rest(budget.find_open_cells(self._plan, pairs, alive))
+        answered = self._cells.rest(budget.find_open_cells(self._plan, pairs, alive, analysis))
         if names := [cell.id for cell in answered if cell.null_of is None]:
             self._observer.note(f"answered: {', '.join(names)}; the time goes to the others")
         # Resting cells cost the next block nothing, so their trials are no longer among these.

@@ -10,7 +10,7 @@ import pytest
 
 from guestmark.core.context import Caller
 from guestmark.core.metric import Better
-from guestmark.core.model import Plan, Policy, RunState
+from guestmark.core.model import Plan, Policy, Published, PublishedFigure, Question, QuestionKind, RunState
 from guestmark.core.units import parse_duration
 from guestmark.engine import budget
 from guestmark.engine.question_status import (
@@ -20,6 +20,7 @@ from guestmark.engine.question_status import (
     split_question,
 )
 from guestmark.engine.time_estimate import TrialCosts, read_trial_costs
+from guestmark.ledger.model import StoredRun
 from guestmark.plan import library
 from guestmark.plan.load import load_outline
 from guestmark.plan.outline import Overrides, assemble_plan, note_unequal_processors, override_outline
@@ -276,6 +277,34 @@ def test_a_plan_ends_when_its_questions_are_answered_whatever_the_other_cells_ar
     assert pairs is not None
     asked = [pair.comparison for pair in pairs]
     assert stopping.decide(plan, equal.trials, 8, analysis, 100.0, asked).state is None
+
+
+def open_cells(run: StoredRun, blocks: int) -> set[str]:
+    """The cells that a run with a budget would measure after so many blocks."""
+    plan = replace(run.plan, context=replace(run.plan.context, budget_s=600.0))
+    analysis = analyse_run(plan, [trial for trial in run.trials if trial.block < blocks])
+    pairs = compare_asked_pairs(plan, analysis, [cell.id for cell in plan.cells])
+    return budget.find_open_cells(plan, pairs, plan.cells, analysis)
+
+
+def test_a_published_figure_gets_three_blocks_whatever_is_asked() -> None:
+    run = run_of({"ext2": 1.0, "ext3": 2.0, "ext4": 1.0, "xfs": 3.0}, EXT3)
+    assert open_cells(run, 2) == {"ext3", "ext4"}
+    figures = (PublishedFigure({"filesystem": "xfs"}, 2.0, 1.0),)
+    then = Published("then", "throughput", "MB/s", "throughput", figures)
+    published = replace(run, plan=replace(run.plan, published=(then,)))
+    assert open_cells(published, 2) == {"ext3", "ext4", "xfs", "ext2"}  # ext2 is the baseline
+    assert "xfs" not in open_cells(published, 3)
+
+
+def test_what_becomes_of_flushes_takes_three_blocks() -> None:
+    safe = Question("Is it safe?", QuestionKind.DURABILITY, where={"filesystem": ("xfs",)})
+    run = run_of({"ext2": 1.0, "ext3": 1.0, "ext4": 1.0, "xfs": 3.0}, EXT3, safe)
+    assert open_cells(run, 2) == {"ext3", "ext4", "xfs"}
+    assert open_cells(run, 3) == {"ext3", "ext4"}
+    compared = replace(EXT3, compare={"filesystem": ("xfs",)})
+    asked_more = replace(run, plan=replace(run.plan, questions=(EXT3, safe, compared)))
+    assert "xfs" in open_cells(asked_more, 2)
 
 
 @pytest.mark.parametrize("spread", [0.02, 0.1])
