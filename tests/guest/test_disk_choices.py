@@ -74,14 +74,14 @@ def test_what_the_image_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("factors", "said"),
     [
-        ({"format": "vmdk", "preallocation": "metadata"}, "only qcow2 has"),
+        ({"format": "vmdk", "preallocation": "metadata"}, "only qcow2 supports"),
         ({"format": "vmdk", "subclusters": "on"}, "needs format=qcow2"),
         ({"format": "qcow2", "subclusters": "on", "cluster_size": "4K"}, "cannot be divided"),
         ({"format": "qcow2", "backing": "on", "preallocation": "full"}, "cannot be preallocated"),
-        ({"bus": "nvme", "queues": "2"}, "only the queues of virtio-blk"),
-        ({"disk_protocol": "nbd", "format": "qcow2"}, "served over NBD"),
-        ({"bus": "vhost-user", "format": "qcow2"}, "format=qcow2 applies to QEMU"),
-        ({"bus": "vhost-user", "iops": "500"}, "iops=500 applies to QEMU"),
+        ({"bus": "nvme", "queues": "2"}, "queues applies only to virtio-blk"),
+        ({"disk_protocol": "nbd", "format": "qcow2"}, "an NBD export cannot"),
+        ({"bus": "vhost-user", "format": "qcow2"}, "format=qcow2 applies only to QEMU"),
+        ({"bus": "vhost-user", "iops": "500"}, "iops=500 applies only to QEMU"),
         ({"logical_block": "4096", "physical_block": "512"}, "more than physical_block"),
     ],
 )

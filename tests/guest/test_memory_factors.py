@@ -78,13 +78,13 @@ def test_what_this_host_lacks_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     (pages / "free_hugepages").write_text("7\n")
     monkeypatch.setattr(memory, "_KERNEL", tmp_path)
     for levels, why in (
-        ({"hugepages": "2M"}, "7 free pages of 2M, and the guest needs 64"),
-        ({"hugepages": "1G"}, "not a whole number"),
-        ({"numa": "77"}, "no memory node 77"),
-        ({"balloon": "128M"}, "that leaves the guest 128M needs more memory than 128M"),
+        ({"hugepages": "2M"}, "7 free huge pages of 2M, but the guest needs 64"),
+        ({"hugepages": "1G"}, "not a multiple of the page size"),
+        ({"numa": "77"}, "no NUMA node 77"),
+        ({"balloon": "128M"}, "balloon=128M is not less than the guest's memory"),
         ({"balloon": "64M", "machine": "microvm"}, "without PCI"),
-        ({"ksm": "on"}, "is not merging pages"),
-        ({"balloon": "64M", "free_page_reporting": "on"}, "not both"),
+        ({"ksm": "on"}, "does not merge pages"),
+        ({"balloon": "64M", "free_page_reporting": "on"}, "cannot be combined"),
         ({"free_page_reporting": "on", "machine": "microvm"}, "without PCI"),
         ({"thp": "off", "start": "restored"}, "does not support thp"),
         ({"thp": "on"}, "no transparent huge pages"),
@@ -104,7 +104,7 @@ def test_cells_whose_memory_this_host_lacks_are_left_out_beforehand(
         cell("uml"),
     ]
     (found,) = find_cells_without_memory(cells)
-    assert (found.cell, found.reason) == (cells[0].id, "this host has no pages of 2M")
+    assert (found.cell, found.reason) == (cells[0].id, "this host has no huge pages of 2M")
 
 
 @pytest.mark.long

@@ -80,7 +80,7 @@ def test_a_daemon_that_was_told_something_else_is_caught(monkeypatch: pytest.Mon
     ("factors", "said"),
     [
         ({"filesystem": "virtiofs", "format": "qcow2"}, "has no format"),
-        ({"filesystem": "virtiofs", "share_cache": "loose"}, "virtiofs has no share_cache=loose"),
+        ({"filesystem": "virtiofs", "share_cache": "loose"}, "virtiofs does not support share_cache=loose"),
         ({"filesystem": "virtiofs", "security_model": "none"}, "security_model applies to 9p"),
         ({"filesystem": "ext4", "share_cache": "auto"}, "applies to directories of the host"),
     ],
@@ -93,9 +93,9 @@ def test_what_a_directory_does_not_have_is_refused(factors: Mapping[str, str], s
 @pytest.mark.parametrize(
     ("platform", "filesystem", "why"),
     [
-        ("uml", "virtiofs", "uml has no virtiofs"),
-        ("tcg", "hostfs", "tcg has no hostfs"),
-        ("tcg/kvm", "9p", "inside a guest"),
+        ("uml", "virtiofs", "uml does not support virtiofs"),
+        ("tcg", "hostfs", "tcg does not support hostfs"),
+        ("tcg/kvm", "9p", "a nested guest cannot mount 9p"),
         ("tcg", "9p", ""),
     ],
 )

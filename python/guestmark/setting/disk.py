@@ -240,7 +240,7 @@ def _derive_disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
     defaults = _list_defaults()
     known = {factor.name for factor in list_disk_settings()}
     if extra := need.keys() - _NEED_KEYS - known:
-        raise UsageError(f"{cell.id}: a disk has no {', '.join(sorted(extra))}")
+        raise UsageError(f"{cell.id}: unknown disk properties: {', '.join(sorted(extra))}")
     role = Role(need["role"])
     asked = {
         factor.name: cell.factors[factor.name]
@@ -302,12 +302,12 @@ def _check_disk(disk: DiskSpec, asked: Mapping[str, str], cell: Cell) -> None:
         raise _describe_qemu_only(f"format={disk.format}", cell)
     if disk.loop and disk.filesystem is Filesystem.NONE:
         raise UsageError(
-            f"{cell.id}: a loop device on the host has a filesystem", hint=f"use another, {EXCLUDE}"
+            f"{cell.id}: a loop device on the host needs a filesystem", hint=f"use another, {EXCLUDE}"
         )
     if disk.size % _BLOCK and not disk.is_device:
         raise UsageError(
-            f"{cell.id}: a disk of {disk.size} bytes is not a whole number of {_BLOCK}-byte blocks",
-            hint=f"e.g. size={format_size(-(-disk.size // _BLOCK) * _BLOCK)}",
+            f"{cell.id}: the disk size of {disk.size} bytes is not a multiple of {_BLOCK}",
+            hint=f"use e.g. size={format_size(-(-disk.size // _BLOCK) * _BLOCK)}",
         )
 
 
@@ -336,14 +336,14 @@ def _describe_misplaced_level(disk: DiskSpec, factor: DiskSetting[Any], cell: Ce
 
 def _describe_qemu_only(given: str, cell: Cell) -> UsageError:
     return UsageError(
-        f"{cell.id}: {given} applies to QEMU, but another program serves a disk on {Bus.VHOST_USER} as a raw image",
+        f"{cell.id}: {given} applies only to QEMU, but disks on {Bus.VHOST_USER} are served by qemu-storage-daemon",
         hint=f"use bus=virtio-blk, {EXCLUDE}",
     )
 
 
 def _describe_bare_device(disk: DiskSpec, without: str, cell: Cell) -> UsageError:
     return UsageError(
-        f"{cell.id}: {disk.location} is a plain block device, without {without}",
+        f"{cell.id}: {disk.location} is a plain block device, which cannot be combined with {without}",
         hint=f"choose a directory with --set location=DIRECTORY, {EXCLUDE}",
     )
 
@@ -357,7 +357,7 @@ def _check_device(disk: DiskSpec, cell: Cell) -> None:
         raise _describe_bare_device(disk, "prepared files", cell)
     if cell.platform.is_nested:
         raise UsageError(
-            f"{cell.id}: a guest inside a guest cannot be given devices of this host",
+            f"{cell.id}: a nested guest cannot use block devices of this host",
             hint="exclude the combination",
         )
 
@@ -372,9 +372,9 @@ def _check_packed(disk: DiskSpec, cell: Cell) -> None:
     other = "a device" if disk.is_device else f"format={disk.format}" if disk.format is not Format.RAW else ""
     if other or allocated:
         raise UsageError(
-            f"{cell.id}: an image with {disk.filesystem} is a raw file written by mkfs, without "
+            f"{cell.id}: {disk.filesystem} images are raw files written by mkfs, which cannot be combined with "
             f"{other or f'preallocation={disk.preallocation}'}",
-            hint=f"leave that out, {EXCLUDE}",
+            hint=f"leave it out, {EXCLUDE}",
         )
 
 
@@ -383,7 +383,7 @@ def explain_unshareable(disk: DiskSpec, cell: Cell) -> str:
     if not disk.is_directory:
         return ""
     if cell.platform.is_nested:
-        return f"a guest inside a guest has no {disk.filesystem} of this host"
+        return f"a nested guest cannot mount {disk.filesystem} from this host"
     if disk.filesystem not in cell.platform.inner.description.shares:
-        return f"{cell.platform.inner} has no {disk.filesystem}"
+        return f"{cell.platform.inner} does not support {disk.filesystem}"
     return ""

@@ -73,7 +73,7 @@ def _refuse_loop_cache(mode: CacheMode, disk: Disk, _cell: Cell) -> Refusal | No
     if disk[BUS] is not Bus.LOOP or mode in {CacheMode.WRITEBACK, CacheMode.NONE}:
         return None
     return Refusal(
-        "a loop device on the host has cache=writeback or cache=none", f"use one of these, {EXCLUDE}"
+        "a loop device on the host supports cache=writeback and cache=none", f"use one of these, {EXCLUDE}"
     )
 
 
@@ -128,7 +128,7 @@ def _attest_daemon_aio(aio: Aio, disk: ServedDisk) -> Iterator[Check]:
 
 AIO = DiskSetting(
     "aio",
-    "how QEMU does the image's I/O",
+    "how QEMU performs the image's I/O",
     one_of(*Aio),
     tuple(Aio),
     read=Aio,
@@ -253,7 +253,7 @@ def _attest_detect_zeroes(level: str, drive: AttestedDrive) -> Iterator[Check]:
 
 DETECT_ZEROES = DiskSetting(
     "detect_zeroes",
-    "whether QEMU looks for writes of zeroes: off, on, unmap (with discard=unmap)",
+    "whether QEMU detects writes of zeroes: off, on, or unmap (with discard=unmap)",
     one_of("off", "on", "unmap"),
     ("off", "on"),
     read=str,
@@ -310,12 +310,15 @@ def _attest_queues(asked: int, drive: AttestedDrive) -> Iterator[Check]:
 def _refuse_queues(_asked: int, disk: Disk, _cell: Cell) -> Refusal | None:
     if disk[BUS] is Bus.VIRTIO_BLK:
         return None
-    return Refusal("only the queues of virtio-blk can be counted", f"use bus=virtio-blk, {EXCLUDE}")
+    return Refusal(
+        "queues applies only to virtio-blk, as other queues cannot be counted",
+        f"use bus=virtio-blk, {EXCLUDE}",
+    )
 
 
 QUEUES = DiskSetting(
     "queues",
-    "queues of a virtio-blk disk",
+    "number of queues of a virtio-blk disk",
     _parse_count,
     ("1", "2"),
     read=int,
@@ -354,7 +357,7 @@ def _attest_block_size(name: str) -> Callable[[int, AttestedDrive], Iterator[Che
 
 LOGICAL_BLOCK = DiskSetting(
     "logical_block",
-    "bytes of the smallest unit that the guest may read or write",
+    "size in bytes of the smallest unit that the guest may read or write",
     _parse_sector_size,
     ("512", "4096"),
     read=int,
@@ -365,7 +368,7 @@ LOGICAL_BLOCK = DiskSetting(
 )
 PHYSICAL_BLOCK = DiskSetting(
     "physical_block",
-    "bytes of a sector, as the disk reports it to the guest",
+    "size in bytes of a physical sector, as the disk reports it to the guest",
     _parse_sector_size,
     ("512", "4096"),
     read=int,
@@ -386,7 +389,7 @@ def _attest_limit(name: str, of_qemu: str) -> Callable[[int, AttestedDrive], Ite
 
 BANDWIDTH = DiskSetting(
     "bandwidth",
-    "bytes per second to which QEMU limits the disk, e.g. 100M",
+    "QEMU's limit for the disk in bytes per second, e.g. 100M",
     _parse_rate,
     ("50M", "500M"),
     read=parse_size,
@@ -396,7 +399,7 @@ BANDWIDTH = DiskSetting(
 )
 IOPS = DiskSetting(
     "iops",
-    "requests per second to which QEMU limits the disk",
+    "QEMU's limit for the disk in requests per second",
     _parse_count,
     ("100", "1000"),
     read=int,

@@ -89,7 +89,7 @@ def _refuse_comma_in_location(filesystem: Filesystem, disk: Disk, _cell: Cell) -
     # UML passes the location to the kernel as a mount option, and the kernel splits options at commas.
     if filesystem is Filesystem.HOSTFS and "," in disk[LOCATION]:
         return Refusal(
-            f"the kernel would take the text after the comma in {disk[LOCATION]} for mount options",
+            f"the kernel would read the text after the comma in {disk[LOCATION]} as mount options",
             "choose another directory with --set location=DIRECTORY",
         )
     return None
@@ -151,8 +151,8 @@ def _refuse_share_cache(cache: str, disk: Disk, _cell: Cell) -> Refusal | None:
     filesystem = disk[FILESYSTEM]
     if cache in filesystem.caches:
         return None
-    known = ", ".join(filesystem.caches) or "none: it is not cached by itself"
-    return Refusal(f"{filesystem} has no share_cache={cache}", f"{filesystem} has {known}; {EXCLUDE}")
+    known = f"use {', '.join(filesystem.caches)}" if filesystem.caches else "leave share_cache out"
+    return Refusal(f"{filesystem} does not support share_cache={cache}", f"{known}, {EXCLUDE}")
 
 
 SHARE_CACHE = DiskSetting(
@@ -184,7 +184,7 @@ def _refuse_security_model(_model: SecurityModel, disk: Disk, _cell: Cell) -> Re
 
 SECURITY_MODEL = DiskSetting(
     "security_model",
-    "how QEMU's 9p keeps owners and modes of files in a directory of the host",
+    "how QEMU's 9p stores owners and modes of files in a directory of the host",
     one_of(*SecurityModel),
     tuple(SecurityModel),
     read=SecurityModel,

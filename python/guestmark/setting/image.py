@@ -128,7 +128,7 @@ def _refuse_preallocation(how: Preallocation, disk: Disk, _cell: Cell) -> Refusa
             f"use preallocation=off (sparse), falloc or full, {EXCLUDE}",
         )
     if how is Preallocation.METADATA and disk[FORMAT] is not Format.QCOW2:
-        return Refusal("only qcow2 has preallocation=metadata", f"use another, {EXCLUDE}")
+        return Refusal("only qcow2 supports preallocation=metadata", f"use another, {EXCLUDE}")
     if how is not Preallocation.OFF and (disk.level(BACKING) or disk.level(COMPRESSION)):
         return Refusal(
             "a compressed image, or one on a backing image, cannot be preallocated",
@@ -144,7 +144,7 @@ def _make_qcow2_options(make: Callable[[Any], Sequence[str]]) -> Callable[[Any, 
 
 PREALLOCATION = DiskSetting(
     "preallocation",
-    "allocation in advance: off (sparse), metadata (qcow2), falloc, full (written)",
+    "what is allocated in advance: off (sparse), metadata (qcow2), falloc, full (written)",
     one_of(*Preallocation, aliases={"sparse": "off", "prealloc": "falloc"}),
     tuple(Preallocation),
     read=Preallocation,
@@ -187,7 +187,7 @@ def _make_qcow2_refusal(name: str) -> Callable[[Any, Disk, Cell], Refusal | None
     def refuse(level: Any, disk: Disk, _cell: Cell) -> Refusal | None:
         if not level or disk[FORMAT] is Format.QCOW2:
             return None
-        return Refusal(f"{name} needs format=qcow2", f"use it, {EXCLUDE}")
+        return Refusal(f"{name} needs format=qcow2", f"use format=qcow2, {EXCLUDE}")
 
     return refuse
 
@@ -235,7 +235,7 @@ def _attest_compression(kind: str, drive: AttestedDrive) -> Iterator[Check]:
 
 COMPRESSION = DiskSetting(
     "compression",
-    "compression of a qcow2 image's first content; later writes are not compressed",
+    "compression of a qcow2 image's initial content; later writes are not compressed",
     one_of("off", "zlib", "zstd"),
     ("off", "zlib", "zstd"),
     read=lambda text: "" if text == "off" else text,
@@ -246,7 +246,7 @@ COMPRESSION = DiskSetting(
 )
 BACKING = DiskSetting(
     "backing",
-    "whether a qcow2 image is empty at first, on top of another one with the filesystem",
+    "whether a qcow2 image starts empty, on a backing image that holds the filesystem",
     one_of("off", "on"),
     ("off", "on"),
     read=_read_switch,
@@ -292,12 +292,12 @@ def _refuse_nbd(protocol: Protocol, disk: Disk, cell: Cell) -> Refusal | None:
         return None
     if cell.platform.is_nested:
         return Refusal(
-            "nothing serves images inside another guest", "use disk_protocol=file for nested platforms"
+            "no server provides images inside another guest", "use disk_protocol=file for nested platforms"
         )
     # The server exports the image file itself with a fixed size.
     if disk[FORMAT] is not Format.RAW:
         return Refusal(
-            f"a {disk[FORMAT]} image grows, and what is served over NBD cannot", f"use format=raw, {EXCLUDE}"
+            f"a {disk[FORMAT]} image grows, but an NBD export cannot", f"use format=raw, {EXCLUDE}"
         )
     return None
 

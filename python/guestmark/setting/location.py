@@ -48,7 +48,7 @@ def read_device_size(path: str) -> int:
         return int((_SYS / read_device_number(path) / "size").read_text()) * _SECTOR
     except (OSError, ValueError):
         raise UsageError(
-            f"there is no block device {path}", hint="choose a directory, or another device, for location"
+            f"there is no block device {path}", hint="set location to a directory, or to another device"
         ) from None
 
 
@@ -68,7 +68,7 @@ def _parse_device(text: str) -> str:
     if is_device:
         raise ValueError(
             f"{text!r} is a block device, and everything on it would be lost: "
-            f"write {OVERWRITE_PREFIX}{path} if that is meant"
+            f"write {OVERWRITE_PREFIX}{path} to allow that"
         )
     return ""
 

@@ -114,7 +114,7 @@ def _parse_count(text: str) -> str:
 def _parse_qemu_name(text: str) -> str:
     """Return a name that QEMU may know, such as a processor model."""
     if not _QEMU_NAME.fullmatch(text.strip()):
-        raise ValueError(f"{text!r} cannot be a name in QEMU")
+        raise ValueError(f"{text!r} is not a valid name for QEMU")
     return text.strip()
 
 
@@ -127,7 +127,7 @@ def _parse_kernel(text: str) -> str:
         from guestmark.appliance.kernel import list_images
 
         here = ", ".join(map(str, list_images()[:_KERNELS_SHOWN])) or "none"
-        raise ValueError(f"there is no kernel at {path!r}; on this host: {here}")
+        raise ValueError(f"there is no kernel at {path!r}; kernels on this host: {here}")
     return path
 
 
@@ -143,7 +143,7 @@ def _parse_qemu_args(text: str) -> str:
     except ValueError as error:
         raise ValueError(f"{text!r}: {error}") from None
     if not words or not words[0].startswith("-"):
-        raise ValueError(f"{text!r} does not begin with an option of QEMU, such as -device")
+        raise ValueError(f"{text!r} does not begin with a QEMU option, such as -device")
     return shlex.join(words)
 
 
@@ -196,7 +196,7 @@ def _parse_rootfs(text: str) -> str:
         name = os.path.basename(text.strip().removeprefix(images.IMAGE))
         path = str(images.unpack_root(text.strip()))
     elif not os.path.isdir(path):
-        raise ValueError(f"there is no directory and no image {path!r}")
+        raise ValueError(f"there is no directory or image {path!r}")
     if not all(os.path.isdir(os.path.join(path, folder)) for folder in ("etc", "usr")):
         raise ValueError(f"{path!r} is not a root filesystem: etc or usr is missing")
     return Labelled(name, path) if _LABEL.fullmatch(name) else path
@@ -220,7 +220,7 @@ def _attest_memory(asked: int, guest: StartedGuest) -> Iterator[Check]:
     if guest.backing is not None and guest.backing.left_bytes is not None:
         asked = guest.backing.left_bytes
     if not asked - kept <= inside <= asked * 1.01:
-        yield Check("the memory (guest)", f"{asked} bytes less what the kernel keeps", f"{inside} bytes")
+        yield Check("the memory (guest)", f"{asked} bytes less what the kernel reserves", f"{inside} bytes")
 
 
 MEMORY = MachineSetting(
@@ -244,7 +244,7 @@ def _attest_processors(asked: int, guest: StartedGuest) -> Iterator[Check]:
 
 SMP = MachineSetting(
     "smp",
-    "the guest's number of processors",
+    "number of the guest's processors",
     _parse_count,
     ("1", "2", "4"),
     read=int,
@@ -325,7 +325,7 @@ VMM = MachineSetting(
 )
 FIRMWARE = MachineSetting(
     "bios",
-    "path of the firmware that QEMU starts",
+    "path of the firmware for QEMU",
     _parse_file,
     path=True,
     read=str,
@@ -342,8 +342,8 @@ MODULES = MachineSetting(
 )
 IMAGE = MachineSetting(
     "image",
-    "the disk image that guests boot, by its own firmware, boot loader and kernel: qcow2, raw, vmdk or vhdx, which "
-    "stays as it is and brings the programs",
+    "the disk image (qcow2, raw, vmdk or vhdx) that guests boot, with its own boot loader and kernel; it provides the "
+    "programs, and its file is never modified",
     _parse_image,
     path=True,
     read=str,
@@ -369,7 +369,7 @@ KERNEL_ARGS = MachineSetting(
 )
 QEMU_ARGS = MachineSetting(
     "qemu_args",
-    r"anything else for QEMU's command line, recorded as given; its effect is not attested (write a comma as \,)",
+    r"further arguments for QEMU, recorded as given; their effect is not attested (write a comma as \,)",
     _parse_qemu_args,
     (r"-device virtio-rng-pci",),
     read=shlex.split,
@@ -395,7 +395,7 @@ def _attest_start(asked: Start, guest: StartedGuest) -> Iterator[Check]:
 
 START = MachineSetting(
     "start",
-    "how guests start: they boot (cold), or continue from one that was booted and saved for the block (restored)",
+    "how guests start: they boot (cold), or continue from a guest that was saved for the block (restored)",
     one_of(*Start),
     tuple(Start),
     read=Start,
@@ -406,8 +406,8 @@ START = MachineSetting(
 )
 PLACEMENT = Setting(
     placement.NAME,
-    "where on the host it runs: pinned (virtual processors, the emulator's other threads and guestmark itself on "
-    "separate processors, if there are enough), free (wherever the host's scheduler likes), or a list: cpus=2-3, "
+    "where on the host the guest runs: pinned (virtual processors, the emulator's other threads and guestmark itself "
+    "on separate processors, if there are enough), free (wherever the host's scheduler likes), or a list: cpus=2-3, "
     r"cpus=1\,3",
     placement.parse_placement,
     (placement.PINNED, placement.FREE, "cpus=0"),
@@ -425,7 +425,7 @@ class Outer(StrEnum):
 
 OUTER = Setting(
     "outer",
-    "how often the outer guest of a nested platform is started: for each block or for each trial",
+    "how often the outer guest of a nested platform is started: once per block or once per trial",
     one_of(*Outer),
     tuple(Outer),
     read=Outer,
@@ -441,7 +441,7 @@ OUTER_CPU = Setting(
 )
 OUTER_SMP = Setting(
     "outer_smp",
-    "the outer guest's number of processors",
+    "number of the outer guest's processors",
     _parse_count,
     ("1", "2"),
     read=int,

@@ -105,12 +105,12 @@ def _attest_prealloc(level: Switch, guest: StartedGuest) -> Iterator[Check]:
     # Only preallocated memory is resident before the guest has touched it.
     if guest.backing is not None and guest.vmm is not None:
         is_resident = guest.backing.resident_bytes >= guest.vmm.memory_bytes
-        yield Check("all of the guest's memory is there from the start", level is Switch.ON, is_resident)
+        yield Check("all of the guest's memory is resident from the start", level is Switch.ON, is_resident)
 
 
 PREALLOC = MachineSetting(
     "prealloc",
-    "whether the guest's memory is taken from this host before the guest starts",
+    "whether this host allocates the guest's memory before the guest starts",
     one_of(*Switch),
     tuple(Switch),
     read=Switch,
@@ -123,7 +123,7 @@ PREALLOC = MachineSetting(
 
 def _parse_node(text: str) -> str:
     if not re.fullmatch(r"\s*[0-9]{1,3}\s*", text, re.ASCII):
-        raise ValueError(f"{text!r} is not the number of a memory node")
+        raise ValueError(f"{text!r} is not the number of a NUMA node")
     return str(int(text))
 
 
@@ -134,7 +134,7 @@ def _attest_node(level: int, guest: StartedGuest) -> Iterator[Check]:
 
 NUMA = MachineSetting(
     "numa",
-    "the host's memory node that the guest's memory is bound to",
+    "the host's NUMA node to which the guest's memory is bound",
     _parse_node,
     ("0", "1"),
     read=int,
@@ -175,13 +175,13 @@ BALLOON = MachineSetting(
 def _attest_ksm(level: Switch, guest: StartedGuest) -> Iterator[Check]:
     if guest.backing is not None:
         yield Check(
-            "equal pages of the guest's memory may be merged", level is Switch.ON, guest.backing.mergeable
+            "identical pages of the guest's memory may be merged", level is Switch.ON, guest.backing.mergeable
         )
 
 
 KSM = MachineSetting(
     "ksm",
-    "whether this host's kernel may merge pages of the guest's memory with equal ones of others",
+    "whether this host's kernel may merge the guest's pages with identical ones of other processes",
     one_of(*Switch),
     tuple(Switch),
     read=Switch,
@@ -247,7 +247,7 @@ def check_memory(levels: Levels, *, here: bool, on_pci: bool) -> None:
     name = asked[0]
     if not here:
         raise _make_refusal(
-            f"{name} cannot be attested in a guest inside another", f"leave out {name} for nested platforms"
+            f"{name} cannot be attested in a nested guest", f"leave out {name} for nested platforms"
         )
     if levels[START] is Start.RESTORED:
         raise _make_refusal(
@@ -263,10 +263,10 @@ def check_memory(levels: Levels, *, here: bool, on_pci: bool) -> None:
         )
     node = levels.get(NUMA)
     if node is not None and not (_NODES / f"node{node}").is_dir():
-        raise _make_refusal(f"this host has no memory node {node}", f"it has {_list_nodes()}")
+        raise _make_refusal(f"this host has no NUMA node {node}", f"it has {_list_nodes()}")
     if levels.get(KSM) is Switch.ON and _read_ksm_state() != "1":
         raise _make_refusal(
-            "this host's kernel is not merging pages at present", f"echo 1 >{_KERNEL}/ksm/run"
+            "this host's kernel does not merge pages: KSM is off", f"echo 1 >{_KERNEL}/ksm/run"
         )
     _check_balloon(levels, name, on_pci=on_pci)
 
@@ -277,16 +277,16 @@ def _check_balloon(levels: Levels, name: str, *, on_pci: bool) -> None:
     balloon, reports = levels.get(BALLOON), levels.get(FREE_PAGE_REPORTING) is Switch.ON
     if (balloon is not None or reports) and not on_pci:
         raise _make_refusal(
-            "machines without PCI have no balloon", f"give it another machine, or leave out {name}"
+            "machines without PCI have no balloon", f"use another machine type, or leave out {name}"
         )
     if balloon is not None and reports:
         raise _make_refusal(
-            "a guest has a balloon or reports its free pages, not both", "leave out one of them"
+            "balloon and free_page_reporting cannot be combined", "leave out one of them"
         )
     if balloon is not None and balloon >= size:
         raise _make_refusal(
-            f"a balloon that leaves the guest {format_size(balloon)} needs more memory than {format_size(size)}",
-            "give it less than the guest's memory",
+            f"balloon={format_size(balloon)} is not less than the guest's memory ({format_size(size)})",
+            "use a smaller balloon, or more memory",
         )
 
 
@@ -294,16 +294,16 @@ def _check_hugepages(size: int, pages: HugePages) -> None:
     wanted = pages.count_needed(size)
     if size % pages.bytes:
         raise _make_refusal(
-            f"{format_size(size)} is not a whole number of pages of {pages}", "give it a multiple of that"
+            f"memory={format_size(size)} is not a multiple of the page size {pages}", "use a multiple of it"
         )
     free = pages.count_free()
     if free is None:
         raise _make_refusal(
-            f"this host has no pages of {pages}", f"it has {', '.join(_list_hugepage_sizes())}"
+            f"this host has no huge pages of {pages}", f"it has {', '.join(_list_hugepage_sizes())}"
         )
     if free < wanted:
         raise _make_refusal(
-            f"this host has {format_count(free, 'free page')} of {pages}, and the guest needs {wanted}",
+            f"this host has {format_count(free, 'free huge page')} of {pages}, but the guest needs {wanted}",
             f"echo {wanted} >{pages.folder}/nr_hugepages",
         )
 

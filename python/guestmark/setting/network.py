@@ -94,7 +94,7 @@ class Firmware(StrEnum):
 
 FIRMWARE = Setting(
     "firmware",
-    "bios (SeaBIOS) or uefi (OVMF), for network boots; a file of firmware is bios=PATH",
+    "bios (SeaBIOS) or uefi (OVMF), for network boots; for a firmware file, use bios=PATH",
     one_of(*Firmware, aliases={"efi": "uefi", "ovmf": "uefi", "seabios": "bios"}),
     tuple(Firmware),
     read=Firmware,
@@ -188,7 +188,7 @@ def _parse_ring(text: str) -> str:
 
 MTU = Setting(
     "mtu",
-    "bytes of a packet at most, at both ends of the machine's network",
+    "maximum packet size in bytes, at both ends of the machine's network",
     _parse_number("an MTU", 576, 65535),
     ("1500", "9000", "65520"),
     read=int,
@@ -196,7 +196,7 @@ MTU = Setting(
 )
 NIC_QUEUES = Setting(
     "nic_queues",
-    "queues of the machine's network card",
+    "number of queues of the machine's network card",
     _parse_number("a number of queues", 1, 16),
     ("1", "2", "4"),
     read=int,
@@ -242,7 +242,7 @@ PROTOCOL = Setting(
 )
 IP = Setting(
     "ip",
-    "the version of the Internet Protocol over which files are fetched: 4 or 6",
+    "the IP version over which files are fetched: 4 or 6",
     one_of("4", "6"),
     ("4", "6"),
     read=str,
@@ -250,7 +250,7 @@ IP = Setting(
 )
 SERVER_DELAY = Setting(
     "server_delay",
-    "time that the server waits before each file, or over TFTP before each block: a difference of known size",
+    "time that the server waits before each file, or over TFTP before each block, to create a known difference",
     _parse_delay,
     ("0ms",),
     read=parse_duration,

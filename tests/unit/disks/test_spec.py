@@ -66,7 +66,7 @@ def test_the_innermost_machine_has_the_disks() -> None:
     ("levels", "said"),
     [
         ({"preallocation": "metadata"}, "needs format=qcow2"),
-        ({"size": "1000001"}, "4096-byte blocks"),
+        ({"size": "1000001"}, "not a multiple of 4096"),
         ({"bus": "nvme", "iothread": "on"}, "cannot have an I/O thread"),
     ],
 )

@@ -212,4 +212,4 @@ def test_list_of_nothing_that_can_run_ends_as_the_run_does(guestmark: CommandLin
     for more in (["--list"], ["--blocks", "1", "-q"]):
         done = guestmark("run", "density", "--on", "tcg/kvm", "--set", "thp=on", *more)
         assert (done.status, done.stdout) == (3, "")
-        assert "thp cannot be attested in a guest inside another" in done.stderr
+        assert "thp cannot be attested in a nested guest" in done.stderr
