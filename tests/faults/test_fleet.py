@@ -361,7 +361,7 @@ def test_doctor_asks_all_machines_and_tells_which_cannot_be_used(
     machines = told.document()["machines"]
     assert set(machines) == {"lab1", "lab2", "gone", "old"}
     assert machines["old"]["error"].startswith(
-        f"old has guestmark 0.1.0, and the fleet is run by guestmark {__version__}"
+        f"old has guestmark 0.1.0, but the fleet is run with guestmark {__version__}"
     )
     assert "is a file, which other machines do not reach" in told.document()["ledger"]["error"]
     assert any(platform["name"] == "host" for platform in machines["lab2"]["platforms"])
@@ -404,7 +404,7 @@ def test_a_machine_without_room_for_the_engine_says_so() -> None:
     here = {"PYTHONPATH": str(PACKAGES), "TMPDIR": "/proc"}
     member = labs.LabMachine("full", command=(sys.executable, "-m", "guestmark"), environment=here)
     said = said_at_its_end(member)
-    assert re.match(r"the engine's files cannot be written to /proc: .+; make room there, or name", said.text)
+    assert re.match(r"the engine's files cannot be written to /proc: .+; free some space there, or set", said.text)
     assert said.final
 
 
@@ -413,7 +413,7 @@ def test_a_machine_with_another_version_says_so() -> None:
     member = labs.LabMachine("old", command=_OLDER, environment={"PYTHONPATH": str(PACKAGES)})
     said = said_at_its_end(member)
     assert said.text == (
-        f"old has guestmark 0.1.0, and the fleet is run by guestmark {__version__}; install the same version of "
+        f"old has guestmark 0.1.0, but the fleet is run with guestmark {__version__}; install the same version of "
         "guestmark, with its extra fleet, on all machines of the lab"
     )
     assert said.final
@@ -487,7 +487,7 @@ def test_a_lab_with_mistakes_is_refused(tmp_path: Path) -> None:
     file.write_text('[machines.a]\nssh = "-oProxyCommand=x"\n[machines.b]\n[machines.c]\n')
     with pytest.raises(UsageError) as told:
         labs.read_lab(str(file))
-    assert "is not a destination of ssh" in f"{told.value.message} {told.value.hint}"
+    assert "is not an ssh destination" in f"{told.value.message} {told.value.hint}"
     assert "both this machine" in f"{told.value.message} {told.value.hint}"
 
 

@@ -133,7 +133,7 @@ def _measure_block(order: FleetOrder, machine: str) -> MachineProgress:
             )
         if status is BlockStatus.NOT_POSSIBLE:
             raise PlatformUnusableError(
-                f"{machine} cannot measure what its class shares", hint=DIFFERENT_CLASS_HINT
+                f"{machine} cannot measure the run that its class shares", hint=DIFFERENT_CLASS_HINT
             )
         _EXAMINED.add(run_id)
         # Other machines have all blocks that are left, but one of them may yet be lost.
@@ -252,7 +252,7 @@ def _refuse_duplicate_machine(labels: Mapping[str, str], machine: str, host: str
         if value == host and (key == HOST_LABEL or key.startswith(SHARED_HOST_PREFIX)) and other != machine:
             raise UsageError(
                 f"{machine} is the same machine as {other}, under another name",
-                hint="name each machine once in the lab's file; results of both would be taken for two machines'",
+                hint="name each machine once in the lab's file, or its results would count as those of two machines",
             )
 
 

@@ -190,7 +190,7 @@ class Fleet:
         silent = link.is_silent(engine.present)
         if link.is_running() and not silent:
             return
-        said = LinkEnd("it has fallen silent") if silent else link.describe_end()
+        said = LinkEnd("it has stopped responding") if silent else link.describe_end()
         link.close()
         state.link = None
         state.failures += 1
@@ -247,7 +247,7 @@ class Fleet:
             self._tell("a worker was killed; its trial is lost")
             return
         if number == str(state.links) and state.link is not None:
-            self._tell(f"{name}: it has fallen silent")
+            self._tell(f"{name}: it has stopped responding")
             self._close_links([state])
             state.link = None
 

@@ -45,7 +45,7 @@ class LabMachine:
 
 def read_lab(path: str) -> tuple[LabMachine, ...]:
     """Return the machines in a file. Raises `UsageError` with every mistake and its line."""
-    text = read_toml_text(Path(path), "--machines names a lab's TOML file")
+    text = read_toml_text(Path(path), "--machines takes a lab's TOML file")
     problems = Problems(path, text)
     try:
         lab = _LabFile.model_validate(read_toml(text, path, hint="see docs/guide/lab.md"))
@@ -56,17 +56,21 @@ def read_lab(path: str) -> tuple[LabMachine, ...]:
     here = [name for name, machine in lab.machines.items() if not machine.ssh]
     for name, machine in lab.machines.items():
         if not _NAME.fullmatch(name):
-            problems.add_mistake(("machines", name), f"{name!r} is not a name", "letters, digits, . _ -")
+            problems.add_mistake(
+                ("machines", name), f"{name!r} is not a valid name", "use letters, digits, . _ -"
+            )
         if machine.ssh and (wrong := explain_bad_destination(machine.ssh)):
             problems.add_mistake(
-                ("machines", name, "ssh"), f"{machine.ssh!r} is not a destination of ssh", wrong
+                ("machines", name, "ssh"), f"{machine.ssh!r} is not an ssh destination", wrong
             )
         if not machine.command:
             problems.add_mistake(
                 ("machines", name, "command"), "the command is empty", 'e.g. ["/opt/guestmark/guestmark"]'
             )
     if not lab.machines:
-        problems.add_mistake(("machines",), "there are no machines", '[machines.lab1] and ssh = "lab1"')
+        problems.add_mistake(
+            ("machines",), "there are no machines", 'add one: [machines.lab1] and ssh = "lab1"'
+        )
     if len(here) > 1:
         problems.add_mistake(
             ("machines", here[1]), f"{' and '.join(here)} are both this machine", 'give it ssh = "…"'

@@ -78,7 +78,7 @@ def find_reachable_ledger(ledger: str | None, members: Sequence[LabMachine]) -> 
     if any(member.ssh for member in members):
         raise UsageError(
             "the machines of a lab need a ledger that all of them can reach",
-            hint="--ledger postgresql://… (see docs/guide/lab.md); guestmark ledger copy copies runs there",
+            hint="use --ledger postgresql://… (see docs/guide/lab.md); guestmark ledger copy copies runs there",
         )
     return os.path.abspath(path)
 
@@ -99,7 +99,7 @@ def find_fleet(ledger: Ledger, wanted: str) -> str:
     if len(found) != 1:
         raise UsageError(
             f"there is {'no fleet' if not found else 'more than one fleet'} {wanted!r} in the ledger",
-            hint=f"known: {', '.join(known[-5:])}" if known else "guestmark fleet run makes one",
+            hint=f"known: {', '.join(known[-5:])}" if known else "guestmark fleet run creates one",
         )
     return found[0]
 

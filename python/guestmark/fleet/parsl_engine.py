@@ -67,8 +67,8 @@ def describe_version_mismatch(machine: str, there: Mapping[str, str], here: Mapp
     """Return why a machine with the versions `there` cannot join a fleet run with those of `here`; empty if it can."""
     for name, version in there.items():
         if version != here.get(name, ""):
-            ours = f"{name} {here[name]}" if name in here else f"another {name}"
-            return f"{machine} has {name} {version}, and the fleet is run by {ours}"
+            ours = f"{name} {here[name]}" if name in here else f"an unknown version of {name}"
+            return f"{machine} has {name} {version}, but the fleet is run with {ours}"
     return ""
 
 
@@ -130,14 +130,14 @@ class ParslEngine:
             if process.poll() is not None:
                 raise EngineError(
                     f"the engine ended while it was starting: {_read_last_message(said)}",
-                    hint="is there room in the temporary directory?",
+                    hint="check that the temporary directory has free space",
                 )
             if time.monotonic() > until:
                 process.kill()
                 process.wait()
                 raise EngineError(
                     f"the engine was not ready after {_START_S:.0f} s",
-                    hint="is this machine overloaded?",
+                    hint="check whether this machine is overloaded",
                 )
 
         if threading.current_thread() is not threading.main_thread():
@@ -234,7 +234,7 @@ def _read_last_message(said: Path) -> str:
     text = ""
     with contextlib.suppress(OSError):
         text = said.read_text(errors="replace")
-    return last_inert_line(text) or "it was killed, or had no memory"
+    return last_inert_line(text) or "it was killed, or ran out of memory"
 
 
 def find_lost_worker(error: BaseException) -> str:

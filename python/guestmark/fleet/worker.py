@@ -83,12 +83,12 @@ def _write_keys(keys: dict[str, str]) -> Path:
         (directory / "keys").mkdir(mode=0o700)
         for name, text in keys.items():
             if "/" in name:
-                raise UsageError(f"{name!r} is not the name of a key")
+                raise UsageError(f"{name!r} is not a valid key name")
             (directory / "keys" / name).write_text(text)
     except OSError as error:
         raise UsageError(
             f"the engine's files cannot be written to {parent}: {error.strerror}",
-            hint='make room there, or name another directory in the lab\'s file: environment = {TMPDIR = "…"}',
+            hint='free some space there, or set another directory in the lab\'s file: environment = {TMPDIR = "…"}',
         ) from error
     return directory
 

@@ -119,7 +119,7 @@ class WorkerLink:
         if status == _NOT_FOUND:
             command = self.member.command[0]
             return LinkEnd(
-                f"there is no {command}; install guestmark, or say where it is: command = […] in the lab's file",
+                f"cannot find {command}; install guestmark, or set its path in the lab's file: command = […]",
                 True,
             )
         lines = [line for line in self._said if line]
