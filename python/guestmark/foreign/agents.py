@@ -61,8 +61,8 @@ class AgentNotMadeError(PlatformUnusableError):
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__(
-            f"the agent for machines of {architecture.name} has not been made yet",
-            hint=f"make it here, or copy it from another machine: guestmark prepare tcg@{architecture.name}",
+            f"the agent for machines of {architecture.name} has not been built yet",
+            hint=f"build it here, or copy it from another machine: guestmark prepare tcg@{architecture.name}",
         )
         self.architecture = architecture
 
@@ -76,7 +76,7 @@ def find_for_machine(machine_name: str) -> Path:
         row = find_architecture(machine_name)
     except UsageError as error:
         raise PlatformUnusableError(
-            f"there is no agent for {machine_name or 'a machine that does not say its architecture'}",
+            f"there is no agent for {machine_name or 'a machine that does not report its architecture'}",
             hint=error.hint,
         ) from error
     if row.is_host:
@@ -241,7 +241,7 @@ def make_agent(architecture: Architecture, progress: Progress) -> Path:
     if chain is None or not _hash_sources():
         raise GuestmarkError(
             f"there is no agent for {architecture.name}, and it cannot be built here",
-            hint="make it in a checkout of guestmark with Rust's sources installed: guestmark prepare --help",
+            hint="build it in a checkout of guestmark with Rust's sources installed: guestmark prepare --help",
         )
     with store.make_part(
         architecture, KIND, compute_key(architecture), progress, lock=".lock-agent"
@@ -330,7 +330,7 @@ def _add_library(
     tree, sysroot = making.scratch / "library", making.scratch / "sysroot"
     run_command(
         ["dpkg-deb", "-x", str(file), str(tree)],
-        f"unpacking {package.name} of {architecture.name}",
+        f"unpacking {package.name} for {architecture.name}",
         log=making.log, progress=progress, cwd=making.scratch, expected_s=3,
     )  # fmt: skip
     rustlib = sysroot / "lib" / "rustlib"

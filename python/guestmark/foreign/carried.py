@@ -56,7 +56,7 @@ def load_parts(archive: Path) -> list[Path]:
     if not archive.is_file():
         raise UsageError(
             f"there is no file {archive}",
-            hint="make it on the other machine: guestmark prepare … --save FILE",
+            hint="create it on the other machine: guestmark prepare … --save FILE",
         )
     home = locate_cache() / "foreign"
     home.mkdir(exist_ok=True)
@@ -66,8 +66,8 @@ def load_parts(archive: Path) -> list[Path]:
         found = sorted(made.parent for made in staged.glob(f"*/*-*-*/{store.MADE}"))
         if not found or any(part.parent.name not in ARCHITECTURES for part in found):
             raise UsageError(
-                f"{archive} holds no parts of foreign machines",
-                hint="make one: guestmark prepare … --save FILE",
+                f"{archive} contains no parts of foreign machines",
+                hint="create one: guestmark prepare … --save FILE",
             )
         # All parts are checked before the first one is moved, so a damaged archive changes nothing.
         for part in found:

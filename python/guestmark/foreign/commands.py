@@ -72,7 +72,7 @@ def run_command(
     progress.done(what, time.monotonic() - begin)
     if process.returncode:
         raise GuestmarkError(
-            f"{what} failed: {_find_reason(log, process.returncode)}", hint=f"the log: {log}"
+            f"{what} failed: {_find_reason(log, process.returncode)}", hint=f"see the log: {log}"
         )
 
 
@@ -140,6 +140,6 @@ def install_packages(packages: Sequence[str], progress: Progress) -> bool:
         reason = (telling[-1:] or lines[-1:] or [f"exit status {process.returncode}"])[0]
         raise GuestmarkError(
             f"{' '.join(packages)} cannot be installed: {reason[:300]}",
-            hint=f"the log: {log}; or as root: apt-get install {' '.join(packages)}",
+            hint=f"see the log: {log}; or as root: apt-get install {' '.join(packages)}",
         )
     return process.returncode == 0

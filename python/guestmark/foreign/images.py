@@ -70,10 +70,10 @@ def unpack_root(text: str) -> Path:
     for at, magic in (_QCOW, _PARTITIONS):
         if _has_magic(path, at, magic):
             raise ValueError(
-                f"{path} is a whole disk; give the filesystem on it (qemu-img convert makes it raw, and losetup "
-                "-P shows its partitions)"
+                f"{path} is a whole disk; use the root filesystem on it instead (qemu-img convert makes the image raw, "
+                "losetup -P shows its partitions)"
             )
-    raise ValueError(f"{path} is neither a tar archive, a container image, a squashfs nor an ext4 filesystem")
+    raise ValueError(f"{path} is not a tar archive, a container image, a squashfs or an ext4 filesystem")
 
 
 def keep_unpacked(folder: str, name: str, make: Callable[[Path], None]) -> Path:
@@ -91,7 +91,7 @@ def keep_unpacked(folder: str, name: str, make: Callable[[Path], None]) -> Path:
             try:
                 make(made)
             except (OSError, subprocess.SubprocessError) as error:
-                raise ValueError(f"{name} cannot be made: {error}") from error
+                raise ValueError(f"{target} cannot be created: {error}") from error
             made.rename(target)
     return target
 
@@ -113,7 +113,7 @@ def _has_magic(path: Path, at: int, magic: bytes) -> bool:
 
 def _announce_unpacking(path: Path, make: Callable[[Path, Path], None]) -> Callable[[Path], None]:
     def made(root: Path) -> None:
-        tell_user(f"unpacking {path}, once")
+        tell_user(f"unpacking {path}; this is needed only once")
         make(path, root)
         _remove_privileges(root)
 
@@ -127,7 +127,7 @@ def _unpack_from_engine(name: str) -> Path:
     engine = shutil.which("podman") or shutil.which("docker")
     if engine is None:
         raise ValueError(
-            f"there is no archive {name!r}, and neither podman nor docker is installed, which could have such an image"
+            f"there is no archive {name!r}, and neither podman nor docker is installed to provide such an image"
         )
     asked = subprocess.run(
         [engine, "image", "inspect", "--format", "{{.Id}}", name], capture_output=True, text=True, check=False
@@ -155,7 +155,7 @@ def _export_container(engine: str, name: str, root: Path) -> None:
 
 def _unpack_saved(archive: Path, root: Path) -> None:
     """Unpacks what `podman save` or `docker save` wrote, in either of its formats."""
-    tell_user(f"unpacking {archive}, once")
+    tell_user(f"unpacking {archive}; this is needed only once")
     with scratch_directory("layers", root.parent) as parts:
         unpack_layer(archive, parts)
         _unpack_layers(parts, archive, root)
@@ -166,7 +166,7 @@ def _unpack_layers(parts: Path, archive: Path, root: Path) -> None:
     for layer in _order_layers(parts):
         blob = (parts / layer).resolve()
         if not blob.is_relative_to(parts.resolve()) or not blob.is_file():
-            raise ValueError(f"{archive} lacks its layer {layer}")
+            raise ValueError(f"{archive} lacks the layer {layer}")
         unpack_layer(blob, root)
 
 
@@ -345,7 +345,7 @@ def resolve_inside(root: Path, name: str) -> Path:
                 continue
             links += 1
             if links > _MOST_LINKS:
-                raise ValueError(f"{name}: its links form a loop")
+                raise ValueError(f"{name}: its symbolic links form a loop")
             waiting += reversed(PurePosixPath(os.readlink(step)).parts)
     return found
 

@@ -110,7 +110,7 @@ def _fetch_kernel(architecture: Architecture, making: store.PartInMaking, progre
     if not versioned:
         raise GuestmarkError(
             f"the package sources of this system have no {architecture.kernel_package} for {architecture.name}",
-            hint=f"give a kernel: --set kernel=FILE, for tcg@{architecture.name}",
+            hint=f"choose a kernel for tcg@{architecture.name}: --set kernel=FILE",
         )
     archives = packages.download_packages(versioned[:1], making.scratch / "archives", making.log, alone=True)
     image, modules, config = unpack_kernel(archives, making.scratch / "root")
@@ -127,7 +127,7 @@ def _build_kernel(architecture: Architecture, making: store.PartInMaking, progre
     log, scratch = making.log, making.scratch
     if shutil.disk_usage(scratch).free < _BUILD_NEEDS:
         raise GuestmarkError(
-            f"building a kernel needs {_BUILD_NEEDS >> 30} GB temporarily, and {scratch.parent.parent} has less",
+            f"building a kernel needs {_BUILD_NEEDS >> 30} GB of temporary space, but {scratch.parent.parent} has less",
             hint="put the cache elsewhere: XDG_CACHE_HOME=DIRECTORY guestmark …",
         )
     archive = _get_source_archive(scratch, log, progress)
@@ -195,7 +195,7 @@ def _get_source_archive(scratch: Path, log: Path, progress: Progress) -> Path:
     if not names:
         raise GuestmarkError(
             "the package lists have no linux-source to build a kernel from",
-            hint="apt-get update as root, or copy the kernel from another machine: guestmark prepare --help",
+            hint="run apt-get update as root, or copy the kernel from another machine: guestmark prepare --help",
         )
     run_command(
         ["apt-get", "-qq", "download", names[0]], f"fetching {names[0]} (140 MB)",
@@ -218,7 +218,7 @@ def describe_given(architecture: Architecture, wanted: str) -> Kernel:
     """Returns a kernel that the user gave. Raises `GuestmarkError` for a file that no guest can boot from."""
     image = Path(wanted).expanduser().absolute()
     if not image.is_file():
-        raise GuestmarkError(f"there is no kernel {wanted}", hint="give the path of a kernel's image")
+        raise GuestmarkError(f"there is no kernel {wanted}", hint="use the path of a kernel image")
     data = image.read_bytes()
     if data[:2] == b"\x1f\x8b":
         data = gzip.decompress(data)
@@ -249,8 +249,8 @@ def check_configuration(config: str, name: str) -> None:
     lacking = [option for option in REQUIRED if option not in options]
     if lacking:
         raise GuestmarkError(
-            f"{name} was configured without {', '.join(lacking)}, so no guest of guestmark's can boot from it",
-            hint="give another kernel with --set kernel=FILE, or build it with these",
+            f"{name} was configured without {', '.join(lacking)}, so guestmark's guests cannot boot it",
+            hint="use another kernel: --set kernel=FILE, or enable these options and rebuild it",
         )
 
 

@@ -47,8 +47,8 @@ class Packages:
         missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
         if missing:
             raise GuestmarkError(
-                f"{architecture.name} needs packages of Debian, and this system has no {missing[0]} to fetch them",
-                hint="make the parts on a machine with Debian or Ubuntu, and copy them here: guestmark prepare --help",
+                f"{architecture.name} needs Debian packages, but this system has no {missing[0]} to download them",
+                hint="build the parts on a machine with Debian or Ubuntu, and copy them here: guestmark prepare --help",
             )
         self._architecture = architecture
         self._progress = progress
@@ -93,7 +93,7 @@ class Packages:
         try:
             run_command(
                 ["apt-get", *self._apt_options, "-oAPT::Update::Error-Mode=any", "update"],
-                f"reading the package lists of {self._architecture.name}",
+                f"reading the package lists for {self._architecture.name}",
                 log=log,
                 progress=self._progress,
                 cwd=self._home,
@@ -106,7 +106,7 @@ class Packages:
         if not self.has_package("libc6"):
             raise GuestmarkError(
                 f"the package sources of this system have no packages for {self._architecture.name}",
-                hint="a newer release of the distribution may have them; or copy the parts from a machine that has it",
+                hint="use a newer release, or copy the parts from another machine: guestmark prepare --help",
             )
         stamp.touch()
 
@@ -137,7 +137,7 @@ class Packages:
         )
         run_command(
             ["apt-get", *self._apt_options, *how, *wanted],
-            f"fetching packages of {self._architecture.name}",
+            f"downloading packages for {self._architecture.name}",
             log=log,
             progress=self._progress,
             cwd=into,
@@ -145,7 +145,7 @@ class Packages:
         )
         found = sorted(into.glob("*.deb"))
         if not found:
-            raise GuestmarkError(f"apt-get fetched none of {' '.join(wanted)}", hint=f"the log: {log}")
+            raise GuestmarkError(f"apt-get downloaded none of {' '.join(wanted)}", hint=f"see the log: {log}")
         return found
 
     def _query_cache(self, *question: str) -> str:

@@ -61,7 +61,7 @@ def get_parts(
         fault := _explain_unserved(architecture, list_served(), kernels.find_made(architecture) is not None)
     ):
         raise PlatformUnusableError(
-            fault, hint="or copy the parts from a machine that has it: guestmark prepare --help"
+            fault, hint="copy the parts from another machine: guestmark prepare --help"
         )
     whole = CombinedProgress(
         progress,
@@ -197,7 +197,7 @@ def _require_installable(architecture: Architecture, found: Sequence[Program]) -
         packages = " ".join(_list_packages(found))
         raise PlatformUnusableError(
             f"machines of {architecture.name} need programs that are not installed here: {names}",
-            hint=f"as root: apt-get install {packages}; or copy what they make from another machine: "
+            hint=f"as root: apt-get install {packages}; or copy the built parts from another machine: "
             "guestmark prepare --help",
         )
 
@@ -239,7 +239,7 @@ def _explain_unserved(row: Architecture, known: frozenset[str] | None, made: boo
     """Returns why there can be no kernel here unless it was made before; empty if there can be one."""
     absent = known is not None and row.name not in known
     if row.kernel is Source.DISTRIBUTION and not made and absent:
-        return f"this system's package sources have nothing for {row.name}; a newer release may"
+        return f"this system's package sources have nothing for {row.name}; those of a newer release may"
     return ""
 
 

@@ -65,10 +65,10 @@ def _try_program(program: Path, text: str) -> None:
             [program, "--version"], capture_output=True, text=True, timeout=_TRY_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ValueError(f"the QEMU of {text} does not run here: {error}") from error
+        raise ValueError(f"the QEMU from {text} does not run here: {error}") from error
     if done.returncode:
         message = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
-        raise ValueError(f"the QEMU of {text} does not run with this host's libraries: {message[:200]}")
+        raise ValueError(f"the QEMU from {text} does not run with this host's libraries: {message[:200]}")
 
 
 def list_versions() -> list[str]:
@@ -92,9 +92,9 @@ def _unpack_from_apt(version: str) -> Path:
 def _fetch_version(version: str, root: Path) -> None:
     known = list_versions()
     if version not in known:
-        available = f"they have {', '.join(known)}" if known else "they have none; apt-get update reads them"
+        available = f"they offer {', '.join(known)}" if known else "they offer none; run apt-get update first"
         raise ValueError(f"the package sources have no QEMU {version}: {available}")
-    tell_user(f"fetching QEMU {version} from the package sources, once")
+    tell_user(f"downloading QEMU {version} from the package sources; this is needed only once")
     wanted = [
         f"{_find_host_emulator().package}={version}",
         f"{_COMMON}={version}",

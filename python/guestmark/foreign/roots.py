@@ -68,7 +68,7 @@ def make_root(architecture: Architecture, packages: Iterable[str], progress: Pro
             if not source.has_package(name):
                 raise GuestmarkError(
                     f"the distribution has no package {name} for {architecture.name}",
-                    hint="run something else there, or choose another architecture: guestmark doctor --arch",
+                    hint="run another program there, or choose another architecture: guestmark doctor --arch",
                 )
         usual = [name for name in USUAL if source.has_package(name)]
         archives = source.download_packages((*BASE, *usual, *wanted), making.scratch / "archives", making.log)
@@ -82,7 +82,7 @@ def make_root(architecture: Architecture, packages: Iterable[str], progress: Pro
         )
         run_command(
             ["sh", "-ec", script, "sh", str(tree), *map(str, archives)],
-            f"unpacking {len(archives)} packages of {architecture.name}",
+            f"unpacking {len(archives)} packages for {architecture.name}",
             log=making.log, progress=progress, cwd=making.scratch, expected_s=10,
         )  # fmt: skip
         _furnish_root(tree)

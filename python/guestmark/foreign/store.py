@@ -78,8 +78,8 @@ def check_part(part: Path) -> None:
             have = ""
         if have != digest:
             raise GuestmarkError(
-                f"{part / name} is not the file that was made: damaged, or not copied here completely",
-                hint=f"remove {part} to have it made again, or copy it here again",
+                f"{part / name} is not the file that was built: it is damaged, or was not copied completely",
+                hint=f"remove {part} to have it built again, or copy it again",
             )
 
 
@@ -107,8 +107,8 @@ def make_part(
 
 def describe_interruption(kind: str, architecture: Architecture) -> str:
     """Returns the message about a part whose making was interrupted."""
-    part = f"the {kind} of {architecture.name}"
-    return f"stopped: {part} was incomplete and has been removed; the same command makes it again"
+    part = f"the {kind} for {architecture.name}"
+    return f"stopped: {part} was incomplete and has been removed; the same command builds it again"
 
 
 class PartInMaking:
@@ -153,6 +153,6 @@ def _hold_lock(path: Path, architecture: Architecture, progress: Progress) -> It
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            progress.say(f"another guestmark is making parts for {architecture.name}; waiting for it")
+            progress.say(f"another guestmark is building parts for {architecture.name}; waiting for it")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield

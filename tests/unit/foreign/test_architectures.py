@@ -173,7 +173,7 @@ def test_what_is_interrupted_leaves_nothing(own_cache: Path) -> None:
 def test_a_damaged_part_is_not_used(own_cache: Path) -> None:
     part = made()
     (part / "file").write_bytes(b"other")
-    with pytest.raises(GuestmarkError, match="not the file that was made"):
+    with pytest.raises(GuestmarkError, match="not the file that was built"):
         store.check_part(part)
 
 
@@ -195,7 +195,7 @@ def test_parts_are_carried_whole_or_not_at_all(
     (part / "file").write_bytes(b"other")
     carried.save_parts([ROW], tmp_path / "damaged.tar.gz", Progress())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "elsewhere"))
-    with pytest.raises(GuestmarkError, match="not the file that was made"):
+    with pytest.raises(GuestmarkError, match="not the file that was built"):
         carried.load_parts(tmp_path / "damaged.tar.gz")
     assert carried.list_parts(ROW) == []
     (there,) = carried.load_parts(tmp_path / "parts.tar.gz")

@@ -229,6 +229,6 @@ def test_an_interruption_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch:
     with pytest.raises(KeyboardInterrupt), store.make_part(S390X, "kernel", "key", heard):
         raise KeyboardInterrupt
     assert heard.lines == [
-        "stopped: the kernel of s390x was incomplete and has been removed; the same command makes it again"
+        "stopped: the kernel for s390x was incomplete and has been removed; the same command builds it again"
     ]
     assert [path.name for path in store.find_architecture_directory(S390X).iterdir()] == [".lock"]

@@ -184,7 +184,7 @@ def test_images_that_are_no_root(tmp_path: Path) -> None:
     for content, said in (
         (b"QFI\xfb" + bytes(600), "is a whole disk"),
         (bytes(510) + b"\x55\xaa", "is a whole disk"),
-        (b"nonsense" * 100, "is neither a tar archive"),
+        (b"nonsense" * 100, "is not a tar archive"),
         (b"hsqs" + bytes(600), "unsquashfs"),
         (tar({"x": b""}), "is not a root filesystem"),
     ):
