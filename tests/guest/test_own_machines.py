@@ -75,38 +75,38 @@ KEEPS = CREATE.replace("mount -t tmpfs none /tmp", 'mkdir -p "$0/../kept"; mount
 INSIDE = '"$machine" "$@"'
 # The fault, the changed line, and the point and what to change that have to be named.
 FAULTS = {
-    "create fails": ("create", "echo no such runtime >&2; exit 3", "create makes a machine", "try it by hand"),
-    "create hangs": ("create", "sleep 100", "create makes a machine", "try it by hand"),
-    "create returns early": ("create", SLOW_CREATE, "a command runs in it at once", "write ready"),
-    "never ready": ("ready", "echo not yet; exit 1", "create makes a machine", "try it by hand"),
+    "create fails": ("create", "echo no such runtime >&2; exit 3", "create makes a machine", "try it yourself"),
+    "create hangs": ("create", "sleep 100", "create makes a machine", "try it yourself"),
+    "create returns early": ("create", SLOW_CREATE, "a command runs in it at once", "define ready"),
+    "never ready": ("ready", "echo not yet; exit 1", "create makes a machine", "try it yourself"),
     "streams are merged": ("exec", f"{ENTER} 2>&1", "both outputs arrive", "keep the two streams apart"),
     "carriage returns": ("exec", f"{ENTER.replace('exec ', '')} | sed 's/$/\\r/'", "both outputs arrive", "terminal"),
-    "a banner": ("exec", f"echo Welcome; {ENTER}", "both outputs arrive", "nothing of its own"),
-    "the status is lost": ("exec", f"{ENTER.replace('exec ', '')}; true", "exit statuses", "own status"),
+    "a banner": ("exec", f"echo Welcome; {ENTER}", "both outputs arrive", "anything of its own"),
+    "the status is lost": ("exec", f"{ENTER.replace('exec ', '')}; true", "exit statuses", "own exit status"),
     "no standard input": ("exec", f"{ENTER} < /dev/null", "pass both ways", "-i"),
     "a limit of 1 MB": ("exec", f"{ENTER.replace('exec ', '')} | head -c 1000000", "pass both ways", "without a limit"),
     "arguments are joined": ("exec", ENTER.replace(INSIDE, '"$machine" sh -c "$*"'), "arguments", "{command}"),
     "destroy does nothing": ("destroy", "true", "destroy removes it", "remove the machine"),
-    "destroy fails": ("destroy", f"{DESTROY}; exit 4", "destroy removes it", "by hand"),
+    "destroy fails": ("destroy", f"{DESTROY}; exit 4", "destroy removes it", "try it yourself"),
     "destroy takes all": ("destroy", ALL_DESTROYED, "destroy removes it", "only the machine"),
     "one name for all": ("create", ONE_NAME, "destroy removes it", "{id}"),
-    "list is blind": ("list", "", "list prints it", "one a line"),
-    "pid is none": ("pid", "echo 12 monkeys", "pid is a process", "nothing else"),
+    "list is blind": ("list", "", "list prints it", "one per line"),
+    "pid is none": ("pid", "echo 12 monkeys", "pid is a process", "only the process id"),
     "high statuses are cut": (
-        "exec", f"{ENTER.replace('exec ', '')}; exit $(($? & 127))", "exit statuses", "own status",
+        "exec", f"{ENTER.replace('exec ', '')}; exit $(($? & 127))", "exit statuses", "own exit status",
     ),
     "output at the end only": (
         "exec", f"printed=$(mktemp); {ENTER.replace('exec ', '')} > \"$printed\"; cat \"$printed\"; rm \"$printed\"",
         "output arrives while", "plain = true",
     ),
-    "ends by itself": ("create", CREATE.replace("sleep infinity", "sleep 4"), "it stays until", "runs on"),
-    "destroy leaves its processes": ("destroy", 'rm "$0/$1"', "destroy removes it", "end everything"),
+    "ends by itself": ("create", CREATE.replace("sleep infinity", "sleep 4"), "it stays until", "keeps running"),
+    "destroy leaves its processes": ("destroy", 'rm "$0/$1"', "destroy removes it", "end all of"),
     "a line too many": (
-        "exec", f"{ENTER.replace('exec ', '')}; s=$?; echo; exit $s", "64 MiB pass both ways", "nothing of its own",
+        "exec", f"{ENTER.replace('exec ', '')}; s=$?; echo; exit $s", "64 MiB pass both ways", "anything of its own",
     ),
     "a limit of time": ("exec", ENTER.replace("exec ", "exec timeout 2 "), "the agent answers", "for as long as"),
     "destroy returns early": (
-        "destroy", f"(sleep 3; {DESTROY}) > /dev/null 2>&1 &", "destroy removes it", "return after that",
+        "destroy", f"(sleep 3; {DESTROY}) > /dev/null 2>&1 &", "destroy removes it", "before it returns",
     ),
     "the same disk": ("create", KEEPS, "each machine is a new one", "make a new machine"),
 }  # fmt: skip
@@ -354,7 +354,7 @@ def test_where_there_is_no_room_one_line_says_so(guestmark: CommandLine, tmp_pat
         (full / "file").write_bytes(b"")
         done = guestmark("machine", "check", path, env={"XDG_CACHE_HOME": str(full)})
         assert done.status == 1, done
-        assert "no record of the machine can be written: No space left" in done.stdout
+        assert "the machine's record cannot be written: No space left" in done.stdout
         # What one cannot be destroyed by is not created.
         assert left(tmp_path) == []
     finally:

@@ -138,8 +138,8 @@ def test_machine_check_says_what_an_empty_command_takes(guestmark: CommandLine, 
 def test_a_command_that_its_killed_exec_leaves_behind_is_a_fault(plain: Path) -> None:
     """The server does not notice that its client was killed, and no other process of this host can end it."""
     with create_machine(read_definition(plain), {}) as made:
-        with pytest.raises(PointFailedError, match="runs on in the machine") as caught:
+        with pytest.raises(PointFailedError, match="keeps running in the machine") as caught:
             conformance._check_end_of_input(made)
-        assert "end the command's input when it is killed" in caught.value.change
+        assert "close the command's input when killed" in caught.value.change
     # The server waits for the command, whose machine is gone.
     assert left(plain.parent) == []

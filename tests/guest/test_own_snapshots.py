@@ -92,7 +92,7 @@ def test_machine_check_says_what_goes_on(guestmark: CommandLine, tmp_path: Path)
     path = restorable(guestmark, tmp_path)
     done = guestmark("machine", "check", path)
     assert done.status == 0, done
-    assert "✓ a restored machine goes on from the saved one (files go on, programs do not" in done.stdout
+    assert "✓ a restored machine continues from the saved one (files go on, programs do not" in done.stdout
     assert nothing_left(guestmark, tmp_path)
 
 
@@ -102,7 +102,7 @@ def test_machine_check_finds_a_restore_that_makes_a_new_machine(
     done = guestmark("machine", "check", restorable(guestmark, tmp_path, restore=CREATE))
     assert done.status == 1, done
     said = " ".join(done.stdout.split())
-    assert "✗ a restored machine goes on from the saved one: cell was not restored" in said
+    assert "✗ a restored machine continues from the saved one: cell was not restored" in said
     assert "restore has to make the machine {id} of {snapshot}" in said
     assert nothing_left(guestmark, tmp_path)
 

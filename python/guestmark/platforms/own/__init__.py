@@ -43,7 +43,7 @@ def load_platform_class() -> PlatformClass:
 PLATFORMS = (
     PlatformKind(
         "own",
-        "a machine of your own, made by commands in a file",
+        "a machine of your own, created by commands in a file",
         load_platform_class,
         guest=False,
         factors=(START,),

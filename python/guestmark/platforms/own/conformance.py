@@ -34,7 +34,7 @@ _STATUSES = (0, 1, 42, 126, 137, 255)
 # Arguments that a shell, client or terminal in between would change: spaces, quotes, variables, escapes, empty.
 _ARGUMENTS = ("a b", "", "'", '"', "$HOME", "\\n", "*", "-n", "--help", "{id}", "ü", "line\nline", "a;b|c&d")
 _PRINTS_NOTHING = (
-    "exec may print nothing of its own: leave out banners, -v, prompts, line ends; "
+    "exec must not print anything of its own: omit banners, -v, prompts, line ends; "
     "login shells print messages of the day"
 )
 _ERROR_LINE = b"err\n"  # text that the command that tests both outputs writes to standard error
@@ -128,7 +128,7 @@ def _list_measuring_checks(definition: Definition) -> Iterator[tuple[str, Callab
     if definition.create:
         yield "each machine is a new one", functools.partial(_check_agent, platform, commands=1)
     if definition.can_restore:
-        yield "a restored machine goes on from the saved one", functools.partial(_check_restored, platform)
+        yield "a restored machine continues from the saved one", functools.partial(_check_restored, platform)
 
 
 def _run_check(name: str, check: Callable[[], str]) -> Point:
@@ -169,7 +169,7 @@ def _check_entry(made: Made) -> str:
     if done.status != 0:
         raise PointFailedError(
             f"exec … true {done.describe()}",
-            "if the machine needs time after create: write ready, a command that succeeds when exec works",
+            "if the machine needs time after create, define ready: a command that succeeds once exec works",
         )
     return f"{(time.monotonic() - begin) * 1e3:.0f} ms for each exec"
 
@@ -189,11 +189,11 @@ def _check_output(made: Made, *, apart: bool = True) -> str:
     if not done.stdout:
         raise PointFailedError(
             "no output of `echo out` arrives",
-            "exec has to pass on a command's words unchanged, and its output",
+            "exec has to pass on a command's arguments unchanged, and its output",
         )
     if done.stdout == _ERROR_LINE:
         raise PointFailedError(
-            "standard error arrives as standard output", "exec has to pass on each stream as itself"
+            "standard error arrives as standard output", "exec must not exchange the two streams"
         )
     if done.stdout != b"out\n":
         raise PointFailedError(
@@ -211,8 +211,8 @@ def _check_status(made: Made) -> str:
         found = _run_by_exec(made, ["/bin/sh", "-c", f"exit {status}"]).status
         if found != status:
             raise PointFailedError(
-                f"a command that ended with status {status} is reported to have ended with {found}",
-                "exec has to end with the command's own status",
+                f"a command that exited with status {status} is reported as exited with {found}",
+                "exec has to exit with the command's own exit status",
             )
     return ""
 
@@ -224,8 +224,8 @@ def _check_argument_passing(made: Made) -> str:
         if wanted != arrived:
             raise PointFailedError(
                 f"the argument {wanted!r} arrives as {make_inert(arrived)[:40]!r}",
-                "a program that takes a shell line needs {line}, as in ssh HOST {line}; "
-                "one that takes words needs {command}",
+                "a program that takes a shell's command line needs {line}, as in ssh HOST {line}; "
+                "one that takes separate arguments needs {command}",
             )
     return ""
 
@@ -237,17 +237,17 @@ def _check_binary(made: Made) -> str:
     took = time.monotonic() - begin
     if len(done.stdout) > len(given):
         raise PointFailedError(
-            f"{len(done.stdout) - len(given)} bytes more came back than went through cat", _PRINTS_NOTHING
+            f"cat returns {len(done.stdout) - len(given)} bytes more than it was sent", _PRINTS_NOTHING
         )
     if len(done.stdout) < len(given):
         raise PointFailedError(
-            f"of {len(given)} bytes through cat {len(done.stdout)} came back",
-            "exec has to pass on standard input and output without a limit (podman exec wants -i; an API that returns "
-            "output only cannot carry the agent: write plain = true, and its commands are timed from outside)",
+            f"cat returns only {len(done.stdout)} of {len(given)} bytes",
+            "exec has to pass on standard input and output without a limit (podman exec needs -i; an API that returns "
+            "only output cannot carry the agent: set plain = true, and commands are timed from outside)",
         )
     if hashlib.sha256(done.stdout).digest() != hashlib.sha256(given).digest():
         raise PointFailedError(
-            "bytes are changed in transit", "exec must be binary: no terminal, no re-coding"
+            "bytes are changed in transit", "exec must not change bytes: omit terminals and conversions"
         )
     return f"{2 * len(given) / took / 1e6:.0f} MB/s"
 
@@ -268,8 +268,8 @@ def _check_end_of_input(made: Made) -> str:
     while mark in _format_commands(made):
         if time.monotonic() > deadline:
             raise PointFailedError(
-                "a command whose exec was killed runs on in the machine",
-                "exec has to end the command's input when it is killed: interrupted commands would stay until destroy",
+                "a command whose exec was killed keeps running in the machine",
+                "exec has to close the command's input when killed, or interrupted commands keep running until destroy",
             )
         time.sleep(_POLL_S)
     return ""
@@ -289,7 +289,7 @@ def _check_streaming(made: Made) -> str:
             if time.monotonic() > deadline:
                 raise PointFailedError(
                     "output does not arrive before the command has ended",
-                    "exec has to pass output on as it comes; where it cannot: write plain = true, and commands are "
+                    "exec has to pass on output as it is written; if it cannot, set plain = true, and commands are "
                     "timed from outside",
                 )
             time.sleep(_POLL_S)
@@ -303,8 +303,8 @@ def _check_stay(made: Made) -> str:
     done = _run_by_exec(made, ["true"])
     if done.status != 0:
         raise PointFailedError(
-            f"it has ended by itself: exec … true {done.describe()}",
-            "create has to make a machine that keeps running, e.g. with sleep infinity as its program",
+            f"the machine has ended by itself: exec … true {done.describe()}",
+            "create has to start a machine that keeps running, e.g. with sleep infinity as its program",
         )
     return f"{time.monotonic() - made.created:.2g} s so far"
 
@@ -322,7 +322,7 @@ def _wait_for_condition(holds: Callable[[], bool], otherwise: str) -> None:
     deadline = time.monotonic() + _GONE_S
     while not holds():
         if time.monotonic() > deadline:
-            raise PointFailedError(otherwise, "the machine needs /proc of its own, and /bin/sh with tr")
+            raise PointFailedError(otherwise, "the machine needs its own /proc, and /bin/sh with tr")
         time.sleep(_POLL_S)
 
 
@@ -344,7 +344,7 @@ def _check_environment(made: Made) -> str:
     if missing:
         raise PointFailedError(
             f"the machine has no {', '.join(missing)}",
-            "an image with a shell and these programs (busybox has all)",
+            "use an image with a shell and these programs (busybox has all of them)",
         )
     return ""
 
@@ -352,7 +352,7 @@ def _check_environment(made: Made) -> str:
 def _check_list(made: Made) -> str:
     if made.id not in _list_ids(made):
         raise PointFailedError(
-            "list does not print the machine's id", "list prints the ids of all machines, one a line"
+            "list does not print the machine's id", "list has to print the ids of all machines, one per line"
         )
     return ""
 
@@ -367,8 +367,8 @@ def _check_pid(made: Made) -> str:
     said = made.run(made.definition.pid, _COMMAND_S).strip()
     if parse_pid(said) is None:
         raise PointFailedError(
-            f"pid prints {make_inert(said)[:40]!r}, which is no process of a machine",
-            "pid prints the number of the machine's first process, and nothing else",
+            f"pid prints {make_inert(said)[:40]!r}, which is not the id of a machine's process",
+            "pid has to print only the process id of the machine's first process",
         )
     return f"process {said}"
 
@@ -389,12 +389,12 @@ def _check_destroy(made: Made, stack: contextlib.ExitStack, *, also_second: bool
         if _run_by_exec(made, ["true"]).status == 0:
             raise PointFailedError(
                 "commands still run in a machine that was destroyed",
-                "destroy has to remove the machine {id}, and to return after that",
+                "destroy has to remove the machine {id} before it returns",
             )
         if program is not None and _is_left(program):
             raise PointFailedError(
                 f"process {program.pid} of the destroyed machine still runs",
-                "destroy has to end everything that the machine consists of, and to return after that",
+                "destroy has to end all of the machine's processes before it returns",
             )
         if made.definition.list and made.id in _list_ids(made):
             raise PointFailedError(
@@ -449,7 +449,7 @@ def _make_second_machine(definition: Definition) -> Iterator[Made]:
         made = second.enter_context(create_machine(definition, definition.list_placeholder_values({})))
     except MachineError as error:
         raise PointFailedError(
-            f"a second machine beside the first: {error.message}",
+            f"a second machine cannot be created beside the first: {error.message}",
             "two machines have to exist at once: use {id} in everything that belongs to a machine",
         ) from error
     try:
@@ -472,7 +472,7 @@ def _check_agent(platform: OwnPlatform, commands: int = _SHORT_COMMANDS) -> str:
             raise
         raise PointFailedError(
             error.message,
-            "exec has to run for as long as its command does: leave out limits of time, memory or processes",
+            "exec has to run for as long as its command does: remove limits on time, memory or processes",
         ) from error
 
 

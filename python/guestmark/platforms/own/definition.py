@@ -26,7 +26,7 @@ COMMAND, LINE, ID, SNAPSHOT = "command", "line", "id", "snapshot"
 CPUS, MEMORY = "cpus", "memory"  # parameters whose values are checked inside the machine
 _PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*)\}", re.ASCII)
 _WORDS = re.compile(r"\{([a-z][a-z0-9_]*)\.\.\.\}", re.ASCII)  # a parameter that holds any number of words
-_HINT = "docs/guide/own-machines.md has the form of a machine's file; guestmark machine new writes one"
+_HINT = "docs/guide/own-machines.md describes the file of a machine; guestmark machine new creates one"
 _LONGEST_S = 3600.0
 _LONGEST_HELP = 200
 
@@ -199,7 +199,7 @@ def parse_definition(text: str, path: Path, *, shipped: bool = False) -> Definit
     if not NAME.fullmatch(file.name):
         raise UsageError(
             f"{path}: a machine cannot be named {file.name!r}",
-            hint="use small letters, digits, and after the first character - . _; at most 40 characters",
+            hint="use lowercase letters and digits, and after the first character also - . _; at most 40 characters",
         )
     parameters = {name: _make_parameter(name, value, path) for name, value in file.parameters.items()}
     templates = {key: _parse_template(key, getattr(file, key), path, file.host) for key in COMMANDS}
@@ -252,20 +252,20 @@ def _make_parameter(name: str, value: str | float | Parameter, path: Path) -> Pa
     if not PARAMETER.fullmatch(name) or name in {COMMAND, LINE, ID, SNAPSHOT}:
         raise UsageError(
             f"{path}: a parameter cannot be named {name!r}",
-            hint=f"small letters, digits and _, and none of {ID}, {COMMAND}, {LINE} and {SNAPSHOT}",
+            hint=f"use lowercase letters, digits and _, but not {ID}, {COMMAND}, {LINE} or {SNAPSHOT}",
         )
     if is_secret_name(name):
         raise UsageError(
             f"{path}: the parameter {name} sounds like a secret, and parameters are stored with each run",
-            hint="put secrets into env, whose values are stored nowhere",
+            hint="put secrets into env, whose values are never stored",
         )
     parameter = value if isinstance(value, Parameter) else Parameter(default=str(value))
     for text in (parameter.default, *parameter.levels):
         _check_text(text, f"{path}: {name}")
     if parameter.levels and parameter.default not in parameter.levels:
         raise UsageError(
-            f"{path}: {name} is {parameter.default!r} by default, which is none of its levels",
-            hint=f"its levels: {', '.join(parameter.levels)}",
+            f"{path}: {name} is {parameter.default!r} by default, which is not one of its levels",
+            hint=f"use one of {', '.join(parameter.levels)}",
         )
     return parameter
 
@@ -302,13 +302,13 @@ def _check_commands(
         }
         for name in sorted(template.placeholders - known):
             raise UsageError(
-                f"{path}: {key} has {{{name}}}, which stands for nothing",
+                f"{path}: {key} has the unknown placeholder {{{name}}}",
                 hint=f"known there: {', '.join(f'{{{each}}}' for each in sorted(known))}; others go into [parameters]",
             )
     for word in templates["exec"].words:
         if f"{{{COMMAND}}}" in word and word != f"{{{COMMAND}}}":
             raise UsageError(
-                f"{path}: exec has {{command}} inside a word, where its words would run together",
+                f"{path}: exec has {{command}} inside a word, where the command's arguments would be joined",
                 hint=f"write {word.replace('{command}', '{line}')}: {{line}} is the command as one line for a shell",
             )
     if not templates["exec"].placeholders & {COMMAND, LINE}:
@@ -325,8 +325,8 @@ def _check_commands(
                 )
     elif templates["destroy"]:
         raise UsageError(
-            f"{path}: destroy goes with create",
-            hint="write both, or neither for a machine that exists already",
+            f"{path}: destroy needs create",
+            hint="define both, or neither for a machine that already exists",
         )
 
 
@@ -339,13 +339,13 @@ def _check_host(file: _File, templates: Mapping[str, Template], path: Path) -> N
         raise UsageError(f"{path}: host cannot be {file.host!r}", hint=problem)
     if unknown := sorted(set(_PLACEHOLDER.findall(file.host)) - set(file.parameters)):
         raise UsageError(
-            f"{path}: host has {{{unknown[0]}}}, which stands for nothing", hint="write it into [parameters]"
+            f"{path}: host has the unknown placeholder {{{unknown[0]}}}", hint="define it in [parameters]"
         )
     for key, given in (("pid", bool(templates["pid"])), ("env", bool(file.env))):
         if given:
             raise UsageError(
-                f"{path}: {key} does not go with host",
-                hint="processes there cannot be inspected from here"
+                f"{path}: {key} cannot be combined with host",
+                hint="leave it out, as processes there cannot be inspected from here"
                 if key == "pid"
                 else "set variables there, e.g. in ~/.ssh/environment, or with sh -c in the commands",
             )
@@ -359,8 +359,8 @@ def _check_saving(templates: Mapping[str, Template], path: Path) -> None:
     missing = [key for key in ("create", *_SAVING) if not templates[key]]
     if missing:
         raise UsageError(
-            f"{path}: {given[0]} goes with {' and '.join(missing)}",
-            hint="snapshot saves {id} as {snapshot}, restore makes a machine {id} of it, discard removes {snapshot}",
+            f"{path}: {given[0]} needs {' and '.join(missing)}",
+            hint="snapshot saves {id} as {snapshot}, restore creates {id} from it, discard removes {snapshot}",
         )
     for key in _SAVING:
         for name in (SNAPSHOT,) if key in _WITHOUT_ID else (ID, SNAPSHOT):
@@ -375,7 +375,7 @@ def _check_saving(templates: Mapping[str, Template], path: Path) -> None:
 def _check_help(text: str, where: str) -> None:
     _check_text(text, where)
     if "\n" in text or len(text) > _LONGEST_HELP:
-        raise UsageError(f"{where} is not one line of {_LONGEST_HELP} characters", hint="shorten it")
+        raise UsageError(f"{where} is not one line of at most {_LONGEST_HELP} characters", hint="shorten it")
 
 
 def _check_values(file: _File, path: Path) -> None:
@@ -383,13 +383,16 @@ def _check_values(file: _File, path: Path) -> None:
         seconds = getattr(file.timeouts, field_.name)
         if not 0 < seconds <= _LONGEST_S:
             raise UsageError(
-                f"{path}: timeouts.{field_.name} is {seconds:g} s", hint=f"between 0 and {_LONGEST_S:g} s"
+                f"{path}: timeouts.{field_.name} is {seconds:g} s",
+                hint=f"must be between 0 and {_LONGEST_S:g} s",
             )
     price = file.price_per_hour
     if price is not None and not 0 <= price < math.inf:
-        raise UsageError(f"{path}: price_per_hour is {price:g}", hint="a number from 0 on, in any currency")
+        raise UsageError(f"{path}: price_per_hour is {price:g}", hint="must be 0 or more, in any currency")
     _check_help(file.help, f"{path}: help")
     for name, value in file.env.items():
         _check_text(value, f"{path}: env: {name}")
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise UsageError(f"{path}: env: {name!r} is no variable's name", hint="letters, digits and _")
+            raise UsageError(
+                f"{path}: env: {name!r} is not a valid variable name", hint="use letters, digits and _"
+            )

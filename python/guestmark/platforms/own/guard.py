@@ -94,7 +94,7 @@ class Guard:
         except OSError as error:
             raise MachineError(
                 f"{self._record.name}: the guard that destroys the machine {self._record.id} was killed",
-                hint="guestmark clean destroys it",
+                hint="run guestmark clean to destroy the machine",
             ) from error
 
     def make(self, argv: Sequence[str], environment: Mapping[str, str], limit_s: float) -> None:
@@ -110,7 +110,7 @@ class Guard:
         if not ended.ok:
             error = make_error(argv, ended)
             if not self._end_failed_creation():
-                error.hint += "; a part of it may exist and was not destroyed: guestmark clean tries it again"
+                error.hint += "; parts of it may still exist: run guestmark clean to destroy them"
             raise error
 
     def end(self) -> None:
@@ -120,7 +120,7 @@ class Guard:
         if problem := self._run_destroy_command():
             raise MachineError(
                 f"{self._record.name}: the machine {self._record.id} could not be destroyed: {problem}",
-                hint=f"try it by hand: {shlex.join(self._record.destroy)}; guestmark clean tries it again",
+                hint=f"try it yourself: {shlex.join(self._record.destroy)}; or run guestmark clean",
             )
 
     def _end_failed_creation(self) -> bool:
@@ -207,8 +207,8 @@ def _start_guard(record: Record, file: Path, descriptor: int, printed: IO[bytes]
 
 def _make_record_error(record: Record, error: OSError) -> MachineError:
     return MachineError(
-        f"{record.name}: no record of the machine can be written: {error.strerror}",
-        hint=f"{_locate_records()} needs to be a directory of yours with free space",
+        f"{record.name}: the machine's record cannot be written: {error.strerror}",
+        hint=f"check that {_locate_records()} is a directory that you can write to, with free space",
     )
 
 

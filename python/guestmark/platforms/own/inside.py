@@ -75,7 +75,7 @@ def check_asked(values: Mapping[str, str], found: OwnInside, name: str) -> None:
         if asked and not abs(found.processors / asked - 1) <= _ROUNDING:  # false for nan
             raise AttestationError(
                 f"{name} has {found.processors:g} processors, but {cpus} were asked for",
-                hint="does create pass on {cpus}? Without such a parameter nothing is asked for",
+                hint="check that create passes on {cpus}; without this parameter, the number is not checked",
             )
     if (memory := values.get(MEMORY)) is not None:
         try:
@@ -85,7 +85,7 @@ def check_asked(values: Mapping[str, str], found: OwnInside, name: str) -> None:
         if not size * (1 - _KERNEL_RESERVES) <= found.memory_bytes <= size * (1 + _ROUNDING):
             raise AttestationError(
                 f"{name} has {format_size(found.memory_bytes)} of memory, but {memory} was asked for",
-                hint="does create pass on {memory}? Without such a parameter nothing is asked for",
+                hint="check that create passes on {memory}; without this parameter, the memory is not checked",
             )
 
 

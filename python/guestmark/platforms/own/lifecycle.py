@@ -107,5 +107,5 @@ def _wait_until_machine_ready(made: Made) -> None:
     if not ended.ok:
         raise MachineError(
             f"{made.definition.name} was not ready after {limit:g} s ({argv[0]} {ended.describe()})",
-            hint=f"try it by hand: {shlex.join(argv)}",
+            hint=f"try it yourself: {shlex.join(argv)}",
         )
