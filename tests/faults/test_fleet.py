@@ -363,7 +363,7 @@ def test_doctor_asks_all_machines_and_tells_which_cannot_be_used(
     assert machines["old"]["error"].startswith(
         f"old has guestmark 0.1.0, but the fleet is run with guestmark {__version__}"
     )
-    assert "is a file, which other machines do not reach" in told.document()["ledger"]["error"]
+    assert "is a file, which other machines cannot reach" in told.document()["ledger"]["error"]
     assert any(platform["name"] == "host" for platform in machines["lab2"]["platforms"])
     assert "nowhere" in machines["gone"]["error"]
 
@@ -573,14 +573,14 @@ def test_doctor_says_why_a_platform_cannot_be_used_and_what_a_class_shares() -> 
         {"name": "tcg", "usable": False, "reason": "qemu-system-x86_64\nis not installed"},
     ]
     answer = {"platforms": platforms, "host": host, "fleet": {"guestmark": "1.0"}, "tools": {}}
-    assert "not tcg: qemu-system-x86_64 is not installed" in fleet_doctor._describe_machine(answer)
+    assert "unusable: tcg, qemu-system-x86_64 is not installed" in fleet_doctor._describe_machine(answer)
     other = {**answer, "host": {"processor": {"model": "one"}, "kernel": {"release": "6.2"}}}
     members = [labs.LabMachine(name, kind="r730") for name in ("a", "b", "c", "d")]
     answers = {"a": answer, "b": answer, "c": other, "d": {"error": "gone"}}
     told = fleet_doctor._describe_classes(
         members, answers, fleet_doctor._find_class_differences(members, answers)
     )
-    assert told[:2] == ["class r730", "  alike: a, b; not alike, see above: c"]
+    assert told[:2] == ["class r730", "  alike: a, b; different (see above): c"]
     assert "3 machines share 24 blocks in about 1/3 of the time, with intervals up to 2.1 times" in told[3]
 
 

@@ -418,7 +418,7 @@ def test_a_foreign_file_is_not_copied_into_ones_own_folder_before_it_is_trusted(
     assert copied.status != 0
     assert "are not trusted yet" in copied.stderr
     shown = guestmark("machine", "show", path)
-    assert "nobody has trusted" in shown.stderr
+    assert "this file is not trusted" in shown.stderr
     assert shown.stdout == path.read_text()
     guestmark("machine", "trust", path)
     assert guestmark("machine", "new", "mine", "--from", path).status == 0

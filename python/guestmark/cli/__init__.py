@@ -6,26 +6,26 @@ import sys
 
 # Set by a shell that completes a line.
 _COMPLETE = "_GUESTMARK_COMPLETE"
-# Set by the launcher of a checkout: the seconds that set-up took in this very call.
+# Set by the launcher of a checkout: the seconds that set-up took during this call.
 _SET_UP_S = "GUESTMARK_SET_UP_S"
 
 
 def main() -> int:
     """Runs the command line of this process and returns its exit status; expected failures never end in a traceback."""
-    # Looking for garbage while modules are loaded takes a tenth of the time.
+    # Garbage collection would take a tenth of the time in which modules are loaded.
     gc.disable()
     try:
         _open_closed_streams()
-        _count_set_up()
+        _exclude_set_up()
         words = sys.argv[1:]
         status = _answer_without_parser(words)
         if status is None:
             status = _answer_with_parser(words)
         sys.stdout.flush()
-        # The interpreter would look for garbage in all modules once more before it ends.
+        # Otherwise the interpreter would collect garbage in all modules once more before it exits.
         gc.freeze()
     except KeyboardInterrupt:
-        # It may come in the middle of an import, so nothing more is imported here.
+        # Ctrl-C may interrupt an import, so nothing more is imported here.
         return 130
     except BaseException as error:
         # Python turns Ctrl-C in the middle of a class definition into a RuntimeError.
@@ -80,8 +80,8 @@ def _answer_with_parser(words: list[str]) -> int:
     return app.run_command_line(words)
 
 
-def _count_set_up() -> None:
-    """Counts the set-up of the checkout, which this very call had to wait for, as time of the command."""
+def _exclude_set_up() -> None:
+    """Excludes the set-up of the checkout, which this call had to wait for, from the time of the command."""
     if set_up_s := os.environ.pop(_SET_UP_S, ""):
         from guestmark.engine import clock
 

@@ -27,11 +27,11 @@ _GROUP = "guestmark.group"
 # Verbs that take commands: those of the first line compare several.
 _OF_SEVERAL = ("exec", "ab")
 _OF_COMMANDS = (*_OF_SEVERAL, "bisect", "boot", "powercut")
-# After `powercut`, this is no command.
+# `powercut replay` takes a log, not a command.
 _REPLAY = "replay"
 # If a verb lacks an option, at most this many verbs that have it are named.
 _MOST_OWNERS = 3
-# What fits a plan into a time, and what ends any other measurement after one.
+# The option that fits a plan into a given time, and the one that ends any other measurement after it.
 _FOR, _TIME_LIMIT = "--for", "--time-limit"
 
 
@@ -54,15 +54,15 @@ class Program(click.Group):
         first, rest = args[0], args[1:]
         if first in VERBS:
             command = build_command(first)
-            return first, command, _check_words(command, rest)
+            return first, command, _order_words(command, rest)
         if ctx.resilient_parsing:
-            # A shell asks what could follow.
+            # A shell asks for completions.
             ctx.meta[_GROUP] = first
             return None, None, args
         if first in GROUPED:
             _list_group(first, rest)
         if not first.startswith("-"):
-            # Plans have to be listed for it, which a line with a verb needs not.
+            # The module lists plans, which a line with a verb does not need.
             from guestmark.cli.verb_advice import refuse_verb
 
             refuse_verb(args)
@@ -89,7 +89,7 @@ class Program(click.Group):
         return render_first_screen()
 
 
-def _check_words(command: Verb, words: list[str]) -> list[str]:
+def _order_words(command: Verb, words: list[str]) -> list[str]:
     """Puts the words after a verb into the order of the parser. Raises `UsageError` for a line with two readings."""
     if command.name in _OF_SEVERAL:
         return hyperfine.put_options_first(words, collect_known_options(command))
@@ -99,7 +99,7 @@ def _check_words(command: Verb, words: list[str]) -> list[str]:
 
 
 def _list_group(group: str, words: list[str]) -> None:
-    """Lists a group's members if that was asked for. Raises `UsageError` for a member that it does not have."""
+    """Lists a group's members unless a word follows. Raises `UsageError` for a member that it does not have."""
     members = GROUPED[group]
     if words and words[0] not in {"-h", "--help"}:
         raise make_unknown_name_error(f"command of {group}", words[0], members)
@@ -109,7 +109,7 @@ def _list_group(group: str, words: list[str]) -> None:
 
 
 def _make_flag(*names: str, help: str, act: Callable[[], None]) -> click.Option:  # noqa: A002 - as Click calls it
-    """Makes an option that stands before the verb, does something and ends the program."""
+    """Makes an option that precedes the verb, calls `act`, and ends the program."""
 
     def callback(ctx: click.Context, _parameter: click.Parameter, wanted: Any) -> None:
         if wanted and not ctx.resilient_parsing:
@@ -159,7 +159,7 @@ def run_command_line(words: list[str]) -> int:
 def _explain_mistake(error: click.UsageError) -> UsageError:
     """Describes the parser's error in our own words."""
     name = getattr(error, "option_name", "")
-    # Only some kinds of mistakes know of similar names.
+    # Click suggests similar names for some kinds of mistakes only.
     nearest = getattr(error, "possibilities", None) or ()
     message = f"no such option: {name}" if isinstance(error, click.NoSuchOption) else error.format_message()
     # Click sets a list of choices on lines of their own.
@@ -168,9 +168,9 @@ def _explain_mistake(error: click.UsageError) -> UsageError:
     if replacement := hyperfine.REPLACEMENTS.get(name):
         return UsageError(message, hint=replacement)
     command = error.ctx.command_path if error.ctx else _find_requested_command()
-    hint = f"{command} --help shows what can be given"
+    hint = f"{command} --help lists its options and arguments"
     if isinstance(error, click.NoSuchOption) and (elsewhere := _describe_owners(error)):
-        # Names that are spelt similarly would mislead: this one is known, but to others.
+        # The name is right, but other verbs have it: similarly spelled options would mislead.
         return UsageError(message, hint=f"{elsewhere}; {hint}")
     if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Argument):
         hint = f"{error.param.metavar}: {str(error.param.help).rstrip('.')}; {hint}"
@@ -180,7 +180,7 @@ def _explain_mistake(error: click.UsageError) -> UsageError:
 
 
 def _describe_owners(error: click.NoSuchOption) -> str:
-    """Describes which verbs have the option that this one lacks; empty if none has."""
+    """Describes which verbs have the option that this one lacks; empty if no verb has it."""
     owners = [verb for verb in VERBS if error.option_name in _list_option_names(build_command(verb))]
     if not owners:
         return ""
@@ -188,7 +188,7 @@ def _describe_owners(error: click.NoSuchOption) -> str:
     described = f"{error.option_name} belongs to {', '.join(owners[:_MOST_OWNERS])}{others}"
     verb = error.ctx.command if error.ctx else None
     if error.option_name == _FOR and verb is not None and _TIME_LIMIT in _list_option_names(verb):
-        described = f"{_TIME_LIMIT} ends this one; {described}"
+        described = f"use {_TIME_LIMIT} here; {described}"
     return described
 
 

@@ -18,12 +18,12 @@ from guestmark.page.say import say
 
 
 def show_answer(given: Options, selection: Selection, found: Document, lines: tuple[str, ...] = ()) -> None:
-    """Prints the table and what is said about it, and writes the packets and the picture that were asked for."""
+    """Prints the table with its remarks, and writes the requested packets and picture."""
     if given.live and sys.stderr.isatty():
         # The progress on the terminal ends without a line feed.
         say("", prefix="")
     file = None if given.output == "-" else Path(given.output).open("w", encoding="utf-8")  # noqa: SIM115
-    # Nothing is left out if no terminal limits the width.
+    # Without a terminal that limits the width, the table omits nothing.
     is_limited = file is None and (sys.stdout.isatty() or "COLUMNS" in os.environ)
     console = Console(file=file, width=None if is_limited else table.WIDEST)
     for trace in found.files:
@@ -45,7 +45,7 @@ def show_answer(given: Options, selection: Selection, found: Document, lines: tu
 
 
 def _extract_packets(trace: Trace, file: str, output: Path) -> None:
-    """Writes the packets that ended the longest waits for the main cause, and says how Wireshark shows them."""
+    """Writes the packets that ended the longest waits for the main cause, and prints a display filter for them."""
     doubt, cause, packets = (
         verdict.find_doubt(trace),
         verdict.find_main_cause(trace.causes),
@@ -54,7 +54,7 @@ def _extract_packets(trace: Trace, file: str, output: Path) -> None:
     if doubt is not None and doubt.refused:
         raise GuestmarkError(
             f"no packet can be blamed: {doubt.reason}",
-            hint="see the limits below the table for what to capture",
+            hint="the limits below the table say what to capture",
         )
     if cause is None or not packets:
         raise GuestmarkError(
@@ -66,8 +66,9 @@ def _extract_packets(trace: Trace, file: str, output: Path) -> None:
     extract_packets(file, [packet.frame for packet in packets], output)
     waited_s = sum(packet.waited_s for packet in packets)
     count = f"{len(packets)} packets" if len(packets) > 1 else "1 packet"
-    say(f"{output}: {count} that ended the longest waits for {cause.name}, {format_seconds(waited_s)} in all")
-    say(f"in {file}, for Wireshark: {verdict.make_display_filter(packets)}")
+    waited = format_seconds(waited_s)
+    say(f"{output}: {count} that ended the longest waits for {cause.name}, {waited} in total")
+    say(f"Wireshark's display filter for {file}: {verdict.make_display_filter(packets)}")
 
 
 def draw_picture(selection: Selection, plot: Path) -> None:

@@ -18,8 +18,8 @@ from guestmark.page.say import say, tell
 def show_cells(plan: Plan, ledger_path: str | None, budget_s: float | None = None) -> None:
     """Prints the cells that can run here on standard output, one per line, and remarks on standard error.
 
-    Nothing is started to find out. With a budget, only cells for which there is time are listed. Raises as a run does
-    that could measure nothing.
+    No machine is started. With a budget, only cells for which there is time are listed. If nothing could be measured,
+    this raises the same error as a run.
     """
     ready = preflight.examine_without_starting(plan)
     plan = replace(ready.plan, cells=ready.cells)
@@ -36,7 +36,7 @@ def show_cells(plan: Plan, ledger_path: str | None, budget_s: float | None = Non
         elif cell.null_of:
             mark = f"  # null copy of {cell.null_of}"
         tell(f"{cell.id}{mark}")
-    # Remarks must not overtake the list where both go to the same place.
+    # If both streams go to the same file, remarks must not overtake the list.
     sys.stdout.flush()
     if defaults := _list_omitted_levels(plan):
         say(f"defaults of all cells: {' '.join(defaults)}")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 REQUEST = "_GUESTMARK_COMPLETE"
 _LINE = "_GUESTMARK_COMPLETE_LINE"
-# The variable of scripts that version 0.3 has installed, which still ask.
+# Set by completion scripts of version 0.3 that are still installed.
 _EARLIER_LINE = "_TYPER_COMPLETE_ARGS"
 
 # The word, perhaps with a description.
@@ -36,10 +36,10 @@ Candidate = str | tuple[str, str]
 
 
 def answer_shell() -> None:
-    """Prints one line for each candidate, with a description behind a tabulator.
+    """Prints one line for each candidate, with a description after a tab.
 
-    The variable `_GUESTMARK_COMPLETE_LINE` holds the line up to the cursor. Bash's own variables `COMP_WORDS` and
-    `COMP_CWORD` do instead, and then nothing but the words is printed.
+    The variable `_GUESTMARK_COMPLETE_LINE` holds the line up to the cursor. Without it, Bash's own variables
+    `COMP_WORDS` and `COMP_CWORD` are read, and no descriptions are printed.
     """
     line = os.environ.get(_LINE, os.environ.get(_EARLIER_LINE))
     if line is None:
@@ -58,7 +58,7 @@ def answer_shell() -> None:
             continue
         description = ""
         if line is not None and item.help:
-            # Below the first line, words of a description would be candidates.
+            # A second line of the description would be read as another candidate.
             description = "\t" + " ".join(item.help.split())
         tell(f"{item.value}{description}")
 
@@ -126,7 +126,7 @@ def _list_plans(incomplete: str) -> list[str]:
 
 
 def _list_campaigns() -> list[str]:
-    # The engine takes longer to import than all other candidates to find.
+    # Importing the engine takes longer than finding all other candidates.
     from guestmark.engine.campaign import list_campaigns
 
     return list(list_campaigns())
@@ -139,7 +139,7 @@ def _list_fleet_arguments(parameters: Mapping[str, Any], incomplete: str) -> Seq
         return _list_plans(incomplete)
     if wanted != "FLEET":
         return []
-    # So do fleets, which read plans.
+    # Fleets take long to import, too, because they read plans.
     from guestmark.fleet.order import list_fleets
 
     return _list_from_ledger(
@@ -155,7 +155,7 @@ def _list_from_ledger(
         with open_ledger_if_any(parameters.get("ledger")) as ledger:
             return [] if ledger is None else [(LATEST, newest), *find(ledger)]
     except GuestmarkError:
-        # Nobody who presses the tabulator wants to read why a ledger cannot be opened.
+        # The Tab key is no place to explain why a ledger cannot be opened.
         return []
 
 

@@ -1,4 +1,4 @@
-"""The scripts that make shells complete, and how they are installed for a user."""
+"""Shell completion scripts, and their installation for a user."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from guestmark.core.errors import UsageError
 from guestmark.page.say import say, tell
 
 SHELLS = ("bash", "zsh", "fish")
-# A shell is near: only a launcher or two stand between it and this process.
+# Only a launcher or two run between the shell and this process.
 _MOST_ANCESTORS = 8
 
 
 def read_completion_script(shell: str) -> str:
-    """Reads the script that makes one of `SHELLS` complete. It asks the program itself, so it never goes stale."""
+    """Reads the completion script for one of `SHELLS`. It asks the program itself, so it never goes stale."""
     return (Path(__file__).parent / "completions" / f"guestmark.{shell}").read_text()
 
 
@@ -64,4 +64,6 @@ def _find_current_shell() -> str:
     name = os.path.basename(os.environ.get("SHELL", ""))
     if name in SHELLS:
         return name
-    raise UsageError("the current shell is not known", hint=f"completion is for {', '.join(SHELLS)}")
+    raise UsageError(
+        "the current shell is not known", hint=f"run this from one of these shells: {', '.join(SHELLS)}"
+    )

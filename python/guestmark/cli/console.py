@@ -19,7 +19,7 @@ from guestmark.cli.style import Style
 from guestmark.page.text import make_inert
 
 _PAGER = "less"
-# Statuses by which a shell says that a program is not executable, or not found.
+# Exit statuses of a shell if a program is not executable, or not found.
 _NOT_RUN = {126, 127}
 
 
@@ -73,7 +73,7 @@ def show_in_pager(text: str, console: Console) -> None:
         and text.count("\n") >= console.height
     ):
         command = shlex.split(pager)
-        # The same as git: less shows colours, and ends by itself where everything has room.
+        # The same as in git: less shows colours, and exits at once if everything fits on the screen.
         environment = {**os.environ, "LESS": os.environ.get("LESS", "FRX")}
         with contextlib.suppress(OSError):
             done = subprocess.run(command, input=text, text=True, env=environment, check=False)

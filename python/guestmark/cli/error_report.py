@@ -18,7 +18,7 @@ from guestmark.page.say import say
 
 # EX_SOFTWARE of sysexits.h.
 BUG_STATUS = 70
-# 128 and the number of SIGPIPE, by which other programs end.
+# 128 plus the number of SIGPIPE, the signal that ends other programs.
 _PIPE_CLOSED_STATUS = 141
 
 
@@ -78,7 +78,7 @@ def _report_bug(error: Exception) -> int:
     summary = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # The command line may hold secrets, so only the owner may read the file, from its first moment on.
+        # The command line may hold secrets, so the file is created readable by its owner only.
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as stream:
             stream.write(f"{redact_words(sys.argv)!r}\n{text}")
@@ -99,13 +99,13 @@ def _has_installation_changed() -> bool:
     """Returns whether a file of the package is newer than this process, or gone: what was loaded is then outdated."""
     package = Path(__file__).parents[1]
     try:
-        # Field 22 of proc(5)'s stat, the start in ticks since boot; the name before it may hold blanks.
+        # Field 22 of proc(5)'s stat is the start time in ticks since boot; the name before it may contain blanks.
         start_ticks = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
         started_after_boot_s = int(start_ticks) / os.sysconf("SC_CLK_TCK")
         booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
         started_at = booted_at + started_after_boot_s
-        # Package managers keep the times of what they unpack; nobody can set when an inode was changed.
+        # Package managers set the mtime of what they unpack, but the ctime cannot be set.
         return any(file.stat().st_ctime > started_at for file in package.rglob("*.py"))
     except OSError:
-        # A file has just gone.
+        # A file has just been removed.
         return True

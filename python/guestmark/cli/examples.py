@@ -14,11 +14,11 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("ab --kernel /boot/vmlinuz-6.1 /boot/vmlinuz-6.12 -- ./program", "two kernels of a guest"),
         ("ab --env OMP_NUM_THREADS 1 2 --fail-if '> +3%' -- ./program", "two values of a variable, with a limit"),
     ),
-    "tour": (("tour", "every platform that works here"), ("tour --on uml", "one of them")),
+    "tour": (("tour", "every platform that works here"), ("tour --on uml", "one platform")),
     "run": (
         ("run upload --for 5m", "a built-in plan, cut to what five minutes can answer"),
         ("run upload --list", "its cells, and how long they take here"),
-        ("run mine.toml --on tcg --set cache=none,writeback", "a plan of yours, with one more factor"),
+        ("run mine.toml --on tcg --set cache=none,writeback", "your own plan, with one more factor"),
     ),
     "boot": (
         ("boot --on tcg,uml", "two kinds of guests, phase by phase"),
@@ -27,7 +27,7 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "powercut": (
         ("powercut --on tcg,uml", "records that guestmark writes"),
         ("powercut --on host -- sqlite3 rows.db 'create table rows (n)'", "what a program's own syncs guarantee"),
-        ("powercut --on host --fail-if part -- ./store put key value", "the same as a check of a build server"),
+        ("powercut --on host --fail-if part -- ./store put key value", "the same, as a check on a build server"),
     ),
     "tune": (
         ("tune fastest-safe --for 5m", "the fastest disk that loses nothing"),
@@ -48,7 +48,7 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     ),
     "bisect": (
         ("bisect --good v1.2 --build make --fail-if '> +1.5%' -- '{build}/program'", "the commit that made it slower"),
-        ("bisect --good v1.2 --fail-if part --build make -- '{build}/store' put key value", "that removed a sync"),
+        ("bisect --good v1.2 --fail-if part --build make -- '{build}/store' put key value", "one that removed a sync"),
     ),
     "show": (
         ("show", "the newest run"),
@@ -70,7 +70,7 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     ),
     "export": (
         ("export last -o result.parquet", "the raw figures; the suffix selects the format"),
-        ("export last --bundle run.gmk.html", "the run itself, to send"),
+        ("export last --bundle run.gmk.html", "the run itself, to share"),
     ),
     "doctor": (
         ("doctor", "which platforms work here"),
@@ -95,17 +95,17 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("clean", "remove what crashes left behind"),
         ("clean --all --dry-run", "list everything that guestmark keeps here"),
     ),
-    "quiet": (("quiet status", "what is quiet now"), ("quiet on", "steadier, until `quiet off`")),
+    "quiet": (("quiet status", "the current settings"), ("quiet on", "steadier, until `quiet off`")),
     "edit": (("edit last --name before-upgrade --tag nightly", "a name and a tag"),),
-    "rm": (("rm last", "out of sight"), ("rm last --undo", "back again")),
-    "vacuum": (("vacuum", "removed runs for good"),),
+    "rm": (("rm last", "remove the newest run"), ("rm last --undo", "bring it back")),
+    "vacuum": (("vacuum", "delete removed runs for good"),),
     "import": (
         ("import run.gmk.html", "a bundle"),
         ("import result.json", "a result of hyperfine or fio"),
     ),
     "ledger": (
         ("ledger copy OTHER.sqlite LEDGER.sqlite", "runs that the second ledger lacks"),
-        ("ledger role bench", "SQL that makes a role of a server"),
+        ("ledger role bench", "SQL that creates a role on a server"),
     ),
     "capture": (
         ("capture FILE.pcap", "who is slow"),

@@ -29,7 +29,7 @@ def _is_in_bisection() -> bool:
             if git.is_dir():
                 return (git / "BISECT_START").exists()
         except OSError:
-            # Better a status that git refuses than a commit blamed for a typing mistake.
+            # A status that git refuses is better than a commit blamed for a typing mistake.
             return True
     return False
 

@@ -25,12 +25,12 @@ class FleetProgress:
         self._shown_lines = 0
 
     def update(self, fleet: Fleet) -> None:
-        """Shows where the machines are; called twice a second."""
+        """Shows what each machine is doing; called twice a second."""
         if self._quiet:
             return
         now, states = time.monotonic(), list(fleet.states.values())
         if self._redraws:
-            # A line that wraps would be two, and only one of them would be drawn over.
+            # If a line wrapped, only the first of its two lines would be overwritten.
             columns, rows = os.get_terminal_size(2)
             lines = [line[: columns - 1] for line in render_states(states, max(2, rows - 2))]
             redraw_lines(lines, self._shown_lines)

@@ -17,14 +17,14 @@ from guestmark.core.shell_syntax import has_signs, needs_shell
 # Separates commands after `--`, where one or two dashes could belong to a command.
 SEPARATOR = "---"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}", re.ASCII)
-# A parameter in a command, whose program may be another at each level.
+# A parameter in a command, whose program may differ between levels.
 _LEVEL = re.compile(r"\{[\w-]+\}")
 _MOST_LEVELS = 1000
 # Characters that remain in a word only if the caller quoted it as a whole: blanks, and quotes within.
 _HOLDS_SEVERAL = re.compile(r"""[\s'"\\]""")
 
-# What looks like an option that does not exist: what to type instead.
-REPLACEMENTS: Mapping[str, str] = {SEPARATOR: "commands stand after --, e.g. -- ./old --- ./new"}
+# What to type instead of words that look like unknown options.
+REPLACEMENTS: Mapping[str, str] = {SEPARATOR: "put the commands after --, e.g. -- ./old --- ./new"}
 
 _SHELL_OPTIONS = frozenset({"-S", "--shell"})
 _DEFAULT_SHELL = ("sh",)
@@ -218,7 +218,7 @@ def parse_parameters(
         first, _, last = ends.partition(":")
         _add_parameter(levels_by_name, name, machines, _scan_levels(name, first, last, step))
     if step is not None and not scans:
-        raise UsageError("-D goes with -P", hint="e.g. -P threads 1 8 -D 2")
+        raise UsageError("-D requires -P", hint="e.g. -P threads 1 8 -D 2")
     return levels_by_name
 
 
@@ -227,7 +227,7 @@ def _add_parameter(
 ) -> None:
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"{name!r} cannot be a parameter's name", hint="letters, digits, _ and -, e.g. -L level 1,3,9"
+            f"{name!r} cannot be a parameter's name", hint="use letters, digits, _ and -, e.g. -L level 1,3,9"
         )
     if machines and is_machine_factor(name):
         raise UsageError(
@@ -248,12 +248,14 @@ def _scan_levels(name: str, first: str, last: str, step: str | None) -> list[str
         ) from error
     if not all(value.is_finite() for value in (low, high, by)) or by <= 0 or high < low:
         raise UsageError(
-            f"-P {name}: nothing lies from {first} to {last} in steps of {step or 1}",
+            f"-P {name}: there is no level from {first} to {last} in steps of {step or 1}",
             hint="e.g. -P threads 1 8 -D 1",
         )
     # A typing mistake in the step must not make a plan of a million cells.
     if (high - low) / by >= _MOST_LEVELS:
-        raise UsageError(f"-P {name}: that is more than {_MOST_LEVELS} levels", hint="a larger step: -D STEP")
+        raise UsageError(
+            f"-P {name}: that is more than {_MOST_LEVELS} levels", hint="use a larger step: -D STEP"
+        )
     return [str(low + by * number) for number in range(int((high - low) / by) + 1)]
 
 
@@ -281,7 +283,7 @@ def _starts_with_program(text: str) -> bool:
     try:
         words = shlex.split(text)
     except ValueError:
-        # A quotation without an end is the text's mistake, and may be none in lines that only a shell reads.
+        # An unterminated quotation is a mistake, unless it is syntax that only a shell understands.
         words = text.split()
     if not words:
         return False
@@ -300,7 +302,7 @@ class TypedCommand:
     """A command as it was typed."""
 
     words: list[str]
-    # The text that a shell runs: the last word, if the others are the shell.
+    # If a shell runs the command: its text, which is the last word.
     text: str | None = None
 
 
@@ -338,7 +340,7 @@ def parse_ignored_statuses(text: str | None) -> tuple[int, ...] | None:
         statuses = (-1,)
     if not all(0 <= status <= 255 for status in statuses):
         raise UsageError(
-            f"--ignore-failure={text}: these are not exit statuses",
+            f"--ignore-failure={text} does not list exit statuses",
             hint=f"e.g. --ignore-failure=1,2, or {_EVERY_STATUS}",
         )
     return statuses
@@ -366,7 +368,7 @@ def parse_commands(
             commands.append(TypedCommand(shlex.split(text)))
         except ValueError as error:
             raise UsageError(
-                f"the command {text!r} has a quotation without an end", hint="close it, as for a shell"
+                f"the command {text!r} has an unterminated quotation", hint="close it, as for a shell"
             ) from error
     if any(not command.words or command.text == "" for command in commands):
         raise UsageError("a command is empty", hint="e.g. guestmark exec -- gzip -9 file --- zstd -9 file")
@@ -383,11 +385,11 @@ def parse_outputs(given: Sequence[str] | None) -> tuple[tuple[StandardOutput, ..
             targets.append(StandardOutput(where))
         else:
             raise UsageError(
-                f"--output {where}: output goes to null, to a pipe, or is shown (inherit)",
-                hint=f"for a file let the command write it: guestmark exec 'COMMAND >{where}'",
+                f"--output {where}: must be null, pipe or inherit",
+                hint=f"for a file, redirect the output in the command: guestmark exec 'COMMAND >{where}'",
             )
     if inherit and targets:
-        raise UsageError("--output inherit is for all commands", hint="give only that, or neither")
+        raise UsageError("--output inherit applies to all commands", hint="give it alone, or not at all")
     return tuple(targets), inherit
 
 

@@ -33,7 +33,7 @@ from guestmark.page.say import say
 
 def measure_plan(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
     """Runs a new plan to its end, shows and writes the result, and returns the exit status."""
-    # Looking for garbage while modules are loaded and plans are read takes a tenth of the time.
+    # Garbage collection would take a tenth of the time in which modules are loaded and plans are read.
     gc.disable()
     outputs.check()
     plan = add_gates(plan, outputs.gates)
@@ -67,7 +67,7 @@ def continue_run(
         state, audience = stored.state, build_audience(outputs)
         if state in {RunState.COMPLETE, RunState.STOPPED} and not further.asked:
             say(f"run {stored.id} is already {state.value}; nothing is left to do")
-            say("resume --blocks or --precision takes it further", prefix="  ")
+            say("to extend it: guestmark resume with --blocks or --precision", prefix="  ")
             judgement = judge_run(ledger, stored.id)
             run.present_and_remember(judgement, audience)
             return _finish_run(judgement, state, outputs)
@@ -129,7 +129,7 @@ def _observe_measuring(outputs: Outputs) -> Iterator[Observer]:
 def _choose_observer(outputs: Outputs) -> AbstractContextManager[Observer]:
     is_terminal = sys.stderr.isatty()
     if outputs.style.is_redrawn(by_default=is_terminal and os.environ.get("TERM") != "dumb"):
-        # A log is never redrawn.
+        # Plain lines need none of the code that redraws a terminal, which takes long to import.
         from guestmark.cli.live_progress import LiveProgress
 
         console = Console(stderr=True, style=outputs.style)
@@ -149,7 +149,7 @@ def _finish_run(judgement: Judgement, state: RunState, outputs: Outputs) -> int:
     left_out = dict.fromkeys(entry.name for entry in stored.unusable)
     # The user named these platforms, and a script may read this line alone.
     if left_out and stored.plan.context.typed:
-        say(f"not measured, as it cannot be used here: {', '.join(left_out)} (exit status {status})")
+        say(f"not measured, because it cannot be used here: {', '.join(left_out)} (exit status {status})")
     return status
 
 
@@ -171,8 +171,8 @@ def derive_exit_status(stored: StoredRun, state: RunState) -> ExitStatus:
     succeeded = sum(trial.status is TrialStatus.OK for trial in stored.trials)
     if succeeded == 0:
         return ExitStatus.NOTHING_MEASURED
-    # A requested platform that was left out was not measured, and a script must be able to notice. What a plan of
-    # questions would measure on other hosts was not requested by name: its questions are about what there is here.
+    # A script must be able to notice that a requested platform was left out. What a plan of questions would measure on
+    # other hosts was not requested by name: its questions are about what this host has.
     all_measured = (
         succeeded == len(stored.trials)
         and not any(_is_requested(stored.plan, entry) for entry in stored.unusable)

@@ -62,12 +62,15 @@ class MeasureOptions(CellOptions, PolicyOptions, ResultOptions):
             given["baseline"] = self.baseline
         return given
 
-    def refuse(self, command: str, *, quiet_host: bool = False, over: bool = False) -> None:
-        """Raises `UsageError` for `--quiet-host` or `--over` where the `command` cannot do that."""
+    def refuse_options(self, command: str, *, quiet_host: bool = False, over: bool = False) -> None:
+        """Raises `UsageError` for a given `--quiet-host` or `--over` if the `command` cannot do that."""
         if quiet_host and self.quiet_host:
-            raise UsageError(f"--quiet-host is not for {command}", hint="guestmark quiet on, until off")
+            raise UsageError(
+                f"--quiet-host cannot be used with {command}",
+                hint="type guestmark quiet on before it, and guestmark quiet off after it",
+            )
         if over and self.over_s:
-            raise UsageError(f"--over is not for {command}", hint="use it with exec, ab or run")
+            raise UsageError(f"--over cannot be used with {command}", hint="use it with exec, ab or run")
 
     def choose_budget(self, asked_s: float | None, planned_s: float | None = None) -> float | None:
         """Returns the wall time of `--for`, else the plan's; see `plan.policy_options.choose_budget`."""

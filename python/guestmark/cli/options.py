@@ -22,7 +22,7 @@ def make_platforms_option(explained: str, metavar: str = "PLATFORM,...") -> Opti
 
 Machine = Annotated[
     list[str] | None,
-    Option("--machine", "Measure on the machine that FILE defines: --on own:NAME, with its file.", "FILE"),
+    Option("--machine", "Measure on the machine that FILE defines, as with --on own:NAME.", "FILE"),
 ]
 
 
@@ -69,7 +69,7 @@ Csv = Annotated[str | None, Option("--csv", "Write one line per measurement to F
 Markdown = Annotated[str | None, Option("--markdown", "Write the tables to FILE as Markdown.", "FILE")]
 ExportJson = Annotated[
     str | None,
-    Option("--export-json", "Write hyperfine's document to FILE, for its scripts and readers.", "FILE"),
+    Option("--export-json", "Write hyperfine's JSON document to FILE, for scripts that read it.", "FILE"),
 ]
 
 
@@ -167,7 +167,7 @@ Metrics = Annotated[
     Option(
         "--metric",
         "Read a number from the output: group `value`, or the only group; the last match counts. Or json:PATH, such as "
-        "json:jobs.0.read.bw, where the output is JSON. The first --metric decides when the run is precise enough. "
+        "json:jobs.0.read.bw, if the output is JSON. The first --metric decides when the run is precise enough. "
         "Repeatable.",
         "NAME[:UNIT[:higher|lower]]=REGEX",
     ),
@@ -181,7 +181,7 @@ FailIf = Annotated[
     Option(
         "--fail-if",
         "Exit with 1 when the ratio to the baseline is shown to break this limit, with 125 when undecided: "
-        "'tcg wall_s > +5%', 'kernel=new > +2%'. Of power cuts: lost, part (something was never synced), unproven. "
+        "'tcg wall_s > +5%', 'kernel=new > +2%'. For power cuts: lost, part (something was never synced), unproven. "
         "Repeatable.",
         "LIMIT",
     ),
@@ -195,7 +195,7 @@ Wait = Annotated[
     Option("--wait/--no-wait", "Wait for a machine that another guestmark is measuring on, or fail at once."),
 ]
 Prove = Annotated[
-    bool, Option("--prove", "Cut the power of every kind of disk once, untimed, and show what it loses.")
+    bool, Option("--prove", "Cut the power of every kind of disk once, untimed, and show what is lost.")
 ]
 Scale = Annotated[
     float | None,

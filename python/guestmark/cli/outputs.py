@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from guestmark.ledger.model import StoredRun
     from guestmark.page.nodes import Page
 
-# Stands in place of a path.
+# Used in place of a path.
 STANDARD_OUTPUT = "-"
 # The option of hyperfine that names the file of each format.
 _EXPORT_OPTIONS = {
@@ -41,7 +41,7 @@ _EXPORT_OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Where results go, and how a run that produces them is made.
+    """Where results go, and how the run that produces them is measured.
 
     Paths are as typed: `-` for standard output, None for nowhere.
     """
@@ -58,21 +58,21 @@ class Outputs:
     remarks: Annotations = NO_ANNOTATIONS  # a name, notes, labels and tags of the run
 
     style: Style = Style.AUTO
-    # The unit of all times; None takes the one that fits each of them.
+    # The unit of all times; None selects one that fits each time.
     unit: TimeUnit | None = None
     sort: RowOrder = RowOrder.AUTO
     quiet: bool = False
-    # The whole report instead of the answer.
+    # Show the whole report instead of the answer.
     details: bool = False
-    # The machines that it was measured on.
+    # Show the machines that the run was measured on.
     environment: bool = False
-    # Published figures beside the measured ones.
+    # Show published figures beside the measured ones.
     published: bool = False
-    # What commands print, after each trial.
+    # Show what commands print, after each trial.
     show_output: bool = False
     # The user chose what the others are compared with, so that tables name it as hyperfine does.
     has_reference: bool = False
-    # On the terminal instead of the report, and in files before it.
+    # Makes a page that replaces the report on the terminal and precedes it in files.
     page: Callable[[StoredRun], Page] | None = None
 
     # Cut the power of the run's disks.
@@ -129,7 +129,8 @@ def _check_writable(option: str, path: str) -> None:
     folder = os.path.dirname(os.path.abspath(path))
     if not os.access(path if os.path.exists(path) else folder, os.W_OK):
         raise UsageError(
-            f"{option} {path} cannot be written", hint=f"check that {folder} exists and is yours"
+            f"{option} {path} cannot be written",
+            hint=f"check that {folder} exists and that you can write to it",
         )
 
 
@@ -175,11 +176,12 @@ def build_remarks(
     # `last` always means the newest run, and a name with blanks could not be typed in a filter.
     if name is not None and (not WORD_PATTERN.fullmatch(name) or name in RESERVED):
         raise UsageError(
-            f"--name {name!r} cannot be a run's name", hint="letters, digits and .:/_-, e.g. before-upgrade"
+            f"--name {name!r} cannot be a run's name",
+            hint="use letters, digits and .:/_-, e.g. before-upgrade",
         )
     for tag in tags or ():
         if not WORD_PATTERN.fullmatch(tag):
-            raise UsageError(f"--tag {tag!r} cannot be a tag", hint="letters, digits and .:/_-")
+            raise UsageError(f"--tag {tag!r} cannot be a tag", hint="use letters, digits and .:/_-")
     return Annotations(
         name=name or "",
         notes=(note.strip(),) if note and note.strip() else (),
@@ -213,7 +215,7 @@ def report_failed_writes() -> Iterator[None]:
     except OSError as error:
         if error.errno in {errno.EPIPE, errno.EIO}:
             raise
-        # What is left in the buffer would fail once more when the interpreter ends.
+        # Writing the rest of the buffer would fail once more when the interpreter exits.
         sink = os.open(os.devnull, os.O_WRONLY)
         os.dup2(sink, sys.stdout.fileno())
         os.close(sink)
@@ -230,7 +232,7 @@ def write_document(data: bytes, path: str) -> None:
         return
     with report_failed_writes():
         sys.stdout.flush()
-        # Documents hold text as it is; only a terminal would take some of it for orders.
+        # Documents hold text unchanged, but a terminal would obey control characters in it.
         if sys.stdout.isatty():
             data = make_inert(data.decode(errors="replace"), lines=True).encode()
         sys.stdout.buffer.write(data)
@@ -255,8 +257,8 @@ def write_file(file: Path, data: bytes) -> None:
             part.chmod(mode)
     except OSError as error:
         raise GuestmarkError(
-            f"{file} cannot be written: {error.strerror or error}.",
-            hint="The run is in the ledger all the same: guestmark export writes it again.",
+            f"{file} cannot be written: {error.strerror or error}",
+            hint="the run is in the ledger all the same: guestmark export writes it again",
         ) from error
 
 

@@ -69,7 +69,7 @@ class Verb(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parses the words after the verb. Raises `UsageError` for an option that would replace an earlier one."""
         ctx.meta[_TYPED] = tuple(itertools.takewhile(lambda word: word != "--", args))
-        # Click lets the last one win in silence, and a run would then not be what half of the line says.
+        # Click silently lets the last one win, so that a run would ignore a part of its command line.
         if not ctx.resilient_parsing:
             _, _, order = self.make_parser(ctx).parse_args(args=list(args))
             seen: set[str] = set()
@@ -134,12 +134,12 @@ def _build_parameter(field: DeclaredField) -> click.Parameter:
     value_type, several = _unwrap_type(field.value_type)
     declared, default = field.declared, field.default
     if isinstance(default, StrEnum):
-        # To Click, choices are texts: of an enumeration it would offer the names of the members.
+        # Click's choices are strings: for an enumeration it would offer the names of the members.
         default = str(default)
     common: dict[str, Any] = {
         "type": _choose_click_type(value_type, declared),
         "required": field.required,
-        # To Click, a default of None is a value: what is required must not have it.
+        # For Click, None is a default value, which a required parameter must not have.
         **({} if field.required else {"default": default}),
         "metavar": declared.metavar or None,
         "help": declared.help,
@@ -219,7 +219,7 @@ class _NamedOption(click.Option):
 
 
 def find_typed_name(option: click.Parameter, ctx: click.Context | None) -> str:
-    """Returns the one of an option's names that stands in the line, for instance `-r` of `-r3`; else the first."""
+    """Returns the name of an option that was typed, for instance `-r` for `-r3`; else its first name."""
     for word in ctx.meta.get(_TYPED, ()) if ctx else ():
         name = word.partition("=")[0]
         if name in option.opts:
@@ -282,7 +282,7 @@ def _convert_value(
 def _complete_value(
     candidates: Candidates, ctx: click.Context, _parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    # Only a shell that completes needs what finds candidates, among it the ledger.
+    # Only completion needs the modules that find candidates, such as the ledger.
     completion = importlib.import_module("guestmark.cli.completion")
     found: Sequence[str | tuple[str, str]] = completion.find_candidates(candidates, ctx.params, incomplete)
     items = []

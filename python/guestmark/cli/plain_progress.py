@@ -40,7 +40,7 @@ _APART_S = 1.0
 
 
 def describe_time_left(left: TimeLeft | None, limit_s: float) -> str:
-    """Describes the time left: the forecast, or without one the time limit, at which the run stops in any case."""
+    """Describes the time left: the forecast, or without one the time limit, at which the run stops."""
     if left is None:
         return f"no estimate yet; stops after {format_duration(limit_s)}"
     return f"{describe_forecast_time(left)} left"
@@ -87,7 +87,7 @@ class PlainProgress:
         self._metric = ""
         self._unit = ""
         self._limit_s = 0.0
-        # Those since the last line was printed.
+        # Failures since the last line was printed.
         self._failures: list[str] = []
         self._known_failures = KnownFailures()
         self._next_line_at = 0.0
@@ -157,7 +157,7 @@ class PlainProgress:
             self._print_line(describe_forecast(estimate.foreseen))
         results = estimate.analysis.cells
         estimates = [text for text in map(self._format_ratio, results) if text]
-        # Before anything is compared, means are all there is.
+        # Until cells can be compared, there are only means.
         if not estimates:
             estimates = [text for text in map(self._format_mean, results) if text]
         _write_line(
@@ -200,7 +200,7 @@ class PlainProgress:
 
 
 class KnownFailures:
-    """Failures that were printed, so that nobody reads the same reason twice."""
+    """The failures that were printed, so that no reason is printed twice."""
 
     def __init__(self) -> None:
         self._first_cells: dict[str, str] = {}

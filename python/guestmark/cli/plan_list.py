@@ -18,7 +18,7 @@ from guestmark.plan import library
 from guestmark.plan.load import load_outline
 from guestmark.plan.outline import assemble_plan
 
-# Columns for a program that reads the list: lines are not to be folded.
+# Columns if a program reads the list, whose lines must not be folded.
 _UNLIMITED = 1000
 
 
@@ -43,7 +43,8 @@ def list_plans(ledger: Ledger | None) -> None:
         console.print(Padding(facts, (0, 0, 0, 2), expand=False))
     console.print(
         Text(
-            "guestmark run NAME runs one, --for 5m what fits, --list its cells; guestmark plans show NAME explains it",
+            "guestmark run NAME runs a plan (--for 5m: what fits; --list: only its cells); "
+            "guestmark plans show NAME prints it",
             style="dim",
         )
     )

@@ -64,7 +64,7 @@ def _build_page(
     stored: StoredRun, outputs: Outputs, analysis: Analysis, console: Console, *, is_latest: bool
 ) -> Page:
     if outputs.details or outputs.environment:
-        # So do the sections of the whole report.
+        # The sections of the whole report take long to import, too.
         from guestmark.report.full_report import make_page
 
         return make_page(
@@ -81,7 +81,7 @@ def _build_page(
         analysis,
         width=console.width,
         latest=is_latest,
-        # The prompt takes a line of a terminal's own.
+        # The shell's prompt needs one line of the terminal.
         lines=max(LINES, console.height - 1),
         count_lines=partial(_count_lines, width=console.width),
     )

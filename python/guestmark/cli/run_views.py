@@ -28,7 +28,7 @@ def open_in_browser(stored: StoredRun, analysis: Analysis) -> None:
     write_file(file, formats.export_run(stored, Format.HTML, analysis))
     tell(str(file))
     if not webbrowser.open(file.as_uri()):
-        say("no browser was found; open that file in one")
+        say("no browser was found; open that file yourself")
 
 
 def show_console(stored: StoredRun, cell_id: str) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @contextmanager
 def open_ledger_if_any(path: str | None) -> Iterator[Ledger | None]:
     """Opens the ledger to look at earlier runs; None if there is none yet, so that looking does not create one."""
-    # A server answers for itself; only a file can be missing.
+    # Only a file can be missing; a server reports its own errors.
     file = find_default_ledger() if path is None else path
     if "://" not in str(file) and not os.path.exists(file):
         yield None

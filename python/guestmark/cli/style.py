@@ -6,11 +6,11 @@ from enum import StrEnum
 class Style(StrEnum):
     """Whether there are colours, and whether progress is redrawn or printed as plain lines."""
 
-    # As the terminal can.
+    # Whatever the terminal can do.
     AUTO = "auto"
-    # Neither.
+    # Neither colours nor redrawing.
     BASIC = "basic"
-    # Both, whatever the terminal is.
+    # Both, even if standard error is not a terminal.
     FULL = "full"
     NOCOLOR = "nocolor"
     COLOR = "color"

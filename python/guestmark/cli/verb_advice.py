@@ -12,7 +12,7 @@ from guestmark.cli.verbs import SYNONYMS, VERBS
 from guestmark.core.errors import UsageError, make_unknown_name_error
 from guestmark.plan.library import list_plan_names
 
-# The name of a file says what to do with it, because users choose names for that.
+# Files are recognized by their suffixes, each with the verb for it.
 _FILES = (
     (re.compile(r"\.toml$"), "run"),
     (re.compile(r"\.(pcap|pcapng|cap)(\.(gz|zst|xz|bz2))?$"), "capture"),

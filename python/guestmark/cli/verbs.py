@@ -18,7 +18,7 @@ GROUPS = {
         "tune": "Race configurations within your limits.",
         "fleet": "Run a plan on the machines of a lab.",
         "block": "Measure one block of a run, for instance as a job of a cluster.",
-        "resume": "Continue a run where it stopped, or take it further.",
+        "resume": "Continue a run where it stopped, or extend it.",
         "campaign": "Compare a host before and after a restart, A B B A.",
         "bisect": "Find the commit that made a command slower.",
     },
@@ -47,7 +47,7 @@ GROUPS = {
         "ledger": "Copy runs between ledgers, or set up a lab's server.",
     },
     "Captures": {
-        "capture": "Find who is slow in a packet capture: client, server or network.",
+        "capture": "Find out who is slow in a packet capture: client, server or network.",
     },
 }
 VERBS = {verb: does for group in GROUPS.values() for verb, does in group.items()}

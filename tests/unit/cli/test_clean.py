@@ -253,7 +253,7 @@ def test_all_names_the_packages_that_set_up_has_installed(tmp_path: Path) -> Non
     script = (
         "from pathlib import Path; from guestmark.cli.do import clean\n"
         f"clean.find_checkout = lambda: Path({str(checkout)!r})\n"
-        "clean._report_what_stays()"
+        "clean._report_kept_files()"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert "has installed 2 packages: coreutils dash" in done.stderr

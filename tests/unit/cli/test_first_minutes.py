@@ -80,7 +80,7 @@ def test_a_quotation_without_an_end_is_what_is_refused(guestmark: CommandLine, t
     done = guestmark("exec", text)
     assert done.status == 2
     assert done.stderr.splitlines() == [
-        f"guestmark: the command {text!r} has a quotation without an end",
+        f"guestmark: the command {text!r} has an unterminated quotation",
         "  close it, as for a shell",
     ]
 

@@ -151,11 +151,11 @@ def test_levels(
         (["a=1,1"], None, None, "given twice"),
         (["a=1,"], None, None, "empty"),
         (None, ["a=1:x"], None, "not all numbers"),
-        (None, ["a=1:nan"], None, "nothing lies"),
-        (None, ["a=5:1"], None, "nothing lies"),
-        (None, ["a=1:5"], "0", "nothing lies"),
+        (None, ["a=1:nan"], None, "there is no level"),
+        (None, ["a=5:1"], None, "there is no level"),
+        (None, ["a=1:5"], "0", "there is no level"),
         (None, ["a=1:1e9"], None, "more than 1000 levels"),
-        (None, None, "2", "-D goes with -P"),
+        (None, None, "2", "-D requires -P"),
     ],
 )
 def test_levels_that_mean_nothing(
@@ -271,7 +271,7 @@ def test_a_platform_that_is_left_out_is_the_last_word(
     done = guestmark("exec", *options, "-r", "1", "--on", "host,ssh:gone.invalid", "true")
     assert done.status == 1
     last = done.stderr.splitlines()[-1]
-    assert last == "guestmark: not measured, as it cannot be used here: ssh:gone.invalid (exit status 1)"
+    assert last == "guestmark: not measured, because it cannot be used here: ssh:gone.invalid (exit status 1)"
 
 
 def test_a_hook_that_fails_is_named(guestmark: CommandLine) -> None:

@@ -79,14 +79,14 @@ def test_a_package_is_unpacked_without_debians_programs(
     assert found.read_bytes() == image()
     assert found.parent.name == RELEASE
     assert [file.stem for file in found.parent.rglob("*.ko")] == ["9pnet_virtio"]
-    assert done.stderr == f"guestmark: QEMU's guests boot {RELEASE} from now on\n"
+    assert done.stderr == f"guestmark: QEMU's guests now boot {RELEASE}\n"
 
 
 def test_another_package_of_the_same_release_takes_its_place(guestmark: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "bare").mkdir()
     for file in (package(tmp_path / "bare", module="net/core/none"), package(tmp_path)):
         done = made(guestmark, file)
-    assert (done.status, done.stderr) == (0, f"guestmark: QEMU's guests boot {RELEASE} from now on\n")
+    assert (done.status, done.stderr) == (0, f"guestmark: QEMU's guests now boot {RELEASE}\n")
 
 
 def test_what_is_no_kernel_for_guests_is_refused_in_a_line(guestmark: CommandLine, tmp_path: Path) -> None:
@@ -123,4 +123,4 @@ def test_what_is_no_kernel_for_guests_is_refused_in_a_line(guestmark: CommandLin
 def test_other_options_are_refused(guestmark: CommandLine) -> None:
     done = made(guestmark, "--save", "x.tar")
     assert done.status == 2
-    assert "takes packages alone" in done.stderr
+    assert "takes only package files" in done.stderr

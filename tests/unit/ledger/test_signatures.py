@@ -277,7 +277,7 @@ def test_a_ledger_of_an_earlier_version_is_shown_and_is_ones_own_once_it_is_sign
     assert "and this is what it runs" in asked.stderr
     assert guestmark("ledger", "sign", "--trust").status == 0
     assert "is not signed" not in " ".join(guestmark("show", "last").stdout.split())
-    assert "is yours" in guestmark("ledger", "sign").stderr
+    assert "is your own" in guestmark("ledger", "sign").stderr
     with open_ledger(old, writable=False) as ledger:
         assert ledger.check_all().problems == ()
 

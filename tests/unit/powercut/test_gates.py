@@ -204,4 +204,4 @@ def test_a_check_without_a_gate_about_power_cuts_is_refused(guestmark: CommandLi
         "{build}",
     )
     assert done.status == ExitStatus.USAGE
-    assert "--check is for a limit about power cuts" in done.stderr
+    assert "--check requires a limit about power cuts" in done.stderr

@@ -37,7 +37,7 @@ class Options(MeasureOptions):
         str,
         Option(
             "--build",
-            "Build a commit with this; a shell runs it in the commit's directory.",
+            "Build each commit with this command, which a shell runs in the commit's directory.",
             metavar="COMMAND",
         ),
     ] = ""

@@ -17,7 +17,7 @@ class Options:
 
     Exit status: 0 a block is done, 1 it is done but some of its trials failed, 2 the command line is wrong, 3 it could
     not be measured, 4 nothing is left to do, 69 not possible on this machine, 75 try again later (other processes have
-    the remaining blocks, or the ledger's server is away), 130 interrupted.
+    the remaining blocks, or the ledger's server is unreachable), 130 interrupted.
     """
 
     run: options.Run

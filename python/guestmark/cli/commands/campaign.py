@@ -13,8 +13,8 @@ class Options(MeasureOptions):
     """Compare a host before and after a restart, for instance with another kernel: A B B A, boot by boot.
 
     Every boot is one run of the command and one observation, so intervals show how far boots differ. After a restart,
-    `guestmark campaign NAME` continues, by hand or from a systemd unit (--unit). At the end, and with --status, the
-    sides are compared.
+    `guestmark campaign NAME` continues: type it, or let a systemd unit run it (--unit). At the end, and with --status,
+    the sides are compared.
 
     Exit status: 0 done, or restart the host now; 2 the command line is wrong, 3 nothing could be measured, 130
     interrupted.
@@ -23,25 +23,35 @@ class Options(MeasureOptions):
     campaign: Annotated[str, Argument("NAME", "The campaign's name.", Candidates.CAMPAIGNS)]
     argv: Annotated[
         list[str] | None,
-        Argument("[-- COMMAND...]", "Begin a campaign that measures this command. Without it: continue."),
+        Argument(
+            "[-- COMMAND...]", "Begin a campaign that measures this command. Without a command: continue."
+        ),
     ] = None
     sides: Annotated[str, Option("--sides", "Names of the host's two sides.", metavar="A,B")] = "A,B"
-    rounds: Annotated[int, Option("--rounds", "Rounds of four boots, A B B A.", metavar="N", minimum=1)] = 2
+    rounds: Annotated[
+        int, Option("--rounds", "Number of rounds, each of four boots: A B B A.", metavar="N", minimum=1)
+    ] = 2
     switch: Annotated[
         str,
         Option(
-            "--switch", "Select {side} for the host's next start, e.g. grub-reboot {side}.", metavar="COMMAND"
+            "--switch",
+            "Command that selects {side} for the host's next start, e.g. grub-reboot {side}.",
+            metavar="COMMAND",
         ),
     ] = ""
     verify: Annotated[
         str,
-        Option("--verify", "Must succeed if the host runs as {side}, and fail otherwise.", metavar="COMMAND"),
+        Option(
+            "--verify",
+            "Command that must succeed if the host runs as {side}, and fail otherwise.",
+            metavar="COMMAND",
+        ),
     ] = ""
     reboot_command: Annotated[
         str,
         Option(
             "--reboot-command",
-            "Restart the host with this, e.g. systemctl reboot. Default: you restart it.",
+            "Command that restarts the host, e.g. systemctl reboot. Default: you restart it yourself.",
             metavar="COMMAND",
         ),
     ] = ""
@@ -50,7 +60,7 @@ class Options(MeasureOptions):
         Option(
             "--in-place",
             "The reboot command restarts something other than the host and returns when that is "
-            "done: continue at once.",
+            "done, so continue at once.",
         ),
     ] = False
     unit: Annotated[

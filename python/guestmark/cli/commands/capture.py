@@ -30,15 +30,21 @@ class RowSubject(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Find who is slow in a packet capture: the client, the server, the network or something else."""
+    """Find out who is slow in a packet capture: the client, the server, the network or something else."""
 
     files: Annotated[
         list[str] | None,
-        Argument("FILE...", "pcap, pcapng or Wireshark's CSV, also .gz, .zst, .xz, .bz2; - is stdin."),
+        Argument(
+            "FILE...", "pcap, pcapng or Wireshark's CSV, or any of them as .gz, .zst, .xz or .bz2; - is stdin."
+        ),
     ] = None
     filter_by: Annotated[
         str | None,
-        Option("--filter", "10.0.0.1, 10.0.0.0/8, 80, http, A:80, A:80-B:1024", metavar="HOST|PORT|FLOW"),
+        Option(
+            "--filter",
+            "Analyse only this traffic: 10.0.0.1, 10.0.0.0/8, 80, http, A:80, A:80-B:1024.",
+            metavar="HOST|PORT|FLOW",
+        ),
     ] = None
     format: Annotated[Format, Option("--format -f", "Format of the answer.")] = Format.TABLE
     by: Annotated[RowSubject, Option("--by", "What each row of the table stands for.")] = (
@@ -67,7 +73,7 @@ class Options:
         int | None,
         Option(
             "--top",
-            f"Show only the N connections that waited longest (table: {TABLE_ROWS}).",
+            f"Show only the N connections that waited longest (default for the table: {TABLE_ROWS}).",
             metavar="N",
             minimum=1,
         ),
@@ -77,7 +83,7 @@ class Options:
         Option("--live", "Capture from this interface until Ctrl-C, then report.", metavar="IFACE"),
     ] = None
     merge: Annotated[
-        bool, Option("--merge", "Treat all FILEs as one trace, in this order, instead of one each.")
+        bool, Option("--merge", "Treat all FILEs as one trace, in this order, not as one each.")
     ] = False
     both: Annotated[
         bool,

@@ -8,7 +8,7 @@ from guestmark.core.option import Argument, Option
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Remove what crashes have left behind; with --all the cache, too.
+    """Remove what crashes have left behind; with --all, also empty the cache.
 
     Runs clean up after themselves, even when killed. This command finds what a crash of the machine or an older version
     has left: scratch directories, disk images, control groups, unfinished files in the cache, and stopped processes of
@@ -36,6 +36,6 @@ class Options:
         bool,
         Option(
             "--all",
-            "Empty the cache, too, and show what else guestmark keeps on this machine: runs, keys, set-up.",
+            "Also empty the cache, and show what else guestmark keeps on this machine: runs, keys, set-up.",
         ),
     ] = False

@@ -15,22 +15,22 @@ class Options:
     Only ratios to each run's own baseline are compared. Earlier runs of the same cells show how far unchanged runs
     differ here, and the intervals allow for that. To judge a change, `guestmark ab` is better: it measures both sides
     at the same time. --confirm does so with two stored runs: one new run measures the programs, guest kernels and QEMUs
-    of both, and the documents are those of the new run.
+    of both, and the documents describe the new run.
 
     `compare a,b,c d,e,f` compares two sides of several runs, with the run as the unit. The runs of a side show how far
     runs differ, so no earlier runs are needed, and they may come from different machines.
 
     --fail-if limits the change of a ratio from the first run to the other: 'tcg > +5%' fails if tcg's ratio grew by
     more than 5 %; --fail-above 5% is '> +5%'. Exit status: 0; with a limit also 1 broken, 125 undecided, 128+ a cell
-    cannot be compared; with --confirm as exec.
+    cannot be compared; with --confirm as for exec.
     """
 
     runs: Annotated[
         list[str],
         Argument(
             "RUN RUN...",
-            "Runs by id, beginning, end, name, or `last`; all are compared with the first. Runs "
-            "joined by commas are sessions of one side.",
+            "Runs by id, by the beginning or end of an id, by name, or `last`; all are compared with the "
+            "first. Runs joined by commas are sessions of one side.",
             candidates=Candidates.RUNS,
         ),
     ]

@@ -11,7 +11,7 @@ class Options:
     """Find out which platforms can be used here, by booting them.
 
     This takes at most 15 s, or 90 s if other programs keep all processors busy, so that a platform that is merely slow
-    is not called unusable. tcg/kvm, a guest inside a guest, gets the time that the others leave; on a slow host,
+    is not reported unusable. tcg/kvm, a guest inside a guest, gets the time that the others leave; on a slow host,
     --nested gives it enough. Results are kept until the host restarts or the hypervisor changes.
     """
 

@@ -45,7 +45,7 @@ class Options(MeasureOptions):
         list[str] | None,
         Option(
             "--command",
-            "Another command, as one quoted word; it runs in a shell if it needs one. Repeatable.",
+            "Another command, as one quoted argument; it runs in a shell if it needs one. Repeatable.",
             metavar="TEXT",
         ),
     ] = None
@@ -157,5 +157,5 @@ class Options(MeasureOptions):
     partial: Annotated[
         bool, Option("--partial", "Continue even if most platforms named with --on cannot be used here.")
     ] = False
-    # hyperfine knows it anywhere on its line.
+    # hyperfine accepts it anywhere on its command line.
     version: Annotated[bool, Option("--version -V", "Show the version and exit.", hidden=True)] = False

@@ -19,7 +19,7 @@ class Options:
         list[str] | None,
         Argument(
             "[RUN...]",
-            "A run's id, its beginning or end, its name, or `last` (the default); several for a bundle.",
+            "A run's id, the beginning or end of its id, its name, or `last` (default); several for a bundle.",
             candidates=Candidates.RUNS,
         ),
     ] = None
@@ -33,12 +33,14 @@ class Options:
         str | None,
         Option(
             "--bundle",
-            "Write a file to share: a page for any browser that `guestmark import` can read, too.",
+            "Write a bundle to share: a page for any browser, which `guestmark import` can also read.",
             metavar="FILE.gmk.html",
         ),
     ] = None
     host_name: Annotated[
         bool, Option("--host-name", "Keep the names of the host and the user in a bundle.")
     ] = False
-    consoles: Annotated[bool, Option("--consoles", "Include what the machines printed in a bundle.")] = False
+    consoles: Annotated[
+        bool, Option("--consoles", "Include the machines' console output in the bundle.")
+    ] = False
     ledger: options.Ledger = None

@@ -18,7 +18,8 @@ class Options:
 
     run PLAN --machines FILE: machines of one class divide the blocks of the plan among them, in one run. Any other
     machine, and with --whole every one, measures all of it in a separate run. All use one ledger that each of them
-    reaches (a PostgreSQL server, or a file when this machine is alone). A block stays on one machine. Ctrl-C stops it.
+    reaches (a PostgreSQL server, or a file if this machine is the only one). A block stays on one machine. Ctrl-C stops
+    the fleet.
 
     exec -- COMMAND: does the same for one command, on the host unless --on names other platforms.
 
@@ -70,7 +71,7 @@ class Options:
     only: Annotated[str | None, Option("--only", "run: measure only these cells.", metavar="EXPR")] = None
     whole: Annotated[
         bool,
-        Option("--whole", "run: measure everything on each machine, even where machines are of one class."),
+        Option("--whole", "run: measure everything on each machine, even if several are of one class."),
     ] = False
     json: options.Json = None
     markdown: options.Markdown = None

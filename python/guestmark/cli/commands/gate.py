@@ -11,20 +11,20 @@ from guestmark.core.option import Argument, Candidates, Option
 class Options:
     """Judge whether a run keeps its limits, and exit as build servers and `git bisect run` expect.
 
-    Several runs, from other times or machines, are judged together. The run is then the unit, because a machine or an
-    hour shifts all blocks of a run alike.
+    Several runs, from other times or machines, are judged together. The run is then the unit, because the
+    machine and the time shift all blocks of a run alike.
 
     Without --fail-if, the run's own gates are used. If GITHUB_STEP_SUMMARY names a file, a table is appended to it.
 
-    Exit status: 0 all limits are kept, 1 one is broken, 125 undecided (it says how many more blocks are needed),
-    128 or more it could not be judged.
+    Exit status: 0 all limits are kept, 1 one is broken, 125 undecided (the output tells how many more blocks are
+    needed), 128 or more it could not be judged.
     """
 
     runs: Annotated[
         list[str] | None,
         Argument(
             "[RUN...]",
-            "A run's id, its beginning or end, or `last`. Several runs are sessions of one question.",
+            "A run's id, the beginning or end of its id, or `last`. Several runs are judged together.",
             candidates=Candidates.RUNS,
         ),
     ] = None
@@ -34,4 +34,4 @@ class Options:
     markdown: options.Markdown = None
     html: options.Html = None
     ledger: options.Ledger = None
-    quiet: Annotated[bool, Option("--quiet -q", "Print nothing; only the exit status tells.")] = False
+    quiet: Annotated[bool, Option("--quiet -q", "Print nothing; only set the exit status.")] = False

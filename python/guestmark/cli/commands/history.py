@@ -21,13 +21,13 @@ class Options:
         str,
         Argument(
             "[RUN]",
-            "The run whose cells to follow: an id, its beginning or end, a name, or `last`.",
+            "The run whose cells to follow: its id, the beginning or end of its id, its name, or `last`.",
             candidates=Candidates.RUNS,
         ),
     ] = LATEST
     cell: Annotated[str | None, Option("--cell", "Follow only this cell.", metavar="CELL")] = None
     by: Annotated[
-        str, Option("--by", "Name runs by this label (--label commit=…) where they have it.", metavar="LABEL")
+        str, Option("--by", "Name runs by this label (--label commit=…) if they have it.", metavar="LABEL")
     ] = "commit"
     max_p: Annotated[
         float,

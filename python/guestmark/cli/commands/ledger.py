@@ -12,13 +12,13 @@ ACTIONS = {"copy": "FROM TO", "role": "NAME", "sign": "[RUN...]", "key": ""}
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Copy runs between ledgers, sign runs as yours, or print the set-up of a server's role.
+    """Copy runs between ledgers, sign runs as yours, or print SQL that sets up a server's role.
 
     copy FROM TO: adds every run of FROM (a file or a URL) that TO does not have; repeat it at any time. Runs that your
     key has not signed are marked as imported.
 
-    sign RUN...: shows what these runs would execute; without RUN, all runs that are not yours. With --trust they are
-    signed with your key, and become yours.
+    sign RUN...: shows what these runs would execute; without RUN, what all runs of others would. With --trust, your
+    key signs them, and they count as your own.
 
     key: prints your public key, which signs runs and bundles.
 
@@ -33,6 +33,6 @@ class Options:
         list[str] | None, Argument("ARGUMENT...", "copy: FROM TO; role: NAME; sign: RUN...")
     ] = None
     trust: Annotated[
-        bool, Option("--trust", "copy, sign: take the runs as yours, so that they may be resumed.")
+        bool, Option("--trust", "copy, sign: treat the runs as your own, so that they may be resumed.")
     ] = False
     ledger: options.Ledger = None

@@ -17,18 +17,18 @@ ACTIONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Define machines of your own by commands in a file, and try whether they can be measured.
+    """Define machines of your own by commands in a file, and check whether they can be measured.
 
-    list: prints the defined machines: yours, and those that guestmark brings.
+    list: prints the defined machines: yours, and those that come with guestmark.
 
     show MACHINE: prints the file of a machine.
 
-    new NAME: writes a file to edit into your folder of machines; --from MACHINE begins with another machine's file.
+    new NAME: creates a file in your folder of machines; --from MACHINE begins with another machine's file.
 
     check MACHINE: creates machines, and tries everything that measuring needs: both streams, exit statuses, arguments,
-    64 MB both ways, 1,000 commands, what is killed, what is left. Each failing point says what to change.
+    64 MB both ways, 1,000 commands, kills, leftovers. Each failing point says what to change.
 
-    trust FILE: allows the commands of a file that lies elsewhere to be executed, after printing them.
+    trust FILE: prints the commands of a file outside your folder, and allows guestmark to execute them.
 
     MACHINE is a name or a file.
     """

@@ -24,8 +24,8 @@ class Options(MeasureOptions):
         list[str] | None,
         Argument(
             "[replay LOG | -- COMMAND...]",
-            "The command whose own fsyncs and other syncs are judged; with --check, the lines that "
-            "it prints. Or a kept log to look into: its directory, or the end of its name.",
+            "A command, whose own fsyncs and other syncs are judged, or with --check the lines that "
+            "it prints. Or a kept log to inspect: its directory, or the end of its name.",
             candidates=Candidates.POWERCUT_WORDS,
         ),
     ] = None
@@ -79,8 +79,8 @@ class Options(MeasureOptions):
         str | None,
         Option(
             "--acknowledge",
-            "With --check: the lines of the command's standard output that acknowledge something. "
-            "Default: every line.",
+            "With --check: the lines of the command's standard output that count as "
+            "acknowledgements. Default: every line.",
             metavar="REGEX",
         ),
     ] = None
@@ -102,7 +102,7 @@ class Options(MeasureOptions):
     image: Annotated[
         str | None,
         Option(
-            "--image", "replay: write the disk image that the cut --after leaves to FILE.", metavar="FILE"
+            "--image", "replay: write the disk image as the cut of --after leaves it.", metavar="FILE"
         ),
     ] = None
     survival: Annotated[

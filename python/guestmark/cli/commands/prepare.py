@@ -22,7 +22,7 @@ class Options:
         list[str] | None,
         Argument(
             "[PLATFORM...]",
-            "For example tcg@sparc64; or kernel, with packages of one: kernel FILE.deb.",
+            "For example tcg@sparc64. Or kernel, with its packages if you have them: kernel FILE.deb.",
             candidates=Candidates.PLATFORMS,
         ),
     ] = None

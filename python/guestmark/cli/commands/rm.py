@@ -14,6 +14,8 @@ class Options:
     A removed run is not listed or shown, and later runs are not compared with it.
     """
 
-    runs: Annotated[list[str], Argument("RUN...", "Runs by id, beginning, end or name; or `last`.")]
+    runs: Annotated[
+        list[str], Argument("RUN...", "Runs by id, by the beginning or end of an id, by name, or `last`.")
+    ]
     undo: Annotated[bool, Option("--undo", "Bring back runs that were removed.")] = False
     ledger: options.Ledger = None

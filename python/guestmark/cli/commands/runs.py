@@ -9,7 +9,7 @@ from guestmark.core.option import Option
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """List the runs in the ledger, oldest first, and say where the ledger is."""
+    """List the runs in the ledger, oldest first, and show where the ledger is."""
 
     json: Annotated[bool, Option("--json", "Write JSON, for programs.")] = False
     check: Annotated[

@@ -23,7 +23,7 @@ class Options:
         ),
     ] = None
     environment: Annotated[
-        bool, Option("--environment", "Also show all that is known of the host and the guests.")
+        bool, Option("--environment", "Also show everything recorded about the host and the guests.")
     ] = False
     browser: Annotated[bool, Option("--open", "Open the run's page in a browser.")] = False
     details: options.Details = False

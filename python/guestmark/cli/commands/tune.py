@@ -15,8 +15,8 @@ class Options(MeasureOptions):
     guestmark tune fastest-safe --only 'platform=tcg and bus=virtio-blk' --for 5m
 
     With many cells, a fraction is measured first, to drop those that cannot win. The others race: after each block, a
-    cell shown to be worse than the leader by more than the margin is out. The finalists are measured again in fresh
-    blocks. With --durability proven the power is cut first, and configurations that lose data are out.
+    cell shown to be worse than the leader by more than the margin drops out. The finalists are measured again in fresh
+    blocks. With --durability proven, the power is cut first, and configurations that lose data drop out.
 
     Exit status: 0 all measured, 1 some trials failed or a platform was left out, 2 the command line or the plan is
     wrong, 3 nothing could be measured, 130 interrupted (guestmark resume continues).

@@ -22,9 +22,9 @@ from guestmark.platforms.probe import DOCTOR_DEADLINE_S
 from guestmark.workloads.exec.plan import ExecOptions, build_plan
 
 _PLAIN_LABELS = ("A", "B")
-# Prefixes of what is no path: a package of the distribution, an image of a registry.
+# Prefixes of values that are not paths: packages of the distribution, images of a registry.
 _NO_PATH = ("apt:", "image:")
-# `old:/boot/vmlinuz`: a label, then something that cannot be mistaken for more of it.
+# `old:/boot/vmlinuz`: a label, then something that cannot be a part of it.
 _LABELLED = re.compile(r"(?!apt:|image:)[A-Za-z0-9][A-Za-z0-9_.+-]*:([/~.]|apt:|image:)", re.ASCII)
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", re.ASCII)
 
@@ -38,7 +38,7 @@ def run(given: Options) -> int:
     if len(others) > 1 or (others and pairs):
         raise UsageError(
             "ab compares two programs, or one program under two of anything else",
-            hint="exec -- A --- B --- C takes several commands",
+            hint="to compare several commands: guestmark exec -- A --- B --- C",
         )
     if not pairs and not others:
         raise UsageError(
@@ -128,7 +128,7 @@ def _choose_platform(pairs: Mapping[str, tuple[str, str]], outputs: Outputs) -> 
     """Chooses the host if only programs or variables differ, else KVM if guests boot with it, else TCG."""
     if all(is_variable(name) for name in pairs):
         return "host"
-    # That /dev/kvm exists proves nothing: the host may be a guest without nested virtualization.
+    # The existence of /dev/kvm proves nothing: the host may be a guest without nested virtualization.
     if not os.path.exists("/dev/kvm"):
         return "tcg"
     platform = registry.get_platform(parse_platform("kvm"))

@@ -39,12 +39,13 @@ def run(given: Options) -> int:
     """Searches between the good and the bad commit; the exit status tells what was found."""
     if not given.fail_if or len(given.fail_if) > 1:
         raise UsageError(
-            "bisect takes one --fail-if", hint="e.g. --fail-if '> +2%', half of what you look for"
+            "bisect takes one --fail-if",
+            hint="e.g. --fail-if '> +2%': half of the slowdown that you look for",
         )
     # Without it, the good commit and every candidate would run the same program.
     if not any(f"{{{PARAMETER}}}" in word for word in given.argv):
-        raise UsageError("the command holds no {build}", hint="e.g. -- '{build}/program'")
-    given.refuse("bisect", quiet_host=True, over=True)
+        raise UsageError("the command does not contain {build}", hint="e.g. -- '{build}/program'")
+    given.refuse_options("bisect", quiet_host=True, over=True)
     wanted = _build_request(given, given.fail_if)
 
     def announce(commit: Commit, blocks: int) -> None:
@@ -61,7 +62,8 @@ def run(given: Options) -> int:
         with bisection.make_worktrees():
             if failure := bisection.run_build(bisection.good_build, given.build):
                 raise UsageError(
-                    f"the good commit cannot be built: {failure}", hint=f"--build {given.build!r}"
+                    f"the good commit cannot be built: {failure}",
+                    hint=f"check the build command: --build {given.build!r}",
                 )
             with open_ledger(given.ledger) as ledger:
                 return _search_commits(
@@ -93,7 +95,7 @@ def _build_request(given: Options, limits: Sequence[str]) -> BisectionRequest:
             given.check,
         )
     elif given.check is not None:
-        raise UsageError("--check is for a limit about power cuts", hint="e.g. --fail-if lost")
+        raise UsageError("--check requires a limit about power cuts", hint="e.g. --fail-if lost")
     deciding = _choose_metrics(given.by, given.metrics or ())
     return BisectionRequest(
         given.argv, request, limits, given.build, given.most_blocks, given.wait, deciding, power
@@ -118,14 +120,14 @@ def _search_commits(search: BisectionSearch, bisection: Bisection) -> GateStatus
     finding_by_hash: dict[str, str] = {}
     for step in search.judge_candidates():
         if step.judged is None:
-            say(f"{step.commit.description}: not built ({step.failed}), skipped")
+            say(f"{step.commit.description}: skipped, as it could not be built ({step.failed})")
             continue
         finding = explain_outcome(replace(step.judged, blocks=None, finds=None))
         finding_by_hash[step.commit.hash] = finding
         blocks = "" if search.cuts_power else f", {step.judged.n} blocks"
         say(f"{step.commit.description}: {_VERDICTS[step.outcome]}, {finding}{blocks}")
     if search.fell_back:
-        say(f"{search.fell_back} decided: wall time could not on this machine")
+        say(f"{search.fell_back} decided, because wall time could not on this machine")
     if search.found is None:
         return _explain_no_commit(search, bisection)
     tell(f"{search.found.hash}{Claim.FIRST_BAD}")
@@ -151,12 +153,12 @@ def _explain_no_commit(search: BisectionSearch, bisection: Bisection) -> GateSta
         reason = f"it is not shown to be slower than {good}"
         if search.cuts_power:
             reason = "it keeps the limit"
-        say(f"{bad}: {reason}; nothing is searched")
+        say(f"{bad}: {reason}; there is nothing to search")
         return GateStatus.BROKEN
     if search.end is SearchEnd.UNJUDGED:
         verdict = "judged" if search.cuts_power else f"shown slower than {good}"
-        say(f"{bad}: could not be {verdict}; nothing is searched")
-        say("guestmark show last says why; stop what else runs here, or give more --max-blocks")
+        say(f"{bad}: could not be {verdict}; there is nothing to search")
+        say("guestmark show last says why; stop other programs on this host, or raise --max-blocks")
     elif search.end is SearchEnd.ONLY_SKIPPED:
-        say("only commits that could not be judged are left; more --max-blocks, or a quieter host, may help")
+        say("only commits that could not be judged are left; a higher --max-blocks or a quiet host may help")
     return GateStatus.UNDECIDED

@@ -16,7 +16,7 @@ from guestmark.page.say import say
 _MESSAGES = {
     0: "a block of run {run} is done",
     1: "a block of run {run} is done; some of its trials failed",
-    4: "nothing is left to measure in run {run}: guestmark show {run}",
+    4: "nothing is left to measure in run {run}; guestmark show {run} shows its result",
     69: "nothing of run {run} was measured on this machine",
     130: "stopped; the unfinished trial is recorded as lost, and another block of run {run} replaces it",
     75: "other processes are measuring the remaining blocks of run {run}; try again later",
@@ -24,7 +24,7 @@ _MESSAGES = {
 
 
 def run(given: Options) -> int:
-    """Measures the next free block and stores it; the exit status tells a script how to go on."""
+    """Measures the next free block and stores it; the exit status tells a script what to do next."""
     audience = build_audience(Outputs(quiet=given.quiet))
     machine = given.machine or socket.gethostname()
     try:
@@ -32,7 +32,7 @@ def run(given: Options) -> int:
             head = ledger.load_head(given.run)
             status = measure_next_block(head, ledger, audience, machine, wait=given.wait, trust=given.trust)
     except LedgerError as error:
-        # A server that is away may come back, and a block that is taken may be lost: both are worth another try.
+        # An unreachable server may come back, and a block that is taken may be lost, so trying again makes sense.
         if not isinstance(error, TakenError) and not is_transient(error.__cause__ or error):
             raise
         say(f"{error.message}\n  {error.hint}")

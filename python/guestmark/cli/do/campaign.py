@@ -64,17 +64,19 @@ def _refuse_options_of_one_run(given: Options) -> None:
     }
     for option, value in values.items():
         if value:
-            raise UsageError(f"{option} is about one run, and a campaign makes many", hint="leave it out")
+            raise UsageError(
+                f"{option} applies to one run, but a campaign consists of many", hint="leave it out"
+            )
 
 
 def _begin_campaign(campaign: Campaign, argv: list[str], given: Options) -> None:
     if campaign.exists:
         raise UsageError(
-            f"campaign {given.campaign} has been begun",
+            f"campaign {given.campaign} already exists",
             hint=f"guestmark campaign {given.campaign} continues it; --forget ends it",
         )
     if given.in_place and not given.reboot_command:
-        raise UsageError("--in-place is about --reboot-command", hint="give that, too")
+        raise UsageError("--in-place requires --reboot-command", hint="add --reboot-command COMMAND")
     commands = SideCommands(given.switch, given.verify, given.reboot_command, given.in_place)
     campaign.begin(
         _build_plan(argv, given),
@@ -94,7 +96,7 @@ def _build_plan(argv: list[str], given: Options) -> Plan:
         **given.collect_overrides(),
     )
     plan = build_plan(request, argv)
-    # Weeks may pass until the last boot; what cannot be measured is refused before the first one.
+    # Weeks may pass until the last boot, so what cannot be measured is refused before the first one.
     preflight.check_requests(plan, plan.cells)
     return plan
 
@@ -114,7 +116,7 @@ def _continue_campaign(campaign: Campaign, given: Options) -> int:
 
 
 def _show_status(campaign: Campaign, given: Options) -> None:
-    """Shows how far the campaign is, and what the boots measured so far tell."""
+    """Shows the progress of the campaign, and the results of the boots measured so far."""
     state = campaign.state
     if state.next_side is not None:
         say(f"{len(state.done)} of {len(state.order)} boots are measured; the next one is {state.next_side}")

@@ -1,4 +1,4 @@
-"""Answers who is slow in a packet capture. A line that only names files needs no parser of options."""
+"""Finds out who is slow in a packet capture. A line that only names files needs no option parser."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from guestmark.capture.binary import (
 from guestmark.cli.commands.capture import TABLE_ROWS, Format, Options
 from guestmark.core.errors import GuestmarkError, UsageError
 
-# Time in which a tool that captures hands over the packets that it still has.
+# Time that a capturing tool gets to deliver its remaining packets.
 _GRACE_MS = 2000
 
 
@@ -38,7 +38,7 @@ def run(given: Options) -> int:
     try:
         return _write_answer(given, selection)
     except NotPermittedError:
-        return _answer_by_other_tool(given, replace(selection, files=files, live=False))
+        return _capture_with_other_tool(given, replace(selection, files=files, live=False))
 
 
 def _check_options(given: Options) -> None:
@@ -46,30 +46,30 @@ def _check_options(given: Options) -> None:
     files, is_table = given.files or [], given.format is Format.TABLE
     if (given.live is None) == (not files):
         raise UsageError(
-            "which capture?",
-            hint="name files, - for standard input, or an interface with --live (one of these)",
+            "capture takes either files or --live",
+            hint="name files, - for standard input, or an interface: --live IFACE",
         )
     is_one_file = len(files) == 1 and files != ["-"]
     # Packets are chosen in a first pass and copied in a second one, so a stream cannot be extracted from.
     if given.extract and (given.live or given.merge or not is_one_file or not is_table):
         raise UsageError(
-            "--extract takes one file, which is read twice, and goes with the table",
+            "--extract takes one file, which it reads twice, and only the table format",
             hint="guestmark capture FILE --extract OUT.pcapng",
         )
     if given.both and (given.live is not None or given.merge or given.extract or not is_table):
         raise UsageError(
-            "--both reads files and writes the table and the picture",
+            "--both takes only files, and writes only the table and the picture",
             hint="guestmark capture --both CLIENT.pcapng SERVER.pcapng --plot BOTH.html",
         )
     _check_views(given, is_table=is_table)
 
 
 def _check_views(given: Options, *, is_table: bool) -> None:
-    """Raises `UsageError` for views beside the table that the input or the format cannot give."""
+    """Raises `UsageError` for views beside the table that the input or the format does not allow."""
     files = given.files or []
     if given.details and (given.both or not is_table):
         raise UsageError(
-            "--details are shown below the table of one capture; --format json always has them",
+            "--details are shown below the table of one capture; --format json always includes them",
             hint="guestmark capture FILE --details",
         )
     if given.plot and "-" in files and not is_table:
@@ -83,7 +83,7 @@ def _check_views(given: Options, *, is_table: bool) -> None:
         check_several_files(tuple(files))
 
 
-def _answer_by_other_tool(given: Options, selection: Selection) -> int:
+def _capture_with_other_tool(given: Options, selection: Selection) -> int:
     """Captures with a tool such as dumpcap, which often has the capability that we lack."""
     from guestmark.agent.binary import end_command_with_us
     from guestmark.capture.live import capture_packets

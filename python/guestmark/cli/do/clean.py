@@ -24,7 +24,7 @@ from guestmark.platforms.own.guard import OrphanMachine, destroy_orphans
 
 
 def run(given: Options) -> int:
-    """Ends orphans and removes leftovers, here or on other machines; the exit status says whether all has gone."""
+    """Ends orphans and removes leftovers, here or on other machines; the exit status tells whether all are gone."""
     if given.on is not None:
         all_removed = _clean_machines(given.on, dry_run=given.dry_run)
     else:
@@ -39,7 +39,7 @@ def _clean_this_machine(given: Options) -> bool:
             raise UsageError(f"there is no directory {directory}", hint="guestmark clean --help")
     orphans = leftovers.find_orphans()
     all_removed = True
-    # Processes first: what they still use could not be removed.
+    # Processes are ended first, because files that they use could not be removed.
     for orphan in orphans:
         all_removed &= _end_orphan(orphan, dry_run=given.dry_run)
     machines = destroy_orphans(dry_run=given.dry_run)
@@ -52,7 +52,7 @@ def _clean_this_machine(given: Options) -> bool:
         all_removed &= _remove_leftover(leftover, dry_run=given.dry_run)
     if given.everything:
         all_removed &= _remove_cache(dry_run=given.dry_run)
-        _report_what_stays()
+        _report_kept_files()
     return all_removed
 
 
@@ -111,8 +111,8 @@ def _remove_cache(*, dry_run: bool) -> bool:
     return True
 
 
-def _report_what_stays() -> None:
-    """Names what is only the user's to remove, with the command that removes it."""
+def _report_kept_files() -> None:
+    """Names what only the user may remove, with the command that removes it."""
     places = [
         ("runs", find_default_ledger().parent),
         ("keys, campaigns and reports of crashes", find_state_directory()),

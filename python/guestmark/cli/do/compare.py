@@ -1,4 +1,4 @@
-"""Compares runs that have been made, and measures two of them again side by side."""
+"""Compares stored runs, and measures two of them again side by side."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from guestmark.report import ci_reports, limits_between_runs, run_comparison, se
 def run(given: Options) -> int:
     """Compares the runs as they are, by sides, or by measuring again; returns the exit status."""
     if len(given.runs) < 2:
-        raise UsageError("one run alone cannot be compared", hint="guestmark runs lists others")
+        raise UsageError("one run alone cannot be compared", hint="name another; guestmark runs lists them")
     policy = _collect_policy(given)
     if given.confirm:
         return _confirm_difference(given, policy)
     if given.only_list or given.trust or policy:
         raise UsageError(
-            "--list, --trust, --blocks, --precision and --time-limit are for a new run", hint="add --confirm"
+            "--list, --trust, --blocks, --precision and --time-limit apply to a new run", hint="add --confirm"
         )
     limits = list(given.fail_if or ())
     if given.fail_above is not None:
@@ -104,10 +104,10 @@ def _compare_sides(
 
 
 def _refuse_repeated(ids: Sequence[str]) -> None:
-    # A run beside itself has not changed, which would pass for an answer.
+    # A run never differs from itself, which could be taken for a result.
     for run_id in ids:
         if ids.count(run_id) > 1:
-            raise UsageError(f"run {run_id} is given twice", hint="guestmark runs lists others")
+            raise UsageError(f"run {run_id} is given twice", hint="name another; guestmark runs lists them")
 
 
 def _confirm_difference(given: Options, policy: Mapping[str, Any]) -> int:
@@ -123,7 +123,7 @@ def _confirm_difference(given: Options, policy: Mapping[str, Any]) -> int:
     confirmation = make_confirmation(before, after, policy)
     say(f"side by side: {', '.join(confirmation.differing)}")
     for missing in confirmation.missing:
-        say(f"not shown by it: {missing}")
+        say(f"this cannot show: {missing}")
     if given.only_list:
         for cell in confirmation.plan.cells:
             if cell.null_of is None:

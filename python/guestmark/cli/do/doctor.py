@@ -33,7 +33,7 @@ from guestmark.platforms.probe import Startable
 # A guest inside a guest exercises KVM wherever TCG runs.
 _NESTED = "tcg/kvm"
 _BRIEF_FACTS = ("processor", "memory", "kernel", "system")
-# Of the host's record: these are long, and about this very process.
+# Facts of the host that are long and describe only this process.
 _NOT_SHOWN = {"command_line", "libraries"}
 _STATE_WORDS = {
     True: ("usable", "green"),
@@ -72,7 +72,7 @@ def examine_host(again: bool, nested: bool = False) -> dict[str, Any]:
     """Builds the document of `doctor --json`: platforms, host, ledger, tools, and versions that matter in a fleet."""
     names = list_platform_names()
     tools = programs()
-    # Asking every program for its version takes seconds, in which the guests boot.
+    # Asking every program for its version takes seconds, during which the guests boot.
     host_recording = start_call(partial(record_environment, programs=tools))
     deadline = _Deadline(probe.measure_overload(), nested)
     with answer_interrupt(say):
@@ -165,11 +165,11 @@ def _describe_result(name: str, result: Usable | Unusable | None, deadline: _Dea
     elif deadline.load is not None:
         usable = None
         reason = deadline.describe_load()
-        hint = "guestmark doctor tries again when the machine is quiet"
+        hint = "run guestmark doctor again when the machine is less busy"
     else:
         usable = None
-        reason = f"not found out within {deadline.total_s + 0.5:.0f} s"
-        hint = "guestmark doctor --nested takes the time it needs"
+        reason = f"still unknown after {deadline.total_s + 0.5:.0f} s"
+        hint = "guestmark doctor --nested waits as long as it needs"
     return {"name": name, "usable": usable, "reason": reason, "hint": hint, "ready_s": None}
 
 
@@ -198,7 +198,7 @@ def _show_summary(report: dict[str, Any]) -> None:
         )
         console.print(line, soft_wrap=True)
     if not all(platform["usable"] for platform in platforms):
-        advice = "guestmark doctor --details says why and what to do, and lists versions"
+        advice = "guestmark doctor --details shows why and what to do, and lists versions"
         console.print(make_inert_text(advice, "dim"))
 
 
@@ -228,7 +228,7 @@ def _show_details(report: dict[str, Any]) -> None:
     for label, value in list_facts(report["host"]):
         facts.add_row(make_inert_text(label, "dim"), make_inert_text(value))
     ledger = make_inert_text(report["ledger"])
-    # A path that is cut could not be copied.
+    # The user may want to copy the path, so it is not cut.
     ledger.overflow = "fold"
     facts.add_row(make_inert_text("ledger", "dim"), ledger)
     for tool, version in report["tools"].items():
@@ -301,10 +301,10 @@ def describe_state(row: Mapping[str, Any]) -> str:
         return "this host's own"
     limits = ""
     if not row["programs"]:
-        limits = "; no programs, as Debian has no packages: its agent's own workloads"
+        limits = "; only the agent's own workloads, as Debian has no packages for it"
     if not row["first_use_s"]:
         return f"ready{limits}"
     absent = ", ".join(name for name, exists in row["made"].items() if not exists)
     # Rounded up to half minutes.
     minutes = -(-row["first_use_s"] // 30) / 2
-    return f"made on first use: {absent} (about {minutes:g} min){limits}"
+    return f"built on first use: {absent} (about {minutes:g} min){limits}"

@@ -14,7 +14,7 @@ def run(given: Options) -> int:
     """Adds what was given, then removes labels and tags."""
     remarks = build_remarks(given.name, given.note, given.label, given.tag)
     if remarks == NO_ANNOTATIONS and not given.unlabel and not given.untag:
-        raise UsageError("nothing to change", hint="give --name, --note, --label or --tag")
+        raise UsageError("there is nothing to change", hint="give --name, --note, --label or --tag")
     with open_ledger(given.ledger) as ledger:
         run_id = ledger.annotate_run(given.run, remarks)
         if given.unlabel or given.untag:

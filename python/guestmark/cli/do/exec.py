@@ -26,7 +26,7 @@ def run(given: Options) -> int:
     first, *others = (command.words for command in commands)
     texts = {number: command.text for number, command in enumerate(commands) if command.text is not None}
     if texts and shell is None and not given.quiet:
-        say("sh -c runs what needs a shell; its start is measured, too, and subtracted")
+        say("sh -c runs commands that need a shell; its start-up time is measured and subtracted")
     targets, inherit = hyperfine.parse_outputs(given.output)
     show_output = given.show_output or inherit
     if show_output:
@@ -83,7 +83,7 @@ def _parse_commands(given: Options, shell: tuple[str, ...] | None) -> list[hyper
     argv, texts = given.argv, given.command_texts
     if not argv and not texts:
         raise UsageError(
-            "missing argument '-- COMMAND...'", hint="guestmark exec --help shows what can be given"
+            "missing argument '-- COMMAND...'", hint="guestmark exec --help lists its options and arguments"
         )
     if words := hyperfine.find_command_texts(argv or ()):
         argv, texts = None, [*words, *(texts or ())]
@@ -100,6 +100,6 @@ def _list_command_names(given: Options) -> list[str]:
         return [given.reference_name or "", *names]
     if given.reference_name is not None:
         raise UsageError(
-            "--reference-name goes with --reference", hint="e.g. --reference ./old --reference-name old"
+            "--reference-name requires --reference", hint="e.g. --reference ./old --reference-name old"
         )
     return names

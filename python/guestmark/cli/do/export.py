@@ -19,7 +19,7 @@ from guestmark.report.export_format import SUFFIXES, Format
 
 
 def run(given: Options) -> int:
-    """Writes one run in the format that was asked for, or several as a bundle."""
+    """Writes one run in the requested format, or several as a bundle."""
     runs = given.runs or [LATEST]
     if given.bundle is not None:
         _write_run_bundle(runs, given.bundle, given)
@@ -27,10 +27,10 @@ def run(given: Options) -> int:
     if not given.output:
         raise UsageError("-o names no file", hint="e.g. -o run.json, or - for standard output")
     if len(runs) > 1:
-        raise UsageError("only a bundle holds several runs", hint="e.g. --bundle runs.gmk.html")
+        raise UsageError("only a bundle can hold several runs", hint="e.g. --bundle runs.gmk.html")
     form = given.format or _choose_format_by_suffix(given.output)
     if form is Format.PARQUET and given.output == STANDARD_OUTPUT and sys.stdout.isatty():
-        raise UsageError("Parquet is not for a terminal", hint="name a file: -o run.parquet")
+        raise UsageError("Parquet cannot be shown on a terminal", hint="name a file: -o run.parquet")
     with open_ledger(given.ledger, writable=False) as ledger:
         stored = ledger.load_run(runs[0])
         analysis = run_history.analyse_with_history(ledger, stored)
@@ -66,6 +66,6 @@ def _choose_format_by_suffix(output: str) -> Format:
     if form is None:
         raise UsageError(
             f"-o {output}: {suffix} is not a format that runs can be written in",
-            hint=f"known: {', '.join(SUFFIXES)}; or name one: --format json; --bundle for another ledger",
+            hint=f"use {', '.join(SUFFIXES)}; or name a format: --format json; for another ledger: --bundle",
         )
     return form

@@ -25,7 +25,7 @@ from guestmark.report import fleet_report
 
 
 def run(given: Options) -> int:
-    """Does what the action asks for, and returns the exit status."""
+    """Performs the action, and returns the exit status."""
     arguments = _check_arguments(given)
     if given.action == "worker":
         return worker.run_worker()
@@ -38,7 +38,7 @@ def run(given: Options) -> int:
     if given.machines is None:
         raise UsageError(
             f"fleet {given.action} needs the lab's machines",
-            hint="--machines lab.toml, see docs/guide/lab.md",
+            hint="add --machines lab.toml; see docs/guide/lab.md",
         )
     if given.action == "doctor":
         return fleet_doctor.examine_lab(
@@ -52,7 +52,7 @@ def _check_arguments(given: Options) -> list[str]:
     action, arguments = given.action, given.arguments or []
     if action not in ACTIONS:
         raise make_unknown_name_error("action", action, OFFERED_ACTIONS)
-    # A command has as many words as it likes.
+    # A command may have any number of words.
     if action == "exec":
         if not arguments:
             raise UsageError(
@@ -117,7 +117,7 @@ def _coordinate_machines(
     fleet_order: FleetOrder, members: Sequence[LabMachine], ledger: Ledger, url: str, given: Options
 ) -> int:
     name = fleet_order.fleet
-    # Remarks of the ledger and of the engine must not be drawn over by the lines of the machines.
+    # The redrawn lines of the machines must not overwrite remarks of the ledger and the engine.
     progress = FleetProgress(quiet=given.quiet)
     ledger.patience.notice = progress.note
     room = find_connection_room(ledger, len(members))

@@ -1,4 +1,4 @@
-"""Finds out what the machines of a lab can measure, and what keeps them from doing it together."""
+"""Finds out what the machines of a lab can measure, and what prevents them from measuring together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from guestmark.page.text import last_inert_line, make_inert
 from guestmark.stats.conditions.surroundings import compare_environments
 from guestmark.stats.machines import compute_sharing_cost_factor
 
-# For the answer of a machine, which boots a guest on each platform.
+# Time limit for a machine's answer; it boots a guest on each platform.
 _DOCTOR_S = 120.0
 # Machines that are asked at the same time.
 _MOST_AT_ONCE = 32
@@ -65,7 +65,7 @@ def _print_findings(
         for line in _describe_machine(answer):
             tell(f"  {line}")
         for difference in differences.get(member.name, ()):
-            tell(f"  differs from its class: {difference}")
+            tell(f"  differs from the first of its class: {difference}")
     for line in _describe_classes(members, answers, differences):
         tell(line)
     tell("ledger")
@@ -84,17 +84,19 @@ def _describe_classes(
         alike = [name for name in usable if name not in differences]
         lines.append(f"class {kind}")
         if len(usable) < 2:
-            lines.append("  shares nothing: that takes two machines that can be used")
+            lines.append("  cannot share a run: that takes at least two usable machines")
             continue
         others = ", ".join(name for name in usable if name in differences)
         lines.append(f"  alike: {', '.join(alike)}")
         if others:
-            lines[-1] += f"; not alike, see above: {others}"
-            lines.append("  what they share would be of two systems: give them another class, or use --whole")
+            lines[-1] += f"; different (see above): {others}"
+            lines.append(
+                "  a run shared by these machines would mix two systems: put them into separate classes, or use --whole"
+            )
         factor = compute_sharing_cost_factor(len(usable), _EXAMPLE_BLOCKS)
         lines.append(
             f"  {len(usable)} machines share {_EXAMPLE_BLOCKS} blocks in about 1/{len(usable)} of the time, with "
-            f"intervals up to {factor:.1f} times as wide as one machine's, or wider where their ratios differ"
+            f"intervals up to {factor:.1f} times as wide as one machine's, or wider if their ratios differ"
         )
     return lines
 
@@ -105,13 +107,13 @@ def _examine_ledger(path: str | None, members: Sequence[LabMachine]) -> dict[str
     if "://" not in where:
         if any(member.ssh for member in members):
             return {
-                "error": f"{where} is a file, which other machines do not reach\n"
-                "--ledger postgresql://… names one that they do"
+                "error": f"{where} is a file, which other machines cannot reach\n"
+                "use a server that they can reach: --ledger postgresql://…"
             }
         return {"file": where}
     try:
         with open_ledger(where, writable=False) as ledger:
-            # A run waits for a server that is away; a doctor tells that it is.
+            # A run waits for an unreachable server, but a doctor reports it.
             ledger.patience.patience_s = 0.0
             room = find_connection_room(ledger, len(members))
     except GuestmarkError as error:
@@ -135,7 +137,7 @@ def explain_missing_room(room: ConnectionRoom, machines: int) -> tuple[str, str]
 
 def _describe_ledger(ledger: Mapping[str, Any]) -> str:
     if "file" in ledger:
-        return f"{ledger['file']}, which this machine reaches alone"
+        return f"{ledger['file']}, which only this machine can reach"
     return f"its server has {ledger['free']} connections left, and {ledger['needed']} are needed"
 
 
@@ -163,7 +165,7 @@ def _ask_machine(member: LabMachine) -> dict[str, Any]:
         )
         if mismatch:
             return {"error": f"{make_inert(mismatch)}; {parsl_engine.INSTALL_ALIKE}"}
-        # Answers that could not be described later are refused here.
+        # An answer that could not be described later is refused now.
         _describe_machine(answer)
     except (AttributeError, KeyError, TypeError, ValueError):
         return {"error": f"its guestmark gave an unexpected answer; {parsl_engine.INSTALL_ALIKE}"}
@@ -177,12 +179,12 @@ def _describe_machine(answer: Mapping[str, Any]) -> list[str]:
     lines = [f"platforms: {usable}"]
     for platform in platforms:
         if not platform["usable"]:
-            word = "not" if platform["usable"] is False else "unknown"
-            lines.append(f"{word} {platform['name']}: {' '.join(str(platform['reason']).split())}")
+            word = "unusable" if platform["usable"] is False else "unknown"
+            lines.append(f"{word}: {platform['name']}, {' '.join(str(platform['reason']).split())}")
     lines.append("; ".join(value for label, value in list_facts(answer["host"]) if label in _FACTS))
     versions = []
     for name, text in {**answer["fleet"], **answer["tools"]}.items():
-        # Programs say their versions in many ways: the first number with a dot is what people look for.
+        # Programs print their versions in many formats; the first number with a dot is the relevant part.
         number = re.search(r"\d+(?:\.\d+)+", str(text or ""))
         if number:
             versions.append(f"{name} {number[0]}")

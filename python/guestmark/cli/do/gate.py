@@ -30,7 +30,7 @@ def run(given: Options) -> int:
     with open_ledger(given.ledger, writable=False) as ledger:
         stored = ledger.load_run(given.runs[0] if given.runs else LATEST)
         if given.fail_if:
-            # Limits on the command line are instead of those that the run has, not beside them.
+            # Limits on the command line replace the run's own limits.
             plan = replace(stored.plan, context=replace(stored.plan.context, gates=()))
             stored = replace(stored, plan=add_gates(plan, given.fail_if))
         if not stored.plan.context.gates:
@@ -53,7 +53,9 @@ def _judge_sessions(
         ids = [ledger.resolve_run(name) for name in names]
         for run_id in ids:
             if ids.count(run_id) > 1:
-                raise UsageError(f"run {run_id} is given twice", hint="guestmark runs lists others")
+                raise UsageError(
+                    f"run {run_id} is given twice", hint="name another; guestmark runs lists them"
+                )
         stored = [ledger.load_run(run_id) for run_id in ids]
         analyses = [(session, run_history.analyse_with_history(ledger, session)) for session in stored]
         judged = limits_between_runs.judge_sessions(analyses, limits)

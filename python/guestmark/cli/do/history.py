@@ -11,7 +11,7 @@ from guestmark.report import ratio_history
 
 
 def run(given: Options) -> int:
-    """Shows the series of each cell, and writes the documents that were asked for."""
+    """Shows the series of each cell, and writes the requested documents."""
     with open_ledger(given.ledger, writable=False) as ledger:
         stored = ledger.load_run(given.run)
         histories = ratio_history.follow_ratios(ledger, stored, given.by, given.max_p)

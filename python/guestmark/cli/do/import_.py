@@ -79,7 +79,7 @@ def _check_can_be_shown(packed: PackedRun) -> None:
     except Exception as error:
         # Values from outside may break a report in any way; that is no bug, but it must not be stored.
         raise LedgerError(
-            f"run {stored.id} cannot be shown: its record holds what guestmark does not write "
+            f"run {stored.id} cannot be shown: its record contains values that guestmark never writes "
             f"({type(error).__name__}: {str(error)[:100]})",
             hint="export it again where it was measured",
         ) from error
@@ -98,7 +98,7 @@ def _read_source(source: str, *, trust: bool) -> tuple[str, Iterable[PackedRun]]
             data = head + stream.read(_LARGEST_BUNDLE)
     except OSError as error:
         raise LedgerError(
-            f"{source} cannot be read: {error.strerror or error}", hint="give a readable file"
+            f"{source} cannot be read: {error.strerror or error}", hint="name a readable file"
         ) from error
     if len(data) > _LARGEST_BUNDLE:
         raise LedgerError(f"{source} is too large for a bundle", hint="export fewer runs into one bundle")

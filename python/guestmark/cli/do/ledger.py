@@ -22,7 +22,7 @@ _ARGUMENT_COUNTS: dict[str, tuple[int, int | None]] = {
 
 
 def run(given: Options) -> int:
-    """Does what the action asks for."""
+    """Performs the action."""
     action, arguments = given.action, given.arguments or []
     if action not in ACTIONS:
         raise make_unknown_name_error("action", action, ACTIONS)
@@ -47,11 +47,11 @@ def run(given: Options) -> int:
 def _sign_runs(names: list[str], where: str | None, *, trust: bool) -> None:
     """Shows the runs that are not the user's own, and with `trust` signs them."""
     with open_ledger(where) as ledger:
-        # On a server, roles decide who may write; a signature there would say nothing more.
+        # On a server, roles decide who may write, so a signature would add nothing.
         if not ledger.is_file:
             raise UsageError(
-                f"the ledger {ledger.where} is a server's: its roles say who may write there",
-                hint="sign runs of a file; guestmark ledger copy takes runs into one",
+                f"the ledger {ledger.where} is on a server, whose roles decide who may write",
+                hint="sign the runs in a file; guestmark ledger copy copies runs into one",
             )
         ids = list(dict.fromkeys(map(ledger.resolve_run, names))) or [
             stored.id for stored in ledger.list_runs()
@@ -61,11 +61,12 @@ def _sign_runs(names: list[str], where: str | None, *, trust: bool) -> None:
             if stored.origin is not None:
                 show_actions(stored.id, stored.plan, stored.origin, say)
         if not foreign:
-            say("each of these runs is yours already" if names else f"every run in {ledger.where} is yours")
+            own = "these runs are your own already" if names else f"every run in {ledger.where} is your own"
+            say(own)
             return
         if not trust:
             raise UsageError(
-                f"{format_count(len(foreign), 'run')} would be signed as yours, with what is shown above",
+                f"{format_count(len(foreign), 'run')} would be signed as yours and could execute what is shown above",
                 hint=" ".join(["add --trust: guestmark ledger sign --trust", *names]),
             )
         for stored in foreign:
@@ -80,7 +81,7 @@ def _is_from_others(stored: StoredRun) -> bool:
 def _copy_runs(source: str, target: str, *, trust: bool) -> None:
     with open_ledger(source, writable=False) as old, open_ledger(target) as new:
         if old.where == new.where:
-            raise UsageError(f"{source} and {target} are the same ledger", hint="name two")
+            raise UsageError(f"{source} and {target} are the same ledger", hint="name two different ones")
         copied = old.copy_to(new, trust=trust)
     known = f"; {copied.there} were there already" if copied.there else ""
     say(f"{format_count(copied.runs, 'run')} with {copied.trials} trials copied to {new.where}{known}")

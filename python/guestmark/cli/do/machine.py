@@ -25,9 +25,9 @@ from guestmark.platforms.own.store import (
 )
 
 _TEMPLATE = """\
-# A machine of your own. guestmark machine check {name} tries whether it can be measured.
+# A machine of your own. guestmark machine check {name} checks whether it can be measured.
 # Commands are split into words as by a shell, but no shell runs them: write sh -c '…' if one is needed.
-# {{id}} is the machine's name, new each time; {{NAME}} stands for the parameter NAME below.
+# {{id}} is the machine's name, different each time; {{NAME}} stands for the parameter NAME below.
 
 name    = "{name}"
 create  = "podman run --detach --name {{id}} --network none {{image}} sleep infinity"
@@ -40,7 +40,7 @@ destroy = "podman rm --force --ignore --time 0 {{id}}"
 # list    = "podman ps --all --format {{{{.Names}}}}"
 # pid     = "podman inspect --format {{{{.State.Pid}}}} {{id}}"   # for density: a process of this host
 # plain = true     # exec returns output only when the command ends: commands are timed from outside
-# snapshot = "…"   # saves {{id}} as {{snapshot}}; restore makes {{id}} of it; discard removes {{snapshot}}
+# snapshot = "…"   # saves {{id}} as {{snapshot}}; restore creates {{id}} from it; discard removes {{snapshot}}
 # timeouts = {{ create = 300, ready = 120, exec = 60, destroy = 60 }}   # seconds
 # env = {{ KEY = "value" }}
 
@@ -52,7 +52,7 @@ image = "debian:stable-slim"
 
 
 def run(given: Options) -> int:
-    """Does what the action asks for."""
+    """Performs the action."""
     if given.action not in ACTIONS:
         raise make_unknown_name_error("action", given.action, ACTIONS)
     wanted = ACTIONS[given.action]
@@ -75,7 +75,7 @@ def run(given: Options) -> int:
 
 
 def _find_by_name_or_file(machine: str) -> Definition:
-    """Finds a definition by its name or its file, which is known from then on. Raises `UsageError`."""
+    """Finds a definition by its name or its file, and registers the file. Raises `UsageError`."""
     if "/" not in machine and not machine.endswith(".toml"):
         return find_definition(machine)
     path = Path(machine)
@@ -104,7 +104,7 @@ def _list_definitions(*, as_json: bool) -> int:
     for each in found:
         whose = "" if each.shipped else f"   {each.path}"
         tell(f"own:{each.name:<{width}}  {each.help}{whose}".rstrip())
-    say(f"your own are in {locate_machines_directory()}")
+    say(f"your own machines are in {locate_machines_directory()}")
     return ExitStatus.ALL_MEASURED
 
 
@@ -112,25 +112,26 @@ def _write_definition(name: str, origin: str | None) -> int:
     """Writes a file to edit. Raises `UsageError` for a name that is invalid or taken."""
     if not NAME.fullmatch(name):
         raise UsageError(
-            f"a machine cannot be named {name!r}", hint="small letters, digits, and - . _ behind the first"
+            f"a machine cannot be named {name!r}",
+            hint="use lower-case letters, digits, and after the first - . _",
         )
     path = locate_machines_directory() / f"{name}.toml"
     if path.exists():
         raise UsageError(
-            f"{path} exists", hint=f"edit it, or choose another name; guestmark machine show {name}"
+            f"{path} exists", hint=f"edit it, or choose another name; guestmark machine show {name} prints it"
         )
     if origin is None:
         text = _TEMPLATE.format(name=name)
     else:
         source = _find_by_name_or_file(origin)
-        # What lies in the user's own folder may be executed.
+        # Definitions in the user's own folder may be executed, so their source must be trusted.
         check_trust(source)
         lines = read_toml_text(source.path).splitlines(keepends=True)
         text = "".join(f'name    = "{name}"\n' if line.startswith("name") else line for line in lines)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with replace_file(path) as new:
         new.write_text(text, encoding="utf-8")
-    say(f"{path} is written: edit it, then guestmark machine check {name}")
+    say(f"{path} is written: edit it, then type guestmark machine check {name}")
     return ExitStatus.ALL_MEASURED
 
 
@@ -139,7 +140,7 @@ def _show_definition(definition: Definition) -> int:
     tell(read_toml_text(definition.path).rstrip())
     if not is_trusted(definition):
         say(
-            f"nobody has trusted this file; it executes what guestmark machine trust {definition.path} lists:"
+            f"this file is not trusted; guestmark machine trust {definition.path} would allow it to execute:"
         )
         for line in describe_execution(definition):
             say(line, prefix="  ")
@@ -174,7 +175,7 @@ def _check_machine(definition: Definition, given: Options) -> int:
 
 def _describe_point(point: Point) -> str:
     if point.not_tried:
-        return f"- {point.name}: not tried, as it cannot hold while this fails: {point.not_tried}"
+        return f"- {point.name}: not tried, as it requires: {point.not_tried}"
     if not point.failed:
         return f"✓ {point.name}{f' ({point.note})' if point.note else ''}"
     return f"✗ {point.name}: {point.failed}\n    {point.change}"

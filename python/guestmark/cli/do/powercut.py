@@ -24,7 +24,7 @@ def run(given: Options) -> int:
         return _replay_log(given)
     if given.after is not None or given.survival is not None or _list_state_options(given):
         raise UsageError(
-            "--after, --survival, --image, --shell and --rerun are for a log that was kept",
+            "--after, --survival, --image, --shell and --rerun apply to a log that was kept",
             hint="guestmark powercut replay LOG",
         )
     budget_s = given.choose_budget(given.budget_s)
@@ -51,7 +51,7 @@ def _build_parameters(given: Options) -> dict[str, object]:
         }
     if given.check_limit is not None or given.acknowledge is not None:
         raise UsageError(
-            "--check-limit and --acknowledge go with --check", hint="guestmark powercut --check COMMAND"
+            "--check-limit and --acknowledge require --check", hint="guestmark powercut --check COMMAND"
         )
     if given.what:
         return {**parameters, "method": "syncs", "command": given.what}
@@ -67,13 +67,13 @@ def _list_state_options(given: Options) -> list[str]:
 def _replay_log(given: Options) -> int:
     what = given.what or []
     if len(what) != 2:
-        raise UsageError(f"there is no {' '.join(what)!r} here", hint="guestmark powercut replay LOG")
+        raise UsageError("powercut replay takes one log", hint="guestmark powercut replay LOG")
     log = what[1]
     # Logs are kept beside a ledger that is a file.
     ledger = Path(given.ledger) if given.ledger and "://" not in given.ledger else None
     actions = _list_state_options(given)
     if len(actions) > 1:
-        raise UsageError(f"{' and '.join(actions)} cannot be combined", hint="one of them at a time")
+        raise UsageError(f"{' and '.join(actions)} cannot be combined", hint="give one of them at a time")
     if not actions:
         for line in evidence.describe_log(log, given.after, ledger):
             tell(line)

@@ -21,12 +21,14 @@ def run(given: Options) -> int:
     platforms = given.platforms or []
     if given.load is not None:
         if platforms or given.packages or given.save:
-            raise UsageError("--load loads everything in an archive", hint="give it alone")
+            raise UsageError("--load loads everything in an archive", hint="use --load alone")
         for path in carried.load_parts(Path(given.load)):
             tell(str(path))
     elif platforms[:1] == ["kernel"]:
         if given.packages or given.save:
-            raise UsageError("prepare kernel takes packages alone", hint="guestmark prepare kernel FILE.deb")
+            raise UsageError(
+                "prepare kernel takes only package files", hint="guestmark prepare kernel FILE.deb"
+            )
         _prepare_kernel([Path(file).expanduser() for file in platforms[1:]])
     else:
         _build_parts(platforms, given.packages or [], given.save)
@@ -39,7 +41,7 @@ def _build_parts(platforms: list[str], packages: list[str], archive: str | None)
     for spec in specs:
         if spec.foreign_architecture is None:
             raise UsageError(
-                f"{spec} needs no parts made in advance",
+                f"{spec} needs no parts built in advance",
                 hint="name a platform of another architecture, e.g. tcg@sparc64",
             )
         architectures[spec.foreign_architecture] = None
@@ -59,13 +61,13 @@ def _prepare_kernel(files: list[Path]) -> None:
     unpacked = prepare_kernel(files, say)
     if rank_kernel(unpacked) is None:
         raise GuestmarkError(
-            f"the kernel {unpacked.release} was unpacked, but neither 9p nor virtiofs shares the host's root with it "
-            "here",
-            hint="take another, such as Debian's linux-image without -cloud in its name",
+            f"the kernel {unpacked.release} was unpacked, but neither 9p nor virtiofs can share this "
+            "host's root with a guest that boots it",
+            hint="use another kernel, such as Debian's linux-image without -cloud in its name",
         )
     chosen = find_kernel(rank=rank_kernel)
     if chosen.image == unpacked.image:
-        say(f"QEMU's guests boot {unpacked.release} from now on")
+        say(f"QEMU's guests now boot {unpacked.release}")
     else:
         say(
             f"QEMU's guests still boot {chosen.release}, {chosen.origin}; to boot this one: "

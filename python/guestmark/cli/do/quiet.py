@@ -18,9 +18,9 @@ def run(given: Options) -> int:
     else:
         outcome = quiet_host.restore_host()
         restored = [
-            f"put back: {line.partition(':')[0]}" for line in quiet_host.summarize_changes(outcome.changed)
+            f"restored: {line.partition(':')[0]}" for line in quiet_host.summarize_changes(outcome.changed)
         ]
-        _report_outcome(restored, outcome, "nothing was changed by guestmark")
+        _report_outcome(restored, outcome, "guestmark has changed nothing")
     return ExitStatus.ALL_MEASURED
 
 
@@ -42,4 +42,4 @@ def _show_status() -> None:
         reason = next(knob.why for knob in quiet_host.HOST_SETTINGS if knob.name == line.partition(":")[0])
         tell(f"{line} would be quieter: {reason}")
     if not set_by_us and not noisy:
-        tell("quiet: no setting of this host could be quieter")
+        tell("no setting of this host could be quieter")

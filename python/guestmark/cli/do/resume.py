@@ -10,7 +10,7 @@ from guestmark.plan.policy_options import check_conflicts
 
 
 def run(given: Options) -> int:
-    """Measures the rest of the run, or more than it was made for, and returns the exit status."""
+    """Measures the rest of the run, or extends it, and returns the exit status."""
     further = ExtensionRequest(given.blocks, given.precision, given.time_limit_s)
     check_conflicts(further.asked)
     outputs = Outputs(

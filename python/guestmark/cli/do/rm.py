@@ -1,4 +1,4 @@
-"""Removes runs from sight, and brings them back."""
+"""Removes runs from lists, and restores them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def run(given: Options) -> int:
         manager = RunManager(ledger)
         for name in given.runs:
             if given.undo:
-                say(f"run {manager.restore_run(name)} is back")
+                say(f"run {manager.restore_run(name)} is restored")
             else:
                 run_id = manager.remove_run(name)
                 say(f"run {run_id} is removed; guestmark rm --undo {run_id} brings it back")

@@ -44,7 +44,7 @@ def run(given: Options) -> int:
         plan = assemble_plan(override_outline(outline, movable), caller)
         return replace(plan, context=replace(plan.context, prove=True))
 
-    # Others who measure choose no sizes.
+    # A prepared run is measured block by block, so a budget for the whole run cannot choose its sizes.
     planned_s = None if given.prepare_only else read_outline(1.0).budget_s
     budget_s = given.choose_budget(given.budget_s, planned_s)
     if given.scale is None and budget_s is not None:
@@ -59,7 +59,7 @@ def run(given: Options) -> int:
         return ExitStatus.ALL_MEASURED
     outputs = collect_outputs(given, published=given.published, budget_s=budget_s)
     if given.prepare_only:
-        given.refuse("a run that others measure", quiet_host=True, over=True)
+        given.refuse_options("a run created with --prepare-only", quiet_host=True, over=True)
         tell(create_run(plan, given.ledger, outputs))
         return ExitStatus.ALL_MEASURED
     return measure_plan(plan, given.ledger, outputs)

@@ -25,14 +25,14 @@ from guestmark.report.render import html
 
 # Characters between two columns of the table.
 _GAP = 2
-# Characters that are left at least of a text that is cut.
+# The least width of a text that is cut.
 _NARROWEST_TEXT = 14
-# Characters of a line for a program that reads the table: nothing is cut off.
+# Width of the table if a program reads it: nothing is cut.
 _UNLIMITED = 1000
-# What can be done without on a narrow terminal, in the order in which it gives way.
+# Columns that a narrow terminal omits, in this order.
 _DISPENSABLE = ("trials", "cells", "begun", "failed", "blocks")
 _NUMBERS = {"cells", "blocks", "trials", "failed"}
-# Characters of a label's value, such as a commit, of which more need not be seen.
+# Characters shown of a label's value, such as a commit hash.
 _SHORT_VALUE = 12
 
 
@@ -41,7 +41,7 @@ def run(given: Options) -> int:
     matches = None if given.only is None else parse_filter(given.only)
     if given.check:
         return _check_ledger(given.ledger)
-    # To look must not make a ledger.
+    # Looking must not create a ledger.
     ratios = []
     if given.ledger is None and not find_default_ledger().exists():
         runs, where = [], str(find_default_ledger())
@@ -67,7 +67,7 @@ def run(given: Options) -> int:
 
 
 def _show_runs(runs: Sequence[RunOverview]) -> None:
-    """Prints the table. Ids, which name runs, are whole at every width; on a terminal other texts lose their ends."""
+    """Prints the table. Ids are never cut, because they name runs; on a terminal, other texts are."""
     console = Console()
     columns = _list_columns(runs)
     labels = [_describe_labels(overview) for overview in runs]
@@ -168,7 +168,7 @@ def _check_ledger(path: str | None) -> int:
         say(f"{head}{format_count(len(result.problems), 'problem')}")
         return ExitStatus.SOME_FAILED
     if not result.checked:
-        say(f"{head}the database is sound; rows have no checksums until a run is added")
+        say(f"{head}the database is intact; rows get their checksums when a run is added")
         return ExitStatus.ALL_MEASURED
     remarks = ""
     if result.without_checksum:

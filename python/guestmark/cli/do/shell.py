@@ -23,7 +23,7 @@ from guestmark.platforms import registry
 from guestmark.platforms.base import Machine, find_login
 from guestmark.workloads.common.program import check_command
 
-# Lines of a dead machine's console, above the error: there the reason usually stands.
+# Lines of a dead machine's console that are printed above the error; they usually show the reason.
 _CONSOLE_LINES = 10
 
 

@@ -1,4 +1,4 @@
-"""Shows the result of a run, as it was when it ended. `guestmark show` alone needs no parser of options."""
+"""Shows the result of a run, as it was when it ended. `guestmark show` alone needs no option parser."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _show_report(
     name: str, outputs: Outputs, ledger_path: str | None = None, baseline: str | None = None
 ) -> None:
     """Prints the run and writes its documents. `baseline` replaces the run's own."""
-    # It reads, prints and ends: there is no garbage worth looking for.
+    # This reads, prints and exits, so garbage collection is not worth its time.
     gc.disable()
     outputs.check()
     stored, analysis = _load_analysed(name, ledger_path, baseline)

@@ -72,5 +72,5 @@ def _make_platform_finding(name: str, result: Usable | Unusable) -> PlatformFind
 def _build_plan(usable: list[str], blocks: int | None) -> Plan:
     outline = load_outline(*library.find_plan(PLAN))
     plan = assemble_plan(override_outline(outline, Overrides(on=usable, blocks=blocks)), Caller.current())
-    # The plan's notes only tell that nothing boots on the host and no file is sent into it, which is no news.
+    # The plan's notes only state the obvious: nothing boots on the host, and no file is sent into it.
     return replace(plan, context=replace(plan.context, notes=()))

@@ -21,10 +21,10 @@ from guestmark.plan.tuning import make_race_settings, parse_limit
 
 def run(given: Options) -> int:
     """Races the cells of a plan, and returns the exit status."""
-    given.refuse("a race", over=True)
+    given.refuse_options("a race", over=True)
     budget_s = given.choose_budget(given.budget_s)
     outline = load_outline(*library.find_plan(given.plan), scale=1.0 if given.scale is None else given.scale)
-    # A copy of the baseline would race as well, and could win.
+    # A null copy of the baseline would take part in the race, and could win.
     overrides = {**given.collect_overrides(), "null": NullCells.NONE}
     outline = override_outline(
         outline, Overrides(on=list_platforms(given.on, given.machine) or None, only=given.only, **overrides)
