@@ -31,6 +31,7 @@ from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.compare import Comparison, Estimand, label_verdict
 from guestmark.stats.durability import describe_disk_durability, describe_row_durability
 from guestmark.stats.executions import Executions, describe_executions
+from guestmark.stats.questions import Ranking, answer_plan_questions
 
 # Widths of a terminal from which there is room for the range, and for processor times.
 _WIDE, _WIDEST = 100, 120
@@ -143,10 +144,18 @@ def make_then_and_now(run: StoredRun, analysis: Analysis, *, width: int, latest:
     table = published.make_overview(analysis)
     if table is not None:
         sections.append(Section(Part.WORKLOAD, "Then and now", (table,), titled=False))
-    failures = [node for workload in analysis.workloads for node in list_failures(workload)][:_MOST_REMARKS]
+    # An answer names what it misses, with the reason.
+    told = {
+        result.cell.id
+        for answer in answer_plan_questions(analysis)
+        for finding in answer.findings
+        if isinstance(finding, Ranking)
+        for result in finding.missing
+    }
+    failures = [node for workload in analysis.workloads for node in list_failures(workload, told)]
     closing = [
-        *failures,
-        *_make_main_limit(analysis, width, lines=1),
+        *failures[:_MOST_REMARKS],
+        *_make_main_limit(analysis, width),
         *_make_closing_nodes(analysis, run, latest=latest),
     ]
     return Page(title, run.id, (*sections, _make_closing_section(closing)))
@@ -410,8 +419,8 @@ def _list_claims_beside_typical(workload: WorkloadResult, prefix: str) -> list[N
     return nodes
 
 
-def _make_main_limit(analysis: Analysis, width: int, *, lines: int = 2) -> list[Node]:
-    """Return what limits the figures most, in at most `lines` lines, and how many more limits there are.
+def _make_main_limit(analysis: Analysis, width: int) -> list[Node]:
+    """Return what limits the figures most, in at most two lines, and how many more limits there are.
 
     A sentence that is too long loses what is in brackets, then its last words.
     """
@@ -421,7 +430,7 @@ def _make_main_limit(analysis: Analysis, width: int, *, lines: int = 2) -> list[
     more = f" (and {len(limits) - 1} more)" if len(limits) > 1 else ""
     severity, *rest = limits[0].text
     sentence = make_inert(join_plain_text(rest)).partition(";")[0].partition(". ")[0]
-    room = lines * width - len(severity.text) - len(more) - (_RAGGED if lines > 1 else 0)
+    room = 2 * width - len(severity.text) - len(more) - _RAGGED
     if len(sentence) > room:
         sentence = sentence.partition(" (")[0]
     if len(sentence) > room:

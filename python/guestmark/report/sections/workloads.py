@@ -1,6 +1,6 @@
 """Sections that kinds of workloads add to a report, lists of failures, and the origin of an imported run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from guestmark.core import registry
 from guestmark.core.actions import list_actions
@@ -57,11 +57,14 @@ def make_origin_section(run: StoredRun, origin: RunOrigin, *, whole: bool) -> Se
     return Section(Part.WORKLOAD, "Imported", tuple(nodes), titled=False)
 
 
-def list_failures(workload: WorkloadResult) -> list[Node]:
-    """Return a line for each cell that failed, wholly or in part, or could not be tried, and for a missing baseline."""
+def list_failures(workload: WorkloadResult, told: Collection[str] = ()) -> list[Node]:
+    """Return a line for each cell that failed, wholly or in part, or could not be tried, and for a missing baseline.
+
+    Cells whose ids are `told` have been named with their reasons elsewhere.
+    """
     nodes: list[Node] = []
     for result in workload.cells:
-        if result.status in _FAILED:
+        if result.status in _FAILED and result.cell.id not in told:
             partial = result.status is CellStatus.PARTIAL
             text = spans(
                 Span(f"{result.cell.id}: ", Tone.STRONG),
