@@ -155,11 +155,14 @@ class PlainProgress:
         if self._show_forecast and estimate.foreseen is not None and not self._forecast_shown:
             self._forecast_shown = True
             self._print_line(describe_forecast(estimate.foreseen))
-        results = estimate.analysis.cells
+        # What is answered rests, and its figures stay as they are.
+        results = [result for result in estimate.analysis.cells if result.cell.id not in estimate.resting]
         estimates = [text for text in map(self._format_ratio, results) if text]
         # Until cells can be compared, there are only means.
         if not estimates:
             estimates = [text for text in map(self._format_mean, results) if text]
+        if not estimates:
+            estimates = [f"{result.cell.id} still open" for result in results]
         _write_line(
             _join_details(head, self._failures, estimates)
             if self._width is None

@@ -493,7 +493,10 @@ class MeasurementLoop:
         forecast = None
         if self._observer.wants_estimates:
             forecast = stopping.forecast_end(self._plan, measured, blocks, analysis, decision)
-        self._observer.block_ended(ProgressEstimate(blocks, decision.goal, decision.left, analysis, forecast))
+        resting = self._cells.resting
+        self._observer.block_ended(
+            ProgressEstimate(blocks, decision.goal, decision.left, analysis, forecast, resting)
+        )
         now = time.monotonic()
         self._next_estimate = now + _ESTIMATE_SHARE * (now - begin)
         return decision

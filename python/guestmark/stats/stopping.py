@@ -150,7 +150,11 @@ def decide(  # noqa: PLR0911, PLR0917 (all that the decision depends on)
     fewest, likely, most = ((whole - complete) * blocks / complete for whole in need.count_blocks(complete))
     longest = max(policy.time_limit_s - used, 0.0)
     left = TimeLeft(min(max(fewest, 1.0) * cost, longest), min(max(most, 1.0) * cost, longest))
-    return Decision(None, min(blocks + max(math.ceil(likely), 1), policy.max_blocks), left)
+    goal = min(blocks + max(math.ceil(likely), 1), policy.max_blocks)
+    # The time may be up before.
+    if cost > 0:
+        goal = min(goal, blocks + max(math.ceil(longest / cost), 1))
+    return Decision(None, goal, left)
 
 
 def _estimate_needed_blocks(

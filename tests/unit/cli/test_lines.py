@@ -198,6 +198,23 @@ def test_a_long_name_never_hides_its_ratio(capsys: pytest.CaptureFixture[str]) -
     assert "cache=none ×2.0" in last
 
 
+def test_a_line_is_about_cells_whose_questions_are_open(capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run(block_s=20.0)
+    run.block()
+    for resting in (frozenset({"tcg"}), frozenset({"host", "tcg", "uml"})):
+        estimate = ProgressEstimate(2, 40, TimeLeft(60.0, 70.0), run.analysis, resting=resting)
+        run.now += 20
+        run.lines.block_ended(estimate)
+    other = ProgressEstimate(3, 40, TimeLeft(60.0, 70.0), analyse_run(PLAN, []), resting=frozenset({"tcg"}))
+    run.now += 20
+    run.lines.block_ended(other)
+    _, open_cells, none, no_figures = printed(capsys)
+    assert "uml ×" in open_cells
+    assert "tcg" not in open_cells
+    assert none == "guestmark: block 2 of 40, about 65 s left"
+    assert "host still open" in no_figures
+
+
 def test_a_long_block_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
     with PlainProgress(quiet_s=0.2) as lines:
         lines.started(PLAN, 0)
