@@ -295,8 +295,8 @@ def test_what_is_wrong_with_one_machine_is_a_line_and_the_others_go_on(
     assert done.status == 1
     assert states == {"small": "complete"}
     for line in (
-        "gave up on strange: strange has another host key than the one that is known",
-        "gave up on closed: closed does not let us in without a password",
+        "gave up on strange: strange has a different host key than the one in known_hosts",
+        "gave up on closed: closed does not accept a login without a password",
         "gave up on bare: there is no /nowhere/python",
         "gone: its worker has ended: gone ",
     ):

@@ -94,7 +94,7 @@ def test_one_interruption_ends_a_run_whose_server_is_gone(guestmark: CommandLine
 
 @pytest.mark.parametrize("name", ["tcg/tcg/tcg/tcg/tcg", "tcg/kvm/kvm/kvm", "ssh:lab1/kvm/kvm/kvm/kvm"])
 def test_guests_inside_each_other_have_an_end(name: str) -> None:
-    with pytest.raises(UsageError, match="guests inside each other are too many"):
+    with pytest.raises(UsageError, match="nested guests are too many"):
         parse_platform(name)
     assert parse_platform("ssh:lab1/tcg/tcg/kvm").is_nested
 

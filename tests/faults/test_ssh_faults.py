@@ -51,7 +51,7 @@ def test_wrong_key(server: Sshd) -> None:
         (key(server.directory / "other").with_suffix(".pub")).read_text()
     )
     found = refused()
-    assert found.reason == "lab1 does not let us in without a password"
+    assert found.reason == "lab1 does not accept a login without a password"
     assert "ssh-copy-id lab1" in found.hint
 
 
@@ -59,13 +59,13 @@ def test_changed_host_key(server: Sshd) -> None:
     other = key(server.directory / "other").with_suffix(".pub").read_text()
     (server.directory / "known").write_text(f"[127.0.0.1]:{server.port} {other}")
     found = refused()
-    assert found.reason == "lab1 has another host key than the one that is known"
+    assert found.reason == "lab1 has a different host key than the one in known_hosts"
     assert "ssh-keygen -R lab1" in found.hint
 
 
 def test_unknown_host_key(server: Sshd) -> None:
     (server.directory / "known").write_text("")
-    assert refused().reason == "lab1 has a host key that is not known here"
+    assert refused().reason == "lab1 has a host key that is not in known_hosts"
 
 
 def test_nobody_listens(server: Sshd) -> None:
@@ -76,7 +76,7 @@ def test_nobody_listens(server: Sshd) -> None:
 def test_no_such_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "config").write_text("")
     monkeypatch.setenv("GUESTMARK_SSH", f"ssh -F {tmp_path}/config")
-    assert refused("nowhere.invalid").reason.startswith("nowhere.invalid is not known by that name: ")
+    assert refused("nowhere.invalid").reason.startswith("nowhere.invalid has a name that cannot be resolved:")
 
 
 def test_no_route(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("virsh", "domain", "reason", "hint"),
     [
-        (_TEST_DRIVER, "nope", "nope is not a domain that libvirt knows", "virsh list --all"),
+        (_TEST_DRIVER, "nope", "nope is not a domain known to libvirt", "virsh list --all"),
         (
             "virsh -c qemu+unix:///session?socket=/nowhere",
             "test",

@@ -51,7 +51,7 @@ def test_restored_machines_are_measured_and_their_snapshot_is_removed(
     # One snapshot a block, of files only.
     assert len({each.template for each in restored}) == len(restored) == len(trials) / 2
     assert all(each.files and not each.programs for each in restored)
-    assert "of the saved machine files go on, programs do not" in " ".join(
+    assert "of the saved machine files continue, programs do not" in " ".join(
         guestmark("show", "--details").stdout.split()
     )
     assert nothing_left(guestmark, tmp_path)
@@ -92,7 +92,7 @@ def test_machine_check_says_what_goes_on(guestmark: CommandLine, tmp_path: Path)
     path = restorable(guestmark, tmp_path)
     done = guestmark("machine", "check", path)
     assert done.status == 0, done
-    assert "✓ a restored machine continues from the saved one (files go on, programs do not" in done.stdout
+    assert "✓ a restored machine continues from the saved one (files continue, programs do not" in done.stdout
     assert nothing_left(guestmark, tmp_path)
 
 

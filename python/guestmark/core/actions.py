@@ -25,7 +25,7 @@ def list_actions(plan: Plan) -> list[tuple[str, str]]:
         found |= dict.fromkeys((factor, level) for factor, level in cell.factors.items())
     around = plan.context.around
     found |= dict.fromkeys(
-        _list_action_values("on this host, around it", {"run": around.run, "trial": around.trial})
+        _list_action_values("commands on this host", {"run": around.run, "trial": around.trial})
     )
     caller = plan.context.caller
     if caller.cwd:

@@ -34,7 +34,7 @@ class Cause(Enum):
     KILLED = "killed", "was killed"
     ENDED = "ended", "ended"
     HANGS = "hangs", "hangs"
-    SILENT = "agent", "does not answer as an agent does"
+    SILENT = "agent", "does not speak the agent's protocol"
     NOT_AS_ASKED = "not as asked", "is not what was asked for"
     # A thread was not on the processor that it was assigned to.
     PLACEMENT = "placement", "the placement of"
@@ -51,13 +51,13 @@ class Cause(Enum):
     NO_TRACING = (
         "no tracing",
         "this host does not let User-Mode Linux trace its guest's processes",
-        "in a container: --cap-add=SYS_PTRACE, or --security-opt seccomp=unconfined; "
-        "else see kernel.yama.ptrace_scope; not under a debugger; or use tcg",
+        "in a container: --cap-add=SYS_PTRACE, or --security-opt seccomp=unconfined; elsewhere check the sysctl "
+        "kernel.yama.ptrace_scope, and do not run it in a debugger; or use tcg",
     )
     NO_EXECUTION = (
         "no execution",
         "User-Mode Linux cannot execute code in its memory file",
-        "point TMPDIR at a directory that is not mounted noexec",
+        "set TMPDIR to a directory on a filesystem that is not mounted noexec",
     )
     # The workload
     NOT_FOUND = "not found", "command not found"
@@ -69,58 +69,58 @@ class Cause(Enum):
     CUT = "connection cut", "ended the connection"
     NEW_HOST_KEY = (
         "another host key",
-        "has another host key than the one that is known",
-        "if you know why, remove the old one: ssh-keygen -R {name}; then log in once by hand",
+        "has a different host key than the one in known_hosts",
+        "if the change is expected: ssh-keygen -R {name}; then log in once to accept the new key: ssh {name}",
     )
     UNKNOWN_HOST_KEY = (
         "unknown host key",
-        "has a host key that is not known here",
-        "log in once by hand and compare it: ssh {name}",
+        "has a host key that is not in known_hosts",
+        "log in once and verify its fingerprint: ssh {name}",
     )
     NO_KEY = (
         "no key",
-        "does not let us in without a password",
-        "give it your key: ssh-copy-id {name}; or share a connection: ControlMaster in ssh_config",
+        "does not accept a login without a password",
+        "install your key there: ssh-copy-id {name}; or share a connection: ControlMaster in ssh_config",
     )
     TOO_MANY_KEYS = (
         "too many keys",
-        "does not let us in",
-        "say in ssh_config which key it wants: IdentityFile and IdentitiesOnly",
+        "refuses the login, because too many keys were tried",
+        "select its key in ssh_config: IdentityFile and IdentitiesOnly",
     )
     UNKNOWN_NAME = (
         "unknown name",
-        "is not known by that name",
-        "check the name, or give it a HostName in ssh_config",
+        "has a name that cannot be resolved",
+        "check the name, or set its HostName in ssh_config",
     )
     CONNECTION_REFUSED = (
         "connection refused",
         "refuses connections",
-        "check that sshd runs there, and the port",
+        "check that sshd is running there, and check the port",
     )
     NO_ROUTE = (
         "no route",
         "cannot be reached: no route to host",
-        "check that it is switched on: ping it",
+        "check that it is powered on and answers ping",
     )
     NO_NETWORK = (
         "no network",
-        "cannot be reached: no network leads there",
-        "check this machine's network",
+        "cannot be reached: the network is unreachable",
+        "check this machine's network configuration",
     )
     NO_ANSWER = (
         "no answer",
         "does not answer",
-        "check that it is switched on, and firewalls between here and there",
+        "check that it is powered on and that no firewall blocks the connection",
     )
     SSH_CONFIGURATION = (
         "ssh configuration",
-        "cannot be reached: ssh's configuration is wrong",
-        "try it: ssh {name}",
+        "cannot be reached: the ssh configuration has an error",
+        "to see the error: ssh {name}",
     )
     READABLE_KEY = (
         "readable key",
         "cannot be reached: ssh refuses a key file that others can read",
-        "chmod 600 it",
+        "run chmod 600 on the key file",
     )
     NO_SHELL = (
         "no shell",
@@ -129,29 +129,29 @@ class Cause(Enum):
     )
     NO_ACCOUNT = (
         "no account",
-        "does not let this user run anything",
-        "choose another user",
+        "does not let this user run commands",
+        "log in as another user: ssh:USER@HOST",
     )
     # libvirt, of a domain
     NO_DOMAIN = (
         "no domain",
-        "is not a domain that libvirt knows",
-        "virsh list --all shows them; LIBVIRT_DEFAULT_URI says where it looks",
+        "is not a domain known to libvirt",
+        "virsh list --all lists the domains; LIBVIRT_DEFAULT_URI selects the connection",
     )
     NO_LIBVIRT = (
         "no libvirt",
         "cannot be looked up: libvirt does not answer",
-        "try it: virsh list --all; LIBVIRT_DEFAULT_URI says whom it asks, e.g. qemu:///system",
+        "try virsh list --all; LIBVIRT_DEFAULT_URI selects the connection, e.g. qemu:///system",
     )
     NO_SNAPSHOT = (
         "no snapshot",
         "has no snapshot of that name",
-        "virsh snapshot-list {name} shows them",
+        "virsh snapshot-list {name} lists the snapshots",
     )
     NOT_TRANSIENT = (
         "not transient",
-        "has a disk that libvirt cannot throw away",
-        "make a snapshot and name it: --set snapshot=NAME",
+        "has a disk whose changes libvirt cannot discard",
+        "create a snapshot and name it: --set snapshot=NAME",
     )
 
     @classmethod

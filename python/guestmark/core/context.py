@@ -34,7 +34,7 @@ class Caller:
         except OSError as error:
             raise UsageError(
                 f"the current directory cannot be used: {error.strerror or error}",
-                hint="go to one that exists: cd ~",
+                hint="change to a directory that exists, e.g. cd ~",
             ) from error
         return cls(cwd, dict(os.environ), os.getuid(), os.getgid(), tuple(os.getgroups()))
 

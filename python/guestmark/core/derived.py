@@ -13,7 +13,7 @@ from guestmark.core.factor import ARGUMENT
 from guestmark.core.metric import Better, Measurement, Metric
 
 _LONGEST = 500  # characters of an expression
-_HINT = "e.g. 'bytes / wall_s / 1e6', of metrics and numeric factors, with + - * / ** and min, max, sqrt, log, abs"
+_HINT = "e.g. 'bytes / wall_s / 1e6': metrics, numeric factors, + - * / **, and min, max, sqrt, log, abs"
 _OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -71,7 +71,7 @@ def check_names(every: Sequence[Derived], known: Iterable[str]) -> None:
     names = set(known)
     for derived in every:
         if derived.name in names:
-            raise UsageError(f"metric {derived.name} is measured already", hint="choose another name")
+            raise UsageError(f"metric {derived.name} is already measured", hint="choose another name")
         if missing := sorted(derived.operands - names):
             raise UsageError(
                 f"metric {derived.name}: nothing measures {', '.join(missing)}",

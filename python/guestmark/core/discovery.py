@@ -72,5 +72,5 @@ def index_by_name(kinds: Iterable[Kind], what: str) -> dict[str, Kind]:
     found: dict[str, Kind] = {}
     for kind in kinds:
         if found.setdefault(kind.name, kind) is not kind:
-            raise ValueError(f"{what} {kind.name!r} is described twice")
+            raise ValueError(f"{what} {kind.name!r} is defined twice")
     return found

@@ -78,10 +78,10 @@ class Distribution:
         if not names:
             return f"{self.name} has no package of {' '.join(wanted)}"
         if self.family is Family.NIXOS:
-            return f"nix-shell -p {names}, or put them into the configuration"
+            return f"nix-shell -p {names}, or add them to the system configuration"
         if command := _INSTALL.get(self.family):
             return f"as root: {command} {names}"
-        return f"install what Debian calls {names}"
+        return f"install the equivalents of these Debian packages: {names}"
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from guestmark.core.errors import UsageError, make_unknown_name_error
 from guestmark.core.model import Cell, Plan
 from guestmark.core.workload_kind import index_workload_kinds
 
-_FORM = "write CELL METRIC > +5%, e.g. 'tcg wall_s > +5%' or 'throughput < -3%'; of power cuts lost, part or unproven"
+_FORM = "write CELL METRIC > +5%, e.g. 'tcg wall_s > +5%' or 'throughput < -3%'; for power cuts: lost, part or unproven"
 _DURABILITY = re.compile(
     r"(?P<what>(?:.*?\s)??)(?:durability\s*=\s*)?(?P<word>lost|part|unproven)", re.DOTALL
 )
@@ -81,8 +81,8 @@ def parse_limits(texts: Iterable[str], cells: Collection[Cell], metrics: Collect
     for gate in gates:
         if gate.loss is not None:
             raise UsageError(
-                f"--fail-if {gate.text!r} is about the power cuts of one run",
-                hint=f"guestmark gate RUN --fail-if {gate.text!r}",
+                f"--fail-if {gate.text!r} applies to the power cuts of a single run",
+                hint=f"use guestmark gate RUN --fail-if {gate.text!r}",
             )
     return gates
 
@@ -96,7 +96,7 @@ def check_proofs(plan: Plan, *, proving: bool) -> None:
         cells = [cell for cell in plan.cells if gate.loss is not None and gate.selects_cell(cell)]
         if any(not kinds[cell.workload.name].proves for cell in cells):
             raise UsageError(
-                f"--fail-if {gate.text!r}: nothing here cuts the power",
+                f"--fail-if {gate.text!r}: this run cuts no power",
                 hint="add --prove, or use guestmark powercut",
             )
 
@@ -119,7 +119,7 @@ def _parse_gate(text: str, cells: Collection[Cell], metrics: Collection[str]) ->
         raise UsageError(f"--fail-if {text!r}: a ratio cannot be negative", hint=_FORM)
     if all(cell.baseline or cell.null_of is not None for cell in cells):
         raise UsageError(
-            f"--fail-if {text!r}: there is only one cell, so nothing to compare it with",
+            f"--fail-if {text!r}: there is only one cell, so there is nothing to compare it with",
             hint="name two platforms with --on, or compare two programs: guestmark ab -- ./old --- ./new",
         )
     if not any(gate.selects_cell(cell) for cell in cells):
@@ -146,10 +146,10 @@ def _describe_unmatched(
         return UsageError(f"--fail-if {text!r}: {error.message}", hint=error.hint)
     if any(cell.baseline and set(gate.words) <= _list_cell_names(cell) for cell in cells):
         return UsageError(
-            f"--fail-if {text!r}: that is the baseline, to which the others are compared",
-            hint="name another cell, or another --baseline",
+            f"--fail-if {text!r}: this is the baseline that the other cells are compared with",
+            hint="name another cell, or choose another --baseline",
         )
-    return UsageError(f"--fail-if {text!r}: no cell matches", hint="run --list shows the cells")
+    return UsageError(f"--fail-if {text!r}: no cell matches", hint="--list shows the cells of the plan")
 
 
 def _list_cell_names(cell: Cell) -> set[str]:

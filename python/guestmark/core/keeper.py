@@ -64,7 +64,7 @@ class Keeper:
                 raise
             else:
                 return path
-        raise FileExistsError(f"no free name in {parent}")
+        raise FileExistsError(f"no unused name was found in {parent}")
 
     def reserve_path(self, name: str, parent: Path | str) -> Path:
         """Return a free path `guestmark-NAME-…` in `parent`, which must be absolute; whatever is made there is removed.

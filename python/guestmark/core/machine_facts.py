@@ -268,8 +268,8 @@ class OwnRestored(msgspec.Struct, kw_only=True):
     def describe(self) -> str:
         """Return which parts of the saved machine continue, in words."""
         if self.programs:
-            return "programs and files go on" if self.files else "programs go on, files do not"
-        return "files go on, programs do not"
+            return "programs and files continue" if self.files else "programs continue, files do not"
+        return "files continue, programs do not"
 
 
 class OwnMachine(RemoteMachine, kw_only=True, omit_defaults=True):

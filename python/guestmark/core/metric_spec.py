@@ -73,7 +73,7 @@ class MetricSpec:
         except regex.TooCostlyError as error:
             raise WorkloadError(
                 f"metric {self.metric.name}: {self.searched!r} takes {error} on this output",
-                hint="write an expression without a repeated group that itself repeats, such as (a+)+",
+                hint="do not repeat a group that contains a repetition, as in (a+)+",
             ) from error
         if found is None:
             raise WorkloadError(
@@ -96,8 +96,10 @@ class MetricSpec:
                     return parse_number(repr(found) if isinstance(found, float) else str(found))
                 except (ValueError, KeyError, IndexError, TypeError, RecursionError):
                     continue
-        where = f"{self.file} is not" if self.file else "no output is"
-        raise WorkloadError(f"metric {self.metric.name}: {where} JSON with a number at {'.'.join(path)!r}")
+        where = self.file or "the output"
+        raise WorkloadError(
+            f"metric {self.metric.name}: {where} is not JSON with a number at {'.'.join(path)!r}"
+        )
 
     def to_params(self) -> dict[str, Any]:
         """Return the metric in the form of a workload's parameters."""
@@ -122,7 +124,7 @@ def parse_metric(text: str) -> MetricSpec:
         raise UsageError(f"--metric {text!r}: the regular expression is missing", hint=_FORM)
     name, *rest = (part.strip() for part in head.split(":"))
     if not _NAME.fullmatch(name):
-        raise UsageError(f"--metric {text!r}: {name!r} cannot be a metric's name", hint=_FORM)
+        raise UsageError(f"--metric {text!r}: {name!r} is not a valid metric name", hint=_FORM)
     if any(name == metric.name for metric in DEFAULT_METRICS):
         raise UsageError(f"--metric {text!r}: {name} is always measured", hint="choose another name")
     if len(rest) > 2:
@@ -161,7 +163,7 @@ def _check_pattern(name: str, made: MetricSpec) -> None:
     if groups.count > 1 and "value" not in groups.names:
         raise UsageError(
             f"--metric {name}: the regular expression has {groups.count} groups",
-            hint="name the one that holds the number (?P<value>…) or make the others (?:…)",
+            hint="mark the group that holds the number as (?P<value>…), or make the others non-capturing: (?:…)",
         )
 
 

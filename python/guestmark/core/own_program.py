@@ -36,7 +36,7 @@ def find_own_program(name: str, override: str | None, *, variable: str) -> Path 
         path = Path(override)
         if not is_program(path):
             raise GuestmarkError(
-                f"{variable}={override} is not a program that can be run",
+                f"{variable}={override} is not an executable file",
                 hint=f"unset {variable}, or build it: cargo build --release -p guestmark-agent",
             )
         return path.resolve()
@@ -56,7 +56,7 @@ def _require_agent(override: str | None) -> Path:
         return found
     raise GuestmarkError(
         "the agent's binary (guestmark-agent) is missing",
-        hint="build it: cargo build --release -p guestmark-agent; or name it in GUESTMARK_AGENT",
+        hint="build it: cargo build --release -p guestmark-agent; or set GUESTMARK_AGENT to its path",
     )
 
 

@@ -41,5 +41,5 @@ def answer_interrupt(tell: Callable[[str], None]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        tell("stopped, as asked; nothing was measured")
+        tell("interrupted; nothing was measured")
         raise

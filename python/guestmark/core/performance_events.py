@@ -46,9 +46,9 @@ EVENTS: Mapping[str, PerformanceEvent] = {
 def explain_errno(errno: int) -> str:
     """Return in words why an event cannot be counted."""
     if errno in _NOT_THERE:
-        return "this processor, or the hypervisor around it, has no such counter"
+        return "this processor, or its hypervisor, does not provide this counter"
     if errno in _NOT_ALLOWED:
-        return "the kernel does not allow it: see /proc/sys/kernel/perf_event_paranoid"
+        return "the kernel does not allow it: check /proc/sys/kernel/perf_event_paranoid"
     return os.strerror(errno)
 
 

@@ -51,7 +51,7 @@ def parse_placement(text: str) -> str:
         return word
     if word.startswith(LIST):
         return LIST + write_list(read_list(word.removeprefix(LIST)))
-    raise ValueError(f"{text!r} is none of {PINNED}, {FREE}, {LIST}LIST")
+    raise ValueError(f"{text!r} is not one of {PINNED}, {FREE}, {LIST}LIST")
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,12 +181,12 @@ def parse_platform(text: str) -> PlatformSpec:
     """Parse one platform name. Raises `UsageError` that says what is wrong and suggests the nearest known name."""
     stripped = text.strip()
     if not stripped:
-        raise UsageError("a platform's name is empty", hint=f"known: {', '.join(list_platform_forms())}")
+        raise UsageError("a platform name is empty", hint=f"known: {', '.join(list_platform_forms())}")
     layers = tuple(_parse_layer(part, stripped) for part in stripped.split("/"))
     if (deep := sum(layer.description.guest for layer in layers)) > _DEEPEST:
         raise UsageError(
-            f"platform {stripped!r}: {deep} guests inside each other are too many",
-            hint=f"guestmark nests up to {_DEEPEST}, e.g. {'/'.join(part for part in stripped.split('/')[-_DEEPEST:])}",
+            f"platform {stripped!r}: {deep} nested guests are too many",
+            hint=f"nest at most {_DEEPEST} guests, e.g. {'/'.join(part for part in stripped.split('/')[-_DEEPEST:])}",
         )
     for outer, layer in itertools.pairwise(layers):
         kind = layer.description
@@ -201,8 +201,8 @@ def parse_platform(text: str) -> PlatformSpec:
         kind = layer.description
         if not kind.holds_guests:
             raise UsageError(
-                f"platform {stripped!r}: {layer.kind} cannot hold another platform",
-                hint=f"nest in {_join_with_or(name for name in list_platform_names() if _holds_guests(name))}"
+                f"platform {stripped!r}: {layer.kind} cannot contain another platform",
+                hint=f"nest it in {_join_with_or(name for name in list_platform_names() if _holds_guests(name))}"
                 if kind.guest
                 else f"write {inner!s} alone",
             )
@@ -243,7 +243,7 @@ def _parse_layer(part: str, whole: str) -> Layer:
         advice = kind.advice(dest) if _DEST.fullmatch(dest) else f"e.g. {kind.example_name}"
         if advice:
             raise UsageError(
-                f"platform {whole!r}: {dest!r} cannot be {kind.name}'s {kind.destination}", hint=advice
+                f"platform {whole!r}: {dest!r} is not a valid {kind.destination} for {kind.name}", hint=advice
             )
         return layer
     if layer.dest is not None:
@@ -258,13 +258,13 @@ def _parse_layer(part: str, whole: str) -> Layer:
     if layer.arch is None:
         if kind.needs_arch:
             raise UsageError(
-                f"platform {whole!r}: {layer.kind} runs programs of another architecture, which is not named",
+                f"platform {whole!r}: {layer.kind} needs the architecture of the programs that it runs",
                 hint=f"e.g. {layer.kind}@arm64; known: {', '.join(ARCHITECTURES)}",
             )
         return layer
     if not kind.takes_arch:
         raise UsageError(
-            f"platform {whole!r}: {layer.kind} has the host's architecture", hint=f"write {layer.kind}"
+            f"platform {whole!r}: {layer.kind} always has the host's architecture", hint=f"write {layer.kind}"
         )
     if not _ARCH.fullmatch(layer.arch.lower()):
         raise UsageError(

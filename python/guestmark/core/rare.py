@@ -28,15 +28,19 @@ class Rare:
         """Parse `x2 in 5%` or `x2 in 1 of 20`, optionally followed by `of starts`. Raises `ValueError`."""
         found = _RARE.fullmatch(text.strip())
         if found is None:
-            raise ValueError(f"{text!r} is not a slow run (write 'x2 in 5%' or 'x2 in 5% of starts')")
+            raise ValueError(
+                f"{text!r} does not describe slow runs (write 'x2 in 5%' or 'x2 in 5% of starts')"
+            )
         percent = found[2].removesuffix("%") if found[2] else ""
         try:
             factor = float(found[1])
             share = float(percent) / 100 if percent else 1 / int(found[3])
         except (ValueError, ZeroDivisionError) as error:
-            raise ValueError(f"{text!r} is not a slow run (write 'x2 in 5%')") from error
+            raise ValueError(f"{text!r} does not describe slow runs (write 'x2 in 5%')") from error
         if not SLOW < factor <= _LARGEST_FACTOR:
-            raise ValueError(f"{text!r}: a slow run takes over {SLOW} times as long as the typical one")
+            raise ValueError(
+                f"{text!r}: a slow run must take more than {SLOW} times as long as the typical one"
+            )
         if not _RAREST <= share <= 0.5:
             raise ValueError(f"{text!r}: the share must be between {format_share(_RAREST, 1)} and 50 %")
         return cls(factor, share, found[4] == "starts")

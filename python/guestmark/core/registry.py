@@ -89,7 +89,9 @@ def is_variable(name: str) -> bool:
 
 def _make_variable_factor(name: str) -> Factor:
     if not _VARIABLE.fullmatch(name):
-        raise UsageError(f"{name!r} names no environment variable", hint="e.g. --set env:OMP_NUM_THREADS=1,2")
+        raise UsageError(
+            f"{name!r} is not the name of an environment variable", hint="e.g. --set env:OMP_NUM_THREADS=1,2"
+        )
     variable = name.removeprefix(VARIABLE)
     return Factor(name, f"the command's environment variable {variable}", str)
 
@@ -97,7 +99,7 @@ def _make_variable_factor(name: str) -> Factor:
 def _own_parameter(name: str) -> Factor:
     if not _PARAMETER.fullmatch(name):
         raise UsageError(
-            f"{name!r} names no parameter of a machine", hint="e.g. --set own.image=debian,alpine"
+            f"{name!r} is not the name of a machine parameter", hint="e.g. --set own.image=debian,alpine"
         )
     return Factor(
         name, f"the parameter {name.removeprefix(OWN_PARAMETER)} of the machine's definition", str.strip

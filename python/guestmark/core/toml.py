@@ -22,7 +22,7 @@ _DEEPEST = 32
 _MOST = 50_000  # values and tables
 # Of 64 bits, as TOML has them.
 _LARGEST_INTEGER = 1 << 63
-_HINT = "docs/reference/plan-files.md describes the form of a plan"
+_HINT = "see docs/reference/plan-files.md for the format of a plan"
 
 # Three quotes without an end are not a string; the rest is searched only once.
 _STRING = "|".join(
@@ -69,7 +69,7 @@ def read_toml_text(path: Path, hint: str = _HINT, *, only_regular: bool = False)
                 raise UsageError(f"{path} is not a file", hint=hint)
             data = stream.read(LARGEST + 1)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no path"
+        reason = error.strerror if isinstance(error, OSError) else "it is not a valid path"
         raise UsageError(f"{path} cannot be read: {reason}", hint=hint) from error
     if len(data) > LARGEST:
         raise UsageError(f"{path} is larger than 1 MiB", hint=hint)
@@ -104,7 +104,7 @@ def _find_excess(text: str) -> str:
             depth += (sign in "[{") - (sign in "]}")
             values += sign in "=,[{"
         if max(depth, parts) > _DEEPEST:
-            return f"has tables or lists more than {_DEEPEST} deep"
+            return f"has tables or lists nested more than {_DEEPEST} deep"
         if values > _MOST:
             return f"has more than {_MOST:,} values"
     return ""
@@ -118,8 +118,8 @@ def _find_out_of_range(found: dict[str, Any]) -> str:
         if any(
             isinstance(value, int) and not -_LARGEST_INTEGER <= value < _LARGEST_INTEGER for value in inner
         ):
-            return "has an integer of more than 64 bits"
+            return "has an integer that exceeds 64 bits"
         level = [value for value in inner if isinstance(value, dict | list)]
         if not level:
             return ""
-    return f"has tables or lists more than {_DEEPEST} deep"
+    return f"has tables or lists nested more than {_DEEPEST} deep"

@@ -40,7 +40,7 @@ def parse_positive_duration(text: str) -> float:
     """Return seconds as `parse_duration` does, but only above 0."""
     seconds = parse_duration(text)
     if seconds <= 0:
-        raise ValueError(f"{text!r} is not above 0 (write 90s, 10m or 1h30m)")
+        raise ValueError(f"{text!r} must be above 0 (write 90s, 10m or 1h30m)")
     return seconds
 
 

@@ -78,7 +78,7 @@ def test_variables_are_factors_on_every_platform() -> None:
     made = plan(r"env:OMP_NUM_THREADS=1,2", "env:EMPTY=", on="host,tcg")
     assert [dict(cell.factors)["env:OMP_NUM_THREADS"] for cell in made.cells] == ["1", "2", "1", "2"]
     assert made.cells[0].id == "host env:OMP_NUM_THREADS=1 env:EMPTY="
-    with pytest.raises(UsageError, match="names no environment variable"):
+    with pytest.raises(UsageError, match="is not the name of an environment variable"):
         plan("env:A-B=1")
 
 

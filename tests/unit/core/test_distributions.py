@@ -49,8 +49,8 @@ SAID = {
     Family.ARCH: "as root: pacman -S --needed qemu-system-x86 qemu-img",
     Family.SUSE: "as root: zypper install qemu-x86 qemu-tools",
     Family.ALPINE: "as root: apk add qemu-system-x86_64 qemu-img",
-    Family.NIXOS: "nix-shell -p qemu, or put them into the configuration",
-    Family.OTHER: "install what Debian calls qemu-system-x86 qemu-utils",
+    Family.NIXOS: "nix-shell -p qemu, or add them to the system configuration",
+    Family.OTHER: "install the equivalents of these Debian packages: qemu-system-x86 qemu-utils",
 }
 
 

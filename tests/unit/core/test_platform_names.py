@@ -49,7 +49,7 @@ def test_parts_of_a_nested_name() -> None:
         ("host@arm", "write host"),
         ("uml@x86_64", "write uml"),
         ("host/kvm", "write kvm alone"),
-        ("uml/kvm", "nest in kvm or tcg"),
+        ("uml/kvm", "nest it in kvm or tcg"),
         ("kvm/host", "name both: kvm,host"),
         ("uml/host", "name both: uml,host"),
         ("kvm/ssh:x", "outermost first"),

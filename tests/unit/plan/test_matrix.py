@@ -143,7 +143,7 @@ def test_describing_a_factor_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -
     kind = registry.index_workload_kinds()["fio"]
     other = type("Other", (kind,), {"factors": (Factor("memory", "", str),)})
     monkeypatch.setattr(registry, "index_workload_kinds", lambda: {"fio": other})
-    with pytest.raises(ValueError, match="'memory' is described twice"):
+    with pytest.raises(ValueError, match="'memory' is defined twice"):
         registry.factors.__wrapped__()
 
 

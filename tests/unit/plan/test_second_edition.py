@@ -105,7 +105,7 @@ def test_figures_out_of_json(path: str, text: str, value: float) -> None:
     "text", ["", "{", '{"m": 1}', '{"n": null}', '{"n": true}', '{"n": NaN}', '{"n": [1]}', "[" * 99_999]
 )
 def test_json_without_the_figure_is_told(text: str) -> None:
-    with pytest.raises(WorkloadError, match="no output is JSON with a number at 'n'"):
+    with pytest.raises(WorkloadError, match="the output is not JSON with a number at 'n'"):
         parse_metric("n=json:n").extract_value(text)
 
 
@@ -223,7 +223,7 @@ def test_what_has_no_value_fails_the_trial(text: str) -> None:
     ("table", "said"),
     [
         ('[derived]\nx = "wal_s * 2"', "nothing measures wal_s"),
-        ('[derived]\nwall_s = "user_s"', "wall_s is measured already"),
+        ('[derived]\nwall_s = "user_s"', "wall_s is already measured"),
         ('[derived]\nx = "import os"', "is not an allowed expression"),
         ('[around.trials]\nprepare = "x"', "trials"),
     ],

@@ -375,7 +375,7 @@ time_limit = "soon"
         ("exclude = [{memory = ['1G']}]\n", "no cell of the plan has memory=1G"),
         ("exclude = [{reason = 'just so'}]\n", "exclude[1]: it names no level"),
         ("cost = {tgc = '4s'}\n", "did you mean 'tcg'"),
-        ("cost = {tcg = '0s'}\n", "not above 0"),
+        ("cost = {tcg = '0s'}\n", "must be above 0"),
         ("schema = 'guestmark-plan/3'\n", "guestmark-plan/1"),
         ("repetition = {blocks = 0}\n", "greater than or equal to 1"),
         ("repetition = {blocks = 3, precision = '2%'}\n", "cannot be combined"),
