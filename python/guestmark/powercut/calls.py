@@ -77,7 +77,7 @@ class Difference:
     at: int = 0
 
     def __str__(self) -> str:
-        where = f" from byte {self.at:,} on" if self.change is Change.CONTENT and self.at else ""
+        where = f" starting at byte {self.at:,}" if self.change is Change.CONTENT and self.at else ""
         return f"{self.path} {self.change}{where}"
 
 

@@ -33,12 +33,12 @@ class Ending(StrEnum):
 
 
 _REMEDIES = {
-    Ending.LATE: "give it longer: --check-limit 5min",
-    Ending.UNSTARTED: "it runs in sh, at the top of the disk, as root here",
-    Ending.TOO_STRICT: "have it search for each line that it is told, and accept anything newer than the last one",
-    Ending.OUT_OF_ROOM: "have it write less there, or write to the disk that it examines",
-    Ending.KILLED: "find out what ends it: a signal, or a limit that it sets itself (ulimit)",
-    Ending.OUT_OF_MEMORY: "free some memory, or have the check use less",
+    Ending.LATE: "raise its limit: --check-limit 5min",
+    Ending.UNSTARTED: "sh runs it as root, in the root directory of the disk",
+    Ending.TOO_STRICT: "make it search for each line of its input, and accept anything newer than the last line",
+    Ending.OUT_OF_ROOM: "make it write less to /tmp, or write to the disk that it examines",
+    Ending.KILLED: "find out what kills it: a signal, or a limit that it sets itself (ulimit)",
+    Ending.OUT_OF_MEMORY: "free some memory, or make the check use less",
 }
 
 
@@ -64,13 +64,13 @@ class Answer:
         words = next((lines[-1] for lines in (self.err, self.out) if lines), "")
         match self.ending:
             case Ending.LATE:
-                ended = f"it did not end within {self.took_s:.0f} s"
+                ended = f"it did not finish within {self.took_s:.0f} s"
             case Ending.OUT_OF_MEMORY:
-                ended = "the kernel killed some of its processes for lack of memory"
+                ended = "the kernel killed some of its processes because memory ran out"
             case Ending.TOO_STRICT:
-                ended = "it passes if it is also told the next line, which is newer than the last acknowledged one"
+                ended = "it passes if its input also has the next line, which had not been acknowledged at the cut"
             case Ending.OUT_OF_ROOM:
-                ended = "its /tmp was full"
+                ended = "its /tmp ran full"
             case Ending.KILLED:
                 ended = f"it was killed ({self.exit})"
             case _:
@@ -85,7 +85,7 @@ class Answer:
     @property
     def exit(self) -> str:
         """How the check's process ended: by a signal, or with a status."""
-        return "a signal ended it" if self.status is None else f"status {self.status}"
+        return "ended by a signal" if self.status is None else f"exit status {self.status}"
 
 
 def classify_end(

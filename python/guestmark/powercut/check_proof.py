@@ -98,7 +98,7 @@ def prove_by_check(request: proof.ProofRequest, asked: CheckRequest) -> tuple[Pr
         with start_bench(disk, check, _ROOM) as at:
             blind, controls = False, list[Control]()
             if not asked.confirms:
-                asked.tell("trying the check with nothing cut")
+                asked.tell("running the check without a power cut")
                 blind = _try_check(at, check, entries, asked)
                 controls.append(_run_control(at, log.entries[: part.end], seen, request, asked))
             chosen = _choose_cuts(log.entries[: part.end], seen, request)
@@ -111,7 +111,7 @@ def prove_by_check(request: proof.ProofRequest, asked: CheckRequest) -> tuple[Pr
             )
             explained = None
             if asked.calls is not None and survey.failing_groups and survey.unsteady is None:
-                asked.tell("looking for what made it fail")
+                asked.tell("searching for the cause of the failure")
                 explained = _explain_failure(disk, check, survey, asked)
         found = _build_check_proof(
             request, asked, log.entries[seen.requests_before_first_record : part.end], survey, controls
@@ -214,8 +214,8 @@ def _try_check(at: Bench, check: Check, entries: Sequence[Entry], asked: CheckRe
     answer = state.answer
     if answer is None:
         raise WorkloadError(
-            f"no power cut is needed: {state.damage} in the disk as it was written",
-            hint="a fault of the disk, or of the log of its writes",
+            f"the disk is damaged even without a power cut: {state.damage}",
+            hint="the disk, or the log of its writes, is faulty",
         )
     if answer.ending is not Ending.PASSED:
         raise _make_refusal(answer)
@@ -230,16 +230,16 @@ def _try_check(at: Bench, check: Check, entries: Sequence[Entry], asked: CheckRe
 def _make_refusal(answer: Answer) -> WorkloadError:
     """Return the error about a check that does not pass with nothing cut."""
     quote = " | ".join([*answer.out[-2:], *answer.err[-3:]])
-    heard = f": {quote}" if quote else ", and said nothing"
+    heard = f": {quote}" if quote else ", and printed nothing"
     match answer.ending:
         case Ending.FAILED | Ending.PASSED:
-            said = f"the check fails on the disk with nothing cut ({answer.exit}){heard}"
+            said = f"the check fails even without a power cut ({answer.exit}){heard}"
         case Ending.UNSTARTED:
             said = f"the check cannot be started: {answer.summary}"
         case Ending.LATE:
-            said = f"the check did not end within {answer.took_s:g} s on the disk with nothing cut{heard}"
+            said = f"the check did not finish within {answer.took_s:g} s even without a power cut{heard}"
         case Ending.KILLED | Ending.OUT_OF_MEMORY | Ending.OUT_OF_ROOM | Ending.TOO_STRICT:
-            said = f"the check does not end by itself on the disk with nothing cut: {answer.summary}"
+            said = f"the check gives no verdict even without a power cut: {answer.summary}"
     return WorkloadError(
         said,
         hint=answer.remedy
@@ -343,8 +343,8 @@ def _decide_check_word(
     if survey.unsteady is not None:
         first, _ = survey.unsteady
         return Durability.UNKNOWN, (
-            f"the check does not repeat itself: after cut {first.cut.after} ({first.cut.survival.as_clause}) it failed "
-            f"({first.fault}), and it passed on the same disk with the same input"
+            f"the check gives inconsistent results: after cut {first.cut.after} ({first.cut.survival.as_clause}) "
+            f"it failed ({first.fault}), then it passed on the same disk with the same input"
         )
     if survey.losing_count:
         return (Durability.BROKEN if asked.only_consistency else Durability.LOST), flushes
@@ -375,11 +375,11 @@ def _decide_consistency(
 ) -> tuple[Durability, str]:
     """Return the verdict and its reason for a program that acknowledges nothing, if nothing broke."""
     if unseen is not None:
-        return Durability.UNKNOWN, f"below is {unseen}"
+        return Durability.UNKNOWN, proof.explain_unseen_layer(unseen)
     if not all(control.is_caught for control in controls):
         return (
             Durability.CONSISTENT,
-            f"the cuts never mattered: even {_CONSISTENCY} without a flush break nothing",
+            f"the cuts never mattered: even {_CONSISTENCY} without flushes break nothing",
         )
     return Durability.CONSISTENT, flushes
 
@@ -389,9 +389,9 @@ def _decide_durability(
 ) -> tuple[Durability, str]:
     """Return the verdict and its reason if nothing was lost."""
     if missed := [control.name for control in controls if not control.is_caught]:
-        return Durability.REACHED, f"no proof: {missed[0]} should lose records here and did not"
+        return Durability.REACHED, f"no proof: the control found no loss with {missed[0]}"
     if unseen is not None:
-        return Durability.REACHED, f"below is {unseen}"
+        return Durability.REACHED, proof.explain_unseen_layer(unseen)
     return Durability.PROVEN, f"no crash state loses an acknowledged record; {flushes}"
 
 

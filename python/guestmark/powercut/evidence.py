@@ -112,9 +112,9 @@ def load_evidence(directory: str, ledger: Path | None = None) -> KeptLog:
             newest = ", ".join(known.name for known in names[-3:])
             raise UsageError(
                 f"there is no log of writes {directory!r}",
-                hint=f"the newest are {newest}"
+                hint=f"the newest logs are {newest}"
                 if newest
-                else "guestmark powercut keeps one beside its ledger",
+                else "guestmark powercut keeps its logs beside the ledger",
             )
         path = found[0]
     try:
@@ -150,8 +150,8 @@ def describe_log(name: str, after: int | None, ledger: Path | None = None) -> It
             continue
         gone = "nothing lost"
         if crash["lost"] is not None:
-            gone = crash.get("what") or f"lost record {crash['lost']}"
-        newest = f"{crash['acknowledged']} acknowledged last"
+            gone = crash.get("what") or f"record {crash['lost']} lost"
+        newest = f"record {crash['acknowledged']} acknowledged last"
         line = f"  cut {crash['after']}, {Survival(crash['survival']).as_clause}: {gone}, {newest}"
         if crash["says"]:
             line += f"; {crash['says']}"
@@ -164,8 +164,8 @@ def _describe_answer(answer: dict[str, Any] | None) -> Iterator[str]:
     """Yield what a check printed, indented; nothing for a state that no check judged."""
     if answer is None:
         return
-    end = "a signal" if answer["status"] is None else f"status {answer['status']}"
-    yield f"    the check ended with {end}"
+    end = "was killed by a signal" if answer["status"] is None else f"exited with status {answer['status']}"
+    yield f"    the check {end}"
     for stream in ("out", "err"):
         yield from (f"    {stream}: {line}" for line in answer[stream])
 
@@ -205,13 +205,13 @@ def write_cut_image(
             writable=[Path(image).resolve().parent],
         )  # fmt: skip
     why = recovery.explain_not_recoverable(kept.filesystem)
-    description = f"{image}: {kept.filesystem} in {kept.form}, as a cut after {after} requests leaves it"
+    description = f"{image}: {kept.filesystem} in {kept.form}, as a power cut after {after} requests leaves it"
     return f"{description} ({why})" if why else description
 
 
 def _check_position(after: int, count: int) -> None:
     if after > count:
-        raise UsageError(f"--after {after}: the log has {count} requests", hint=f"e.g. --after {count}")
+        raise UsageError(f"--after {after}: the log has only {count} requests", hint=f"e.g. --after {count}")
 
 
 def _describe_entry(entry: Entry) -> str:

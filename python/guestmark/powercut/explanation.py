@@ -52,7 +52,7 @@ class FileCopier:
         if not done.ok:
             raise MachineError(
                 f"a crash state cannot be copied: {done.stderr.decode(errors='replace').strip()}",
-                hint=f"free some room in {_ROOM}",
+                hint=f"free some space in {_ROOM}",
             )
         shutil.rmtree(self.target / _SKIPPED, ignore_errors=True)
         return Recovered({})
@@ -70,7 +70,7 @@ def copy_files(disk: Disk, cut: Cut, target: Path) -> None:
         finally:
             replay.close()
     if left.damage:
-        raise MachineError(f"a crash state cannot be copied: {left.damage}", hint="see the kernel's log")
+        raise MachineError(f"a crash state cannot be copied: {left.damage}", hint="see the kernel log: dmesg")
 
 
 def find_fewest_differences(  # noqa: PLR0917 (an experiment and its material)

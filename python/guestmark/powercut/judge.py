@@ -233,8 +233,8 @@ def judge_cuts(
                     total.add_crash(crash)
     except OSError as error:
         raise MachineError(
-            f"no crash states can be made in {parent}: {error.strerror or error}",
-            hint="they take little room apart from the written data: free some there",
+            f"crash states cannot be created in {parent}: {error.strerror or error}",
+            hint="free some space there: the states need little more than the written data",
         ) from error
     finally:
         keeper().remove(directory)

@@ -132,13 +132,11 @@ def prove_durability(asked: ProofRequest) -> Proven:
         found.word, found.why = Durability.UNKNOWN, asked.unfollowed
     broken = next(iter(nothing_cut.crashes), None)
     if broken is not None and (broken.lost is not None or judged.losing):
-        lost = broken.what or f"record {broken.lost} is gone"
+        lost = broken.what or f"record {broken.lost} is missing"
         if broken.lost is None:
             lost = broken.says
         found.word = Durability.UNKNOWN
-        found.why = (
-            f"no power cut is needed: {lost} in the disk as it was written, by a fault of it or of its log"
-        )
+        found.why = f"the disk, or the log of its writes, is faulty even without a power cut: {lost}"
     found.kept = str(evidence.keep_evidence(asked.files, asked.filesystem, asked.form, asked.method, judged))
     found.judge_s = time.monotonic() - begin
     return found
@@ -255,6 +253,11 @@ def compare_flush_counts(counts: FlushCounts, flushes: int) -> str:
     return f"flushes: {', '.join(seen)}"
 
 
+def explain_unseen_layer(layer: stack.Layer) -> str:
+    """Return why there is no proof: this layer hides what happens to flushed data."""
+    return f"no proof: flushes cannot be followed below {layer}"
+
+
 def judge_volatile_layer(layers: list[stack.Layer]) -> tuple[Durability, str] | None:
     """Return the verdict and its reason if a layer below the disk keeps nothing; else None."""
     below = stack.find_volatile(layers)
@@ -272,7 +275,7 @@ def _decide_record_word(
     if volatile := judge_volatile_layer(layers):
         return volatile
     if missed := [control.name for control in controls if not control.is_caught]:
-        return Durability.REACHED, f"no proof: {' and '.join(missed)} should lose records here and did not"
+        return Durability.REACHED, f"no proof: the control found no loss with {' and '.join(missed)}"
     if unseen := [layer for layer in layers if layer.loses is stack.Loses.UNKNOWN]:
-        return Durability.REACHED, f"below is {unseen[0]}"
+        return Durability.REACHED, explain_unseen_layer(unseen[0])
     return Durability.PROVEN, f"no crash state loses an acknowledged record; {flushes}"

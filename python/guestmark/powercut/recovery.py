@@ -158,7 +158,7 @@ def allow_changes(agent: Agent, directory: Path) -> None:
     except CallError as error:
         raise MachineError(
             f"a crash state cannot be mounted for writing: {error.message}",
-            hint="see the kernel's log",
+            hint="see the kernel log: dmesg",
             cause=error.cause,
         ) from error
 
@@ -264,10 +264,11 @@ class MountedRecovery:
             failed = self._mount_image(device, options)
             torn = bool(failed) and has_torn_superblock(self._filesystem, image)
             if failed and self._mend_superblock(device):
-                checked = replace(checked, repairs=("a torn superblock, from its copy",))
+                checked = replace(checked, repairs=("a torn superblock was restored from its copy",))
                 failed = self._mount_image(device, options)
             if failed:
-                return Recovered({}, damage=f"it cannot be mounted: {failed[:200]}", torn_superblock=torn)
+                damage = f"the filesystem cannot be mounted: {failed[:200]}"
+                return Recovered({}, damage=damage, torn_superblock=torn)
             if self._reader is not None:
                 found = self._reader.read(self._agent, self._at, names, newest, exact=exact)
             else:
@@ -277,7 +278,7 @@ class MountedRecovery:
             except CallError as error:
                 raise MachineError(
                     f"a crash state cannot be unmounted: {error.message}",
-                    hint="see the kernel's log",
+                    hint="see the kernel log: dmesg",
                     cause=error.cause,
                 ) from error
         repairs = (*checked.repairs, *found.repairs, *self._find_repairs(image))
@@ -330,7 +331,7 @@ class MountedRecovery:
         if done.returncode == 0:
             return ()
         lines = (done.stderr + done.stdout).decode(errors="replace").strip().splitlines()
-        return (lines[-1] if lines else f"{program} finds faults",)
+        return (lines[-1] if lines else f"{program} reports errors",)
 
 
 class FormattedRecovery:
@@ -415,4 +416,4 @@ def _run_tool(command: list[str]) -> subprocess.CompletedProcess[bytes]:
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         program = os.path.basename(command[0])
-        raise MachineError(f"{program} did not end within {_DEADLINE_S:g} s on a crash state") from None
+        raise MachineError(f"{program} did not finish within {_DEADLINE_S:g} s on a crash state") from None

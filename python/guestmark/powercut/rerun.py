@@ -31,8 +31,8 @@ def check_again(name: str, after: int, survival: str | None, ledger: Path | None
     kept = evidence.load_evidence(name, ledger)
     if not kept.check:
         raise UsageError(
-            f"{kept.log.parent.name} was not judged by a check",
-            hint="--rerun is for powercut --check; see --shell",
+            f"the log {kept.log.parent.name} was not judged by a check",
+            hint="--rerun needs a log of powercut --check; --shell opens the disk of any log",
         )
     reader = Check(
         kept.check,
@@ -54,7 +54,7 @@ def check_again(name: str, after: int, survival: str | None, ledger: Path | None
 
 def _describe_ending(answer: Answer) -> str:
     if not answer.is_conclusive:
-        return f"the check says nothing about this disk: {answer.summary}"
+        return f"the check gave no verdict on this disk: {answer.summary}"
     verb = "passed" if answer.ending is Ending.PASSED else "failed"
     return f"the check {verb}, {answer.exit}"
 
@@ -70,7 +70,7 @@ def open_shell(name: str, after: int, survival: str | None, ledger: Path | None)
     if left.damage:
         raise UsageError(
             f"the disk after cut {cut.after} cannot be opened: {left.damage}",
-            hint="--image FILE writes it as it is",
+            hint="to write it to a file, unrecovered: --image FILE",
         )
     return shell.status
 
@@ -106,7 +106,9 @@ def _recover_cut(
     kept: evidence.KeptLog, after: int, survival: str | None, reader: Reader
 ) -> tuple[Cut, Recovered]:
     if why := recovery.explain_not_recoverable(kept.filesystem, mounted=True):
-        raise UsageError(f"the disk cannot be mounted here: {why}", hint="--image FILE writes it as it is")
+        raise UsageError(
+            f"the disk cannot be mounted here: {why}", hint="to write it to a file, unrecovered: --image FILE"
+        )
     with WriteLog(kept.log) as log, scratch_directory("replay", _ROOM, 0o711) as directory:
         cut = evidence.rebuild_cut(kept, log, after, survival)
         newest = Acknowledged.from_marks(log.entries, 0, len(log)).find_newest_after(cut.after)

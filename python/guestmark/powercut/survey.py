@@ -210,8 +210,8 @@ def start_bench(disk: Disk, check: Check, parent: Path) -> Iterator[Bench]:
             yield made
     except OSError as error:
         raise MachineError(
-            f"no crash states can be made in {parent}: {error.strerror or error}",
-            hint="they take little, but for the data that is written: free some room there",
+            f"crash states cannot be created in {parent}: {error.strerror or error}",
+            hint="free some space there: the states need little more than the written data",
         ) from error
     finally:
         keeper().remove(directory)
@@ -282,9 +282,9 @@ class SurveyLimits:
     def explain_early_end(self, survey: Survey) -> str:
         """Return why the survey has to end; empty if it continues."""
         if survey.unsteady is not None:
-            return "the check does not repeat itself"
+            return "the check gave inconsistent results"
         if self.enough is not None and survey.losing_count >= self.enough:
-            return "enough were found"
+            return "enough failures were found"
         if (deadline := self.find_deadline(survey)) is not None and time.monotonic() >= deadline:
             return "time ran out"
         return ""
@@ -327,7 +327,7 @@ def _describe_progress(done: int, total: int, took_s: float, deadline: float | N
         return progress
     left = took_s / done * (total - done)
     if deadline is not None and left > (rest := max(deadline - time.monotonic(), 0.0)):
-        return f"{progress}; the time ends in {format_duration(rest)}, all would take {format_duration(left)}"
+        return f"{progress}; time is up in {format_duration(rest)}, the rest would take {format_duration(left)}"
     return f"{progress}, about {format_duration(left)} left"
 
 

@@ -84,17 +84,17 @@ class ExpectedFile:
 
     def _describe_fault(self, state: FileState | None) -> str:
         if state is None:
-            return "it is not there"
+            return "it is missing"
         if self.names is not None:
             if gone := sorted(self.names - (state.names or frozenset())):
-                return f"{_decode_name(gone[0])} is not in it"
+                return f"{_decode_name(gone[0])} is missing from it"
             extra = sorted((state.names or frozenset()) - self.names)
             return f"{_decode_name(extra[0])} is in it again" if extra else ""
         if state.size < self.least or (self.most is not None and state.size > self.most):
             return f"it has {state.size:,} bytes, not {self.least:,}"
         wrong = [number for number, digest in self.blocks.items() if state.blocks.get(number, 0) != digest]
         count = f"{len(wrong)} of {len(self.blocks)} blocks"
-        return f"{count} differ, the first at {min(wrong) * BLOCK:,}" if wrong else ""
+        return f"{count} differ, the first at byte {min(wrong) * BLOCK:,}" if wrong else ""
 
 
 class Promises:

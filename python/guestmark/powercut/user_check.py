@@ -99,7 +99,7 @@ class Check:
         except CallError as error:
             raise MachineError(
                 f"a crash state cannot be read: {error.message}",
-                hint="see the kernel's log",
+                hint="see the kernel log: dmesg",
                 cause=error.cause,
             ) from error
         key = (digest, len(acknowledged))
@@ -217,7 +217,7 @@ def explain_not_separable() -> str:
                 capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=_TRIED_S, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            return "it was not made in time"
+            return "creating a sandbox took too long"
     if done.returncode == 0:
         return ""
     return (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]

@@ -112,7 +112,9 @@ class WriteLog:
         magic, version, _, stated = _SUPERBLOCK.unpack_from(self._map, 0)
         if magic == _MAGIC:
             if version != 1 or stated < 512 or stated & (stated - 1):
-                raise MachineError(f"the log of writes has version {version} and sectors of {stated} bytes")
+                raise MachineError(
+                    f"this log of writes is not supported: version {version}, sectors of {stated} bytes"
+                )
             sector = stated
         # A superblock of zeroes belongs to a log that no flush has reached yet.
         elif magic:

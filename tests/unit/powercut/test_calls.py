@@ -117,7 +117,7 @@ def test_files_are_compared_by_what_a_program_sees(tmp_path: Path) -> None:
     (failing / "back").write_text("")
     assert list(map(str, list_differences(whole, failing))) == [
         "back is there again",
-        "content has other content from byte 2 on",
+        "content has other content starting at byte 2",
         "d/gone is missing",
         "link has other content",
         "tree is missing",

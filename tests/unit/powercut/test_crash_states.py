@@ -407,7 +407,7 @@ def test_a_torn_superblock_of_btrfs_is_taken_from_its_copy(tmp_path: Path, copy:
         found = recovers.recover(image, ["file"], 0, exact=False)
     assert bool(found.damage) is damaged
     assert found.files.get("file") == (None if damaged else b"kept")
-    assert damaged or found.repairs == ("a torn superblock, from its copy",)
+    assert damaged or found.repairs == ("a torn superblock was restored from its copy",)
     assert found.torn_superblock
 
 
