@@ -143,7 +143,7 @@ def test_fuse_that_is_not_allowed_is_one_line(tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     said = " ".join((done.stdout + done.stderr).split())
-    assert "the image cannot be logged" in said
+    assert "the writes to the image cannot be logged" in said
     assert "Traceback" not in said
     assert done.returncode == 3
     assert not mounts(location)

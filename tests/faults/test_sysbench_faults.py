@@ -169,8 +169,8 @@ def test_mount_options_that_the_host_refuses_are_told_in_its_words(tmp_path: Pat
 def test_who_may_not_mount_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     cell = cell_of("host", "sysbench", {"size": "64M"}, test="fileio", host_disk="loop", events=1)
-    assert "by root only" in preflight.find_impossible_cells([cell])[0].reason
-    with pytest.raises(MachineError, match="by root only") as error, started(cell):
+    assert "only root can mount an image" in preflight.find_impossible_cells([cell])[0].reason
+    with pytest.raises(MachineError, match="only root can mount an image") as error, started(cell):
         pass
     assert "host_disk=directory" in error.value.hint
 

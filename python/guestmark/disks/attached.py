@@ -238,10 +238,10 @@ class AttachedDisk:
         shown = f" -o {spec.mount_options}" if spec.mount_options else ""
         kernel = ""
         if said:
-            kernel = f"; the kernel says: {'; '.join(said[-3:])}"
+            kernel = f"; kernel log: {'; '.join(said[-3:])}"
         return MachineError(
             f"mount -t {spec.filesystem}{shown} {self.device}: {error.message.rpartition(': ')[2]}{kernel}",
-            hint=f"check mount={spec.mount_options or filesystem.NO_OPTIONS} and whether the guest's kernel has "
+            hint=f"check mount={spec.mount_options or filesystem.NO_OPTIONS} and that the guest's kernel supports "
             f"{spec.filesystem}",
             cause=error.cause,
         )

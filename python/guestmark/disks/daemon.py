@@ -20,8 +20,9 @@ from guestmark.setting.base import quote_qemu_value
 
 _DEADLINE_S = 300.0
 PACKAGES = {
-    "qemu-img": "qemu-utils (Debian, Ubuntu) or qemu-img",
-    "qemu-storage-daemon": "qemu-utils (Debian 13 and later) or qemu-system-common",
+    "qemu-img": "qemu-utils",
+    # In one or the other, depending on the release.
+    "qemu-storage-daemon": "qemu-utils qemu-system-common",
     "wipefs": "util-linux",
     "mke2fs": "e2fsprogs",
     "e2fsck": "e2fsprogs",
@@ -75,7 +76,7 @@ def run_program(
             timeout=deadline_s, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise MachineError(f"{program} did not end within {deadline_s:g} s") from None
+        raise MachineError(f"{program} did not finish within {deadline_s:g} s") from None
     if done.returncode not in ok:
         said = [line.strip() for line in (done.stderr + "\n" + done.stdout).splitlines() if line.strip()]
         raise MachineError(

@@ -39,12 +39,12 @@ def check_device(path: str) -> None:
     except OSError as error:
         if error.errno == errno.EBUSY:
             raise UsageError(
-                f"{path} is in use: mounted, or part of a volume, an array or swap space",
-                hint="name a device that nothing uses",
+                f"{path} is in use: it is mounted, or part of a volume, an array or swap space",
+                hint="use a device that nothing else uses",
             ) from error
         raise UsageError(
-            f"{path} cannot be written: {error.strerror}",
-            hint="start guestmark as a user who may write it, or name another",
+            f"{path} cannot be opened for writing: {error.strerror}",
+            hint="run guestmark as a user who may write to it, or use another device",
         ) from error
     if path in _taken:
         return
@@ -52,7 +52,7 @@ def check_device(path: str) -> None:
     if foreign:
         raise UsageError(
             f"{path} has signatures on it: {', '.join(dict.fromkeys(foreign))}",
-            hint=f"if nothing on it is needed any more: wipefs --all {path}",
+            hint=f"if its contents are no longer needed: wipefs --all {path}",
         )
 
 
@@ -113,7 +113,7 @@ def _claim_device(path: str) -> socket.socket:
     except OSError as error:
         claim.close()
         raise UsageError(
-            f"{path} is in use by another guestmark", hint="wait for its end, or name another"
+            f"{path} is in use by another guestmark", hint="wait until that has ended, or use another device"
         ) from error
     return claim
 

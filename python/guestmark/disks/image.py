@@ -330,7 +330,9 @@ def _fill_source(spec: DiskSpec, path: Path, size: int) -> None:
         else:
             agent.fill(str(path), size, Pattern(kind), flush=False, timeout_s=_FILL_S)
     except CallError as error:
-        raise MachineError(f"the source disk cannot be made: {error.message}", cause=error.cause) from error
+        raise MachineError(
+            f"the source disk cannot be created: {error.message}", cause=error.cause
+        ) from error
 
 
 def _list_contents(directory: str) -> list[str]:
@@ -351,7 +353,7 @@ def _describe_failure(spec: DiskSpec, error: OSError) -> MachineError:
             hint="choose another directory with --set location=DIRECTORY or a smaller size",
             cause=Cause.NO_ROOM,
         )
-    return MachineError(f"no image can be made in {spec.location}: {error.strerror}")
+    return MachineError(f"an image cannot be created in {spec.location}: {error.strerror}")
 
 
 _READ_S = 600.0

@@ -30,7 +30,7 @@ SERVER = "log-writes"  # the agent's word for it
 # Each flush takes this long, so that a program that acknowledges before its flush is done is caught doing so.
 _FLUSH_MS = 10
 _MARK = 1 << 30 | 8 << 16 | ord("g") << 8 | 1  # _IOW('g', 1, u64)
-_HINT = "it needs /dev/fuse, and for users other than root fusermount3 (package fuse3)"
+_HINT = "this needs /dev/fuse and, for users other than root, fusermount3 (package fuse3)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class LoggedFiles:
 def explain_no_log() -> str:
     """Return why this host cannot log an image, as far as can be seen without trying; empty if nothing is missing."""
     if not os.path.exists("/dev/fuse"):
-        return "/dev/fuse is not there"
+        return "/dev/fuse does not exist"
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
-        return "/dev/fuse may not be opened"
+        return "this user may not open /dev/fuse"
     return ""
 
 
@@ -69,7 +69,10 @@ def serve_logged(files: LoggedFiles, at: Path) -> Iterator[Callable[[], None]]:
         path.touch()
     try:
         with serve_image(
-            _build_server_command(files, at), lambda: _is_mounted(at), "the image cannot be logged", _HINT
+            _build_server_command(files, at),
+            lambda: _is_mounted(at),
+            "the writes to the image cannot be logged",
+            _HINT,
         ) as kill:
             yield kill
     finally:
@@ -98,11 +101,12 @@ def open_marker(files: LoggedFiles, limit_s: float) -> Iterator[Callable[[int], 
         except OSError as error:
             if watch.has_killed:
                 raise LogHangsError(
-                    f"the log of writes took no mark for {limit_s:g} s: its server hangs",
-                    hint="see the console",
+                    f"the server of the log of writes hangs: it accepted no mark for {limit_s:g} s",
+                    hint="see the machine's console output",
                 ) from error
             raise MachineError(
-                f"the log of writes has ended: {error.strerror}", hint="see the console"
+                f"the server of the log of writes has ended: {error.strerror}",
+                hint="see the machine's console output",
             ) from error
 
     try:

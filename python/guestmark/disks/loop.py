@@ -24,7 +24,7 @@ from guestmark.setting.disk import DiskSpec
 
 # Put before an agent's command, so that its mounts are private.
 PRIVATE_MOUNTS = ("unshare", "--mount", "--propagation", "private", "--")
-_HINT = "start guestmark as root on a machine with loop devices, or use host_disk=directory"
+_HINT = "run guestmark as root on a machine with loop devices, or use host_disk=directory"
 _DEADLINE_S = 60.0
 # linux/loop.h
 _CONTROL = "/dev/loop-control"
@@ -44,16 +44,16 @@ def explain_no_loop() -> str:
 @functools.cache
 def _probe_loop(user: int) -> str:
     if user != 0:
-        return "an image can be mounted on the host by root only"
+        return "only root can mount an image on the host"
     if shutil.which("unshare") is None or shutil.which("losetup") is None:
-        return "unshare and losetup (package util-linux) are missing"
+        return "unshare and losetup (package util-linux) are not installed"
     try:
         done = subprocess.run(
             [*PRIVATE_MOUNTS, "losetup", "--find"],
             capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=_DEADLINE_S, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return "no loop device was found in time"
+        return "finding a loop device took too long"
     if done.returncode == 0:
         return ""
     said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
@@ -70,7 +70,7 @@ def explain_unknown_filesystem(filesystem: str) -> str:
         command = [modprobe, "--dry-run", "--quiet", filesystem]
         if subprocess.run(command, capture_output=True, timeout=_DEADLINE_S, check=False).returncode == 0:
             return ""
-    return f"this host's kernel has no {filesystem}"
+    return f"this host's kernel does not support {filesystem}"
 
 
 def check_loop() -> None:
@@ -109,7 +109,7 @@ def attach_loop(image: Path) -> Iterator[str]:
             finally:
                 os.close(read_only)
             return
-    raise OSError(errno.EBUSY, "every free loop device was taken by others first", _CONTROL)
+    raise OSError(errno.EBUSY, "other processes took every free loop device first", _CONTROL)
 
 
 def list_needed_options(spec: DiskSpec) -> str:
@@ -172,5 +172,6 @@ def _run_checked(agent: Agent, argv: list[str]) -> None:
     if not done.ok:
         said = " ".join((done.stderr or done.stdout).decode(errors="replace").split())
         raise MachineError(
-            f"{' '.join(argv[:-2])}: {said or 'failed'}", hint="check the mount options and the kernel's log"
+            f"{' '.join(argv[:-2])}: {said or 'failed'}",
+            hint="check the mount options and the kernel log (dmesg)",
         )

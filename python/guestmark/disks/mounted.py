@@ -21,7 +21,7 @@ _WORK = "work"
 _ASK_S = 60.0
 # The opened directory has the number of its mount, so that no path is resolved here (proc(5): fdinfo, mountinfo).
 _ASK = (
-    'test -w . || { echo "it may not be written" >&2; exit 9; }; '
+    'test -w . || { echo "it is not writable" >&2; exit 9; }; '
     "exec 3<. && exec cat /proc/self/fdinfo/3 /proc/self/mountinfo"
 )
 _WRITTEN = re.compile(r"^write_bytes: (\d+)$", re.MULTILINE)
@@ -68,7 +68,7 @@ def locate_working_directory(agent: Agent, directory: str, **user: Any) -> Worki
         said = " ".join(done.stderr.decode(errors="replace").split())
         raise WorkloadError(
             f"the command cannot work in {directory}: {said}",
-            hint="give the disk a filesystem and mount options with which its user may write there",
+            hint="choose a filesystem and mount options that let the command's user write there",
         )
     return parse_working_directory(done.stdout.decode(errors="replace"), directory)
 
@@ -111,7 +111,7 @@ def parse_working_directory(text: str, directory: str) -> WorkingDirectory:
     for mount in parsed_mounts(text) if number else ():
         if number and mount.number == int(number[1]):
             return _describe_mount(mount, directory)
-    raise AttestationError(f"the machine's kernel does not show on which mount {directory} is")
+    raise AttestationError(f"the machine's kernel does not show which mount holds {directory}")
 
 
 def _describe_mount(mount: Mount, directory: str) -> WorkingDirectory:

@@ -32,7 +32,7 @@ def make_packed_image(spec: DiskSpec, image: Path, fill: Callable[[Path], None])
             daemon.run_program(maker, *options, writable=[image.parent])
         except MachineError as error:
             raise MachineError(
-                f"{spec.filesystem} cannot be made: {error.message}",
+                f"the {spec.filesystem} filesystem cannot be created: {error.message}",
                 hint=f"check mkfs={shlex.join(spec.mkfs_options)!r}; {error.hint}",
                 cause=error.cause,
             ) from error

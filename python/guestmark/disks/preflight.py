@@ -52,7 +52,7 @@ def _check_image(spec: DiskSpec) -> None:
     if spec.filesystem.maker:
         daemon.find_program(spec.filesystem.maker)
     if spec.cache.direct and not spec.is_device and not supports_direct_io(spec.location):
-        remark = " (shared memory does since Linux 6.6)" if is_in_memory(spec.location) else ""
+        remark = " (shared memory supports it since Linux 6.6)" if is_in_memory(spec.location) else ""
         raise UsageError(
             f"cache={spec.cache} needs O_DIRECT, which {spec.location} does not support{remark}",
             hint="choose a directory on a disk with --set location=DIRECTORY, or cache=writeback",
@@ -70,7 +70,7 @@ def check_filesystems(cells: Sequence[Cell]) -> None:
             if formatted and spec.role is Role.TARGET and spec.filesystem is Filesystem.NONE:
                 raise UsageError(
                     f"{cell.id}: {cell.workload.name} writes files, so its disk needs a filesystem",
-                    hint="choose another than filesystem=none",
+                    hint="choose a filesystem other than none",
                 )
 
 
@@ -85,7 +85,7 @@ def leave_out_diskless(cells: Sequence[Cell]) -> tuple[LeftOut, ...]:
             str(cell.platform),
             f"{cell.platform} cannot be given a disk"
             + ("" if cell in on_disk else ", and the cell that it is compared with has one"),
-            "leave that platform out, or the disk's factors",
+            "leave out this platform, or the factors of the disk",
             cell=cell.id,
         )
         for cell in cells
@@ -108,7 +108,7 @@ def explain_impossible_disk(cell: Cell) -> str:
     with contextlib.suppress(UsageError):
         for spec in cell.view(Disks):
             if spec.is_device and not cell.platform.is_guest:
-                return f"{spec.location} is given to guests only"
+                return f"only guests can use the device {spec.location}"
             if reason := cannot_share(spec, cell) or (loop.explain_no_loop() if spec.loop else ""):
                 return reason
             try:
@@ -117,7 +117,7 @@ def explain_impossible_disk(cell: Cell) -> str:
                 if spec.filesystem.maker and (not cell.platform.is_this_host or spec.loop):
                     daemon.find_program(spec.filesystem.maker)
             except PlatformUnusableError as error:
-                return f"its {spec.name} disk cannot be made: {error.message} ({error.hint})"
+                return f"its {spec.name} disk cannot be created: {error.message} ({error.hint})"
     return ""
 
 
@@ -171,7 +171,7 @@ def supports_direct_io(location: str) -> bool:
 def _check_room(location: str, trials: Sequence[tuple[Cell, Sequence[DiskSpec]]]) -> None:
     if not Path(location).is_dir():
         raise UsageError(
-            f"there is no directory {location} for the images",
+            f"the directory for the images does not exist: {location}",
             hint="choose another one with --set location=DIRECTORY",
         )
     needed, free = count_needed_bytes(trials), count_free_bytes(location)

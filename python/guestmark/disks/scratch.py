@@ -83,7 +83,7 @@ class Store:
             path = keeper().directory("disks", Path(location).resolve())
         except OSError as error:
             raise MachineError(
-                f"no images can be made in {location}: {error.strerror}",
+                f"images cannot be created in {location}: {error.strerror}",
                 hint="choose another directory with --set location=DIRECTORY",
                 cause=classify_errno(error.errno),
             ) from error

@@ -93,5 +93,5 @@ def _copy_range(read: int, write: int, start: int, end: int) -> None:
     while start < end:
         count = os.sendfile(write, read, start, end - start)
         if count == 0:
-            raise OSError(errno.EIO, "the template shrank while it was copied")
+            raise OSError(errno.EIO, "the template shrank while it was being copied")
         start += count

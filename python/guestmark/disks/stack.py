@@ -119,7 +119,7 @@ def find_mount(path: str | Path) -> Mount | None:
 def _list_layers_below_file(path: str, depth: int) -> Iterator[Layer]:
     mount = find_mount(path)
     if mount is None or depth == 0:
-        yield Layer(path, Loses.UNKNOWN, "its mount is not known")
+        yield Layer(path, Loses.UNKNOWN, "its mount is unknown")
         return
     yield from _list_layers_below_mount(mount, path, depth)
 
@@ -263,7 +263,7 @@ def list_layers_below_device(number: str, depth: int = _DEEPEST, sys: Path = Pat
     """Yield the layers from a block device down; `number` is `major:minor`, `sys` where sysfs is mounted."""
     folder = sys / "dev" / "block" / number
     if not number or not folder.exists():
-        yield Layer("a device that is not known", Loses.UNKNOWN, "it is not in sysfs")
+        yield Layer("an unknown device", Loses.UNKNOWN, "it is not in sysfs")
         return
     folder = Path(os.path.realpath(folder))
     if (folder / "partition").exists():
@@ -281,7 +281,7 @@ def list_layers_below_device(number: str, depth: int = _DEEPEST, sys: Path = Pat
     for slave in slaves:
         yield from list_layers_below_device(_read_line(Path(os.path.realpath(slave)) / "dev"), depth - 1, sys)
     if not slaves and layer.loses is Loses.NOTHING and _is_made_of_others(folder):
-        yield Layer(f"what {layer.name} is made of", Loses.UNKNOWN, "sysfs names no device")
+        yield Layer(f"the devices below {layer.name}", Loses.UNKNOWN, "sysfs does not list them")
 
 
 def _is_made_of_others(folder: Path) -> bool:
@@ -306,7 +306,7 @@ def _describe_block_device(folder: Path) -> Layer:
                 "the kernel sends it no flush; whether it caches writes cannot be seen",
             )
     if not why:
-        why = f"cache {cache}" if cache else "its cache is not known"
+        why = f"cache {cache}" if cache else "its cache mode is unknown"
         # With FUA a single write can be made durable without flushing the whole cache.
         if cache and fua == "1":
             why += ", FUA"
@@ -322,7 +322,7 @@ def _classify_special_device(folder: Path) -> tuple[Loses, str]:
     if folder.name.startswith(_PERSISTENT):
         return Loses.UNKNOWN, "whether this memory is persistent cannot be seen from here"
     if (folder / "dm").is_dir() and not _read_line(folder / "dm" / "uuid").startswith(_MAPPINGS):
-        return Loses.UNKNOWN, "neither LVM, LUKS nor multipath made this mapping"
+        return Loses.UNKNOWN, "this mapping was not created by LVM, LUKS or multipath"
     return Loses.NOTHING, ""
 
 
@@ -337,7 +337,7 @@ def _list_layers_below_loop(folder: Path, number: str, depth: int) -> Iterator[L
     name, said = f"/dev/{folder.name}", _read_line(folder / "loop" / "backing_file")
     identity = _identify_loop_file(name, number)
     if identity is None:
-        yield Layer(f"{name} on {said}", Loses.UNKNOWN, "its file is unknown without the right to open it")
+        yield Layer(f"{name} on {said}", Loses.UNKNOWN, "this user may not ask for its file")
         return
     if _read_line(folder / "queue" / "write_cache") == "write through":
         why = "the kernel was told that it has no cache, so no flush reaches its file"
@@ -357,7 +357,7 @@ def _list_layers_below_loop(folder: Path, number: str, depth: int) -> Iterator[L
     elif os.major(device):
         yield from list_layers_below_device(on, depth - 1)
     else:
-        yield Layer(f"file {inode} on device {on}", Loses.UNKNOWN, "it is not where its name says")
+        yield Layer(f"file {inode} on device {on}", Loses.UNKNOWN, "its path is unknown")
 
 
 def _identify_loop_file(name: str, number: str) -> tuple[int, int] | None:

@@ -119,7 +119,7 @@ def _make_prototype(path: Path, tree: Path) -> list[str]:
     status = path.lstat()
     kind = next((letter for matches, letter in _KINDS if matches(status.st_mode)), None)
     if kind is None:
-        raise MachineError(f"{path} is neither a file nor a directory, so it cannot be put on a disk")
+        raise MachineError(f"{path} is neither a file nor a directory, so it cannot be copied to a disk")
     setuid = "u" if status.st_mode & stat.S_ISUID else "-"
     setgid = "g" if status.st_mode & stat.S_ISGID else "-"
     mode = f"{kind}{setuid}{setgid}"
@@ -159,7 +159,7 @@ def locate_xfs_log(superblock: bytes) -> tuple[int, int]:
     The fields are those of `struct xfs_dsb` (xfs_format.h); the upper bits of a block number select its group.
     """
     if superblock[: len(_MAGIC)] != _MAGIC:
-        raise ValueError("no superblock of XFS")
+        raise ValueError("this is not an XFS superblock")
     (size,) = struct.unpack_from(">I", superblock, 4)
     (first,) = struct.unpack_from(">Q", superblock, 48)
     group_blocks, _, _, blocks = struct.unpack_from(">IIII", superblock, 84)
@@ -206,7 +206,7 @@ def copy_template(spec: DiskSpec, path: Path) -> bool:
                 raise
             continue
         return was_there
-    raise MachineError(f"the template of an image was removed {_ATTEMPTS} times while it was copied")
+    raise MachineError(f"the template of an image was removed {_ATTEMPTS} times while it was being copied")
 
 
 def _make_template_key(spec: DiskSpec) -> str:
@@ -300,7 +300,7 @@ def _run_maker(spec: DiskSpec, raw: Path, populate: tuple[str, ...], writable: P
         daemon.run_program(maker, *arguments, *populate, *spec.mkfs_options, str(raw), writable=[writable])
     except MachineError as error:
         raise MachineError(
-            f"{spec.filesystem} cannot be made: {error.message}",
+            f"the {spec.filesystem} filesystem cannot be created: {error.message}",
             hint=f"check mkfs={shlex.join(spec.mkfs_options)!r} and size; {error.hint}",
             cause=error.cause,
         ) from error

@@ -126,7 +126,7 @@ def test_cluster_size_and_mkfs_options_reach_the_programs() -> None:
 
 def test_a_refused_mkfs_option_is_passed_on() -> None:
     with (
-        pytest.raises(MachineError, match=r"ext4 cannot be made: mke2fs failed: .*block size"),
+        pytest.raises(MachineError, match=r"ext4 filesystem cannot be created: mke2fs failed: .*block size"),
         make_images([target(filesystem="ext4", mkfs="-b 1000")]),
     ):
         pass
@@ -221,7 +221,7 @@ def run_and_kill(directory: Path, keep: str, how: signal.Signals) -> Path:
 
 
 def test_a_location_that_cannot_be_written_is_said(tmp_path: Path) -> None:
-    with pytest.raises(MachineError, match="no images can be made in") as caught:
+    with pytest.raises(MachineError, match="images cannot be created in") as caught:
         Store().directory(str(tmp_path / "missing"))
     assert "location" in caught.value.hint
 
