@@ -181,8 +181,8 @@ def _choose_method(direct: bool, block_size: int | None, in_flight: int) -> wire
     size = block_size or (DIRECT_BLOCK if direct else BUFFERED_BLOCK)
     if not 512 <= size <= 64 << 20 or (direct and size % 4096):
         raise ValueError(
-            f"block_size {size} must be 512 bytes to 64 MiB, and whole 4096-byte blocks for direct I/O"
+            f"block_size {size} must be between 512 bytes and 64 MiB, and for direct I/O a multiple of 4096"
         )
     if not 1 <= in_flight <= 64:
-        raise ValueError(f"in_flight {in_flight} must be 1 to 64")
+        raise ValueError(f"in_flight {in_flight} must be between 1 and 64")
     return wire.How(direct=direct, block_size=size, in_flight=in_flight)

@@ -262,7 +262,7 @@ class Agent(BulkCalls):
         received_ns = time.monotonic_ns()
         if len(exited.counted) != len(counters):
             self.close()
-            raise AgentError("exec: the agent counted other events than it was asked to")
+            raise AgentError("exec: the agent counted other events than requested")
         wall = self._relate_duration(
             (exited.started_ns, exited.ended_ns), before, (self._sent_ns, received_ns)
         )
@@ -472,7 +472,7 @@ class Agent(BulkCalls):
     def power_off(self, timeout_s: float = 60.0) -> None:
         """Writes caches back and shuts the machine down (a host agent exits); then closes the agent."""
         self._call(wire.POWER_OFF, None, timeout_s)
-        self._close_because("was switched off")
+        self._close_because("was shut down")
 
 
 def _encode_optional(text: str | None) -> bytes | None:

@@ -84,8 +84,8 @@ def convert_to_host_clock(
         or end < start - slack_before - slack_after
     ):
         warning = (
-            f"the machine's clock says it ran {(ended_ns - started_ns) / 1e9:.6f} s, which does not fit into the "
-            f"{(received_ns - sent_ns) / 1e9:.6f} s on the host's clock"
+            f"by the machine's clock it ran for {(ended_ns - started_ns) / 1e9:.6f} s, which does not fit into the "
+            f"{(received_ns - sent_ns) / 1e9:.6f} s measured by the host's clock"
         )
     start = min(max(start, sent_ns), received_ns)
     end = max(min(end, received_ns), start)
@@ -102,8 +102,8 @@ def measure_on_own_clock(span_ns: tuple[int, int], bracket_ns: tuple[int, int]) 
     warning = ""
     if duration_ns > bracket * (1 + _OWN_TOLERANCE):
         warning = (
-            f"the machine's clock says it ran {duration_ns / 1e9:.6f} s, which does not fit into the "
-            f"{bracket / 1e9:.6f} s on this host's clock"
+            f"by the machine's clock it ran for {duration_ns / 1e9:.6f} s, which does not fit into the "
+            f"{bracket / 1e9:.6f} s measured by this host's clock"
         )
     return HostWall(duration_ns / 1e9, 0.0, warning)
 

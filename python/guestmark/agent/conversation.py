@@ -65,7 +65,7 @@ class _CallsAhead:
             return False
         self.size += size
         if self.size > _AHEAD_LIMIT:
-            raise LinkError("sent more than it was asked for")
+            raise LinkError("sent more data than requested")
         self.replies[reply.id].append(reply)
         return True
 
@@ -156,7 +156,7 @@ class Conversation:
             self._link.send(frames.frame_request(self._next_id, wire.LEAVE, None), now + _SEND_S)
             following = type(self)(self._link, own_clock=self._own_clock, follows=True)
             following._wait_for_greeting(math.inf, patience_until=now + patience_s)
-        self._closed = "was left"
+        self._closed = "was left by this conversation"
         return following
 
     def hello(self, timeout_s: float = 60.0) -> Hello:
@@ -342,7 +342,7 @@ class Conversation:
                 return reply
             if not (self._give_to_background(reply) or self._ahead.keep_reply(reply, len(payload))):
                 if reply.error is not UNSET and reply.id == 0:
-                    raise LinkError(f"did not understand: {reply.error.message}")
+                    raise LinkError(f"did not understand the request: {reply.error.message}")
                 raise LinkError(f"answered call {reply.id} instead of {call_id}")
 
     def start_background(
@@ -411,7 +411,7 @@ class ConversationGuard:
             case msgspec.MsgspecError() | ValueError():
                 why, hint = f"sent garbage ({error})", ""
             case _:
-                self._agent._close_because(f"was interrupted in {self._name}")
+                self._agent._close_because(f"was interrupted during {self._name}")
                 return
         self._agent._close_because(f"{why} (in an earlier call of {self._name})")
         raise AgentError(f"{self._name}: the agent {why}", hint=hint) from error

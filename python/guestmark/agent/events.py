@@ -33,7 +33,9 @@ class EventReader(Generic[E]):
         """Returns the next event. Raises `WorkloadError` with what the program printed instead."""
         left_s = self._deadline - time.monotonic()
         if not self._is_complete() and not self._program.wait(left_s, lambda _: self._is_complete()):
-            raise WorkloadError(f"{self._subject} took longer than their limit", hint="see --trial-limit")
+            raise WorkloadError(
+                f"{self._subject} exceeded their time limit", hint="raise the limit: --trial-limit"
+            )
         if not self._is_complete():
             output = self._program.output[self._at :].decode(errors="replace").strip()
             raise WorkloadError(f"{self._subject} cannot be measured: {output or 'the program ended'}")

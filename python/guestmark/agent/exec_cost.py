@@ -18,6 +18,6 @@ def measure_exec_cost(agent: Agent) -> ExecCost:
     """Run an empty command several times and return its cost. Raises `MachineError` if one fails."""
     runs = [agent.exec(["true"], timeout_s=_LIMIT_S) for _ in range(_EMPTY_COMMANDS + 1)][1:]
     if not all(run.ok for run in runs):
-        raise MachineError("an empty command failed in it", hint="exec … true has to succeed each time")
+        raise MachineError("an empty command failed in the machine", hint="exec … true must always succeed")
     walls = sorted(run.wall_s for run in runs)
     return ExecCost(wall_s=statistics.median(walls), low_s=walls[1], high_s=walls[-2])

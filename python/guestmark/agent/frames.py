@@ -120,9 +120,9 @@ class Link:
         """Sends whatever is still queued."""
         while self._outgoing:
             if not self._write_some():
-                self._wait_for_data(deadline, "takes no data", ())
+                self._wait_for_data(deadline, "accepts no data", ())
                 if sum(map(len, self._frames)) > _KEPT_LIMIT:
-                    raise LinkError("sends without end and takes no data")
+                    raise LinkError("sends endlessly and accepts no data")
 
     def _wait_for_data(
         self, deadline: float, late: str, wake_fds: tuple[int, ...], patience_until: float = math.inf
@@ -166,7 +166,7 @@ class Link:
             return False
         except OSError as error:
             # Frames that it sent before it ended may still be unread, but a half-sent request gets no answer.
-            raise LinkError(f"has gone ({error.strerror})") from error
+            raise LinkError(f"closed the connection ({error.strerror})") from error
         self._in_flight += count
         self._outgoing = self._outgoing[count:]
         return True
@@ -177,10 +177,11 @@ class Link:
         except BlockingIOError:
             return
         except OSError as error:
-            raise LinkError(f"has gone ({error.strerror})") from error
+            raise LinkError(f"closed the connection ({error.strerror})") from error
         if not data:
             cut = len(self._incoming)
-            raise LinkError(f"has gone in the middle of a frame ({cut} bytes of it)" if cut else "has gone")
+            where = f" in the middle of a frame, after {cut} bytes" if cut else ""
+            raise LinkError(f"closed the connection{where}")
         self._incoming += data
         start = 0
         while len(self._incoming) - start >= _HEADER:

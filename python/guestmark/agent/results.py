@@ -31,10 +31,10 @@ class CommandError(WorkloadError):
 
 
 _COMMAND_HINTS = {
-    Kind.NOT_FOUND: "check its spelling and PATH, or give its path; a shell's syntax needs `sh -c '...'`",
+    Kind.NOT_FOUND: "check its spelling and PATH, or give its path; shell syntax needs `sh -c '...'`",
     Kind.PERMISSION_DENIED: "check that the file is executable for the user that runs it",
-    Kind.BAD_FORMAT: "a script needs a first line such as #!/bin/sh; a program must be made for this architecture",
-    Kind.BAD_CWD: "start in a directory that also exists on the machine",
+    Kind.BAD_FORMAT: "a script needs a first line such as #!/bin/sh; a program must be built for this architecture",
+    Kind.BAD_CWD: "run guestmark in a directory that also exists on the machine",
 }
 
 

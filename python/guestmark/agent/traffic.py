@@ -43,7 +43,7 @@ def serve_traffic(peer: Agent, *, port: int = 0, bare_port: int = 0) -> Iterator
         reader = EventReader(program, TrafficEvent, "the peer's connections", time.monotonic() + _START_S)
         ports = reader.read_event().listening
         if ports is None:
-            raise AgentError("traffic: the peer did not say where it listens")
+            raise AgentError("traffic: the peer did not report its ports")
         yield ports
     finally:
         _end_program(program, peer)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from guestmark.capture.model import Document, Trace
 
 NAME = "guestmark-capture"
-BUILD = "build it: cargo build --release -p guestmark-agent; or name it in GUESTMARK_CAPTURE"
+BUILD = "build it: cargo build --release -p guestmark-agent; or set GUESTMARK_CAPTURE to its path"
 USAGE_STATUS = 2
 _UNAVAILABLE, _NOT_PERMITTED = 69, 77  # as in sysexits.h
 # Connections whose points the program keeps.
@@ -134,10 +134,10 @@ def read_document(program: subprocess.Popen[bytes]) -> tuple[Document, int]:
         found = msgspec.json.decode(written, type=Document)
     except msgspec.DecodeError as error:
         raise GuestmarkError(
-            f"guestmark-capture answered something unexpected: {error}", hint=BUILD
+            f"guestmark-capture returned an invalid document: {error}", hint=BUILD
         ) from error
     if found.schema != SCHEMA:
-        raise GuestmarkError(f"guestmark-capture speaks {found.schema}, not {SCHEMA}", hint=BUILD)
+        raise GuestmarkError(f"guestmark-capture uses the schema {found.schema}, not {SCHEMA}", hint=BUILD)
     return found, status
 
 
@@ -236,5 +236,5 @@ def check_status(status: int) -> int:
             "capturing is not permitted", hint="capturing needs root or CAP_NET_RAW: run it with sudo"
         )
     if status < 0:
-        raise GuestmarkError(f"guestmark-capture died of signal {-status}")
+        raise GuestmarkError(f"guestmark-capture was killed by signal {-status}")
     return status

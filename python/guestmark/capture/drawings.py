@@ -339,7 +339,7 @@ def _lay_out_stream(  # noqa: PLR0917 - a direction of a connection, and where i
     # Repeated packets are drawn last, so that they lie above those sent once.
     for point in sorted(sent, key=lambda point: point.kind == "repeated"):
         repeated = point.kind == "repeated"
-        label = f"{format_seconds(point.t)}: {format_size(point.to)}{', sent again' if repeated else ''}"
+        label = f"{format_seconds(point.t)}: {format_size(point.to)}{', retransmitted' if repeated else ''}"
         # Of several dots within half a pixel only the first would be visible.
         place = round(2 * x(point.t)), round(2 * y(point.to)), repeated
         dots.setdefault(place, Dot(x(point.t), y(point.to), repeated, label))

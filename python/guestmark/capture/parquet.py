@@ -25,7 +25,7 @@ def write_parquet(selection: Selection, by: str, output: Path, options: list[str
             status = run_with_output(selection, ["--format=csv", f"--by={by}", *options], out.fileno())
         if rows.stat().st_size == 0:
             raise GuestmarkError(
-                "there are no connections to write", hint="see what the capture holds: --format table"
+                "there are no connections to write", hint="--format table shows what the capture contains"
             )
         names = pl.read_csv(rows, n_rows=0).columns
         # polars would infer types from the first rows, whose columns may all be empty.

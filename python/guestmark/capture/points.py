@@ -109,7 +109,7 @@ def match_packets(selection: Selection) -> Points:
         raise GuestmarkError("the captures were not compared", hint="see the message above")
     points = msgspec.json.decode(done.stdout, type=Points)
     if points.schema != SCHEMA:
-        raise GuestmarkError(f"guestmark-capture speaks {points.schema}, not {SCHEMA}", hint=BUILD)
+        raise GuestmarkError(f"guestmark-capture uses the schema {points.schema}, not {SCHEMA}", hint=BUILD)
     return points
 
 
@@ -142,7 +142,7 @@ def join_points(selection: Selection, top: int, sequences: int = 0) -> JoinedAns
         apart.append(difference)
     if not connections:
         raise GuestmarkError(
-            "no connection is in all captures", hint="capture the same connections at each point"
+            "no connection appears in all captures", hint="capture the same connections at each point"
         )
     connections.sort(key=lambda connection: -(connection.waited_s or 0.0))
     counters = {name: max(trace.counters.get(name, 0) for trace in traces) for name in first.counters} | {
@@ -277,7 +277,7 @@ def _describe_pair(files: Sequence[str], pair: Pair) -> list[str]:
     ahead = "ahead of" if clock.offset_s >= 0 else "behind"
     skew = ""
     if clock.skew:
-        skew = f", gaining {clock.skew * 1e6:+.1f} ± {clock.skew_error * 1e6:.1f} µs each second"
+        skew = f", gaining {clock.skew * 1e6:+.1f} ± {clock.skew_error * 1e6:.1f} µs per second"
     offset = f"{format_seconds(abs(clock.offset_s))} ± {format_seconds(clock.offset_error_s)}"
     lines = [f"clocks: {files[1]} is {offset} {ahead} {files[0]}{skew} ({pair.matched:,} packets at both)"]
     for way, origin, target in zip(pair.ways, files, reversed(files), strict=True):
@@ -307,8 +307,8 @@ def _describe_way(way: Way) -> str:
         facts.append(f"{way.uncaptured:,} arrived but were not captured")
     if delay.count:
         facts.append(
-            f"one-way delay {format_seconds(delay.min_s)} at least, median {format_seconds(delay.p50_s)},"
-            f" 95 % {format_seconds(delay.p95_s)}, most {format_seconds(delay.max_s)}"
+            f"one-way delay min {format_seconds(delay.min_s)}, median {format_seconds(delay.p50_s)},"
+            f" p95 {format_seconds(delay.p95_s)}, max {format_seconds(delay.max_s)}"
         )
     return ", ".join(facts)
 
@@ -317,6 +317,6 @@ def check_several_files(files: Sequence[str]) -> None:
     """Refuse files that cannot be compared. Raises `UsageError`."""
     if len(files) < 2 or "-" in files or len(set(files)) < len(files):
         raise UsageError(
-            "--both compares captures of two points or more",
+            "--both needs captures of at least two points, each in its own file",
             hint="guestmark capture --both CLIENT.pcapng SERVER.pcapng",
         )

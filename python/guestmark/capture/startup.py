@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from guestmark.capture.model import Exchange, Trace
 from guestmark.capture.units import format_seconds, format_size
+from guestmark.core.units import format_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,6 @@ def describe_startup(trace: Trace) -> str | None:
     return (
         f"From the first DHCP message: address after {format_seconds(found.address_s)}, "
         f"then {format_seconds(found.waiting_s)} until the first connection, "
-        f"{format_seconds(found.fetching_s)} fetching ({found.fetched:,} times, {format_size(found.bytes)}), "
-        f"{format_seconds(found.between_s)} between"
+        f"{format_seconds(found.fetching_s)} in {format_count(found.fetched, 'transfer')} ({format_size(found.bytes)}), "
+        f"{format_seconds(found.between_s)} between them"
     )

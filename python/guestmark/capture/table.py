@@ -31,9 +31,9 @@ WIDE, MIDDLE, WIDEST = 160, 100, 220
 # Marks that are explained once, below the table.
 _SAID_ONCE = {"offload"}
 _MOST_LINES = 12  # exchanges that are listed
-_TEXTS = {"client → server", "endpoint", "role", "remarks", "most of it", "longest wait"}
+_TEXTS = {"client → server", "endpoint", "role", "remarks", "main cause", "longest wait"}
 _MOST_SERVERS, _MOST_REQUESTS = 10, 5
-_PLURAL = {"http": "requests", "tls": "handshakes", "dns": "questions"}
+_PLURAL = {"http": "requests", "tls": "handshakes", "dns": "queries"}
 # Response codes of DNS (RFC 1035, 4.1.1).
 _CODES = {0: "NOERROR", 1: "FORMERR", 2: "SERVFAIL", 3: "NXDOMAIN", 4: "NOTIMP", 5: "REFUSED"}
 
@@ -106,7 +106,7 @@ def _make_connection_table(trace: Trace, width: int) -> Table:
     headings = [
         "client → server",
         "duration",
-        "most of it",
+        "main cause",
         "longest wait",
         "bytes",
         "bytes/s",
@@ -283,10 +283,12 @@ def _make_verdict_sentences(trace: Trace) -> list[Text]:
     if not trace.connection_count:
         if filtered := trace.counters.get("filtered", 0):
             return [Text(f"None of {filtered:,} TCP and UDP packets matches --filter.", style="bold")]
-        return [Text(f"No TCP or UDP among {packets:,} packets.", style="bold")]
+        return [Text(f"None of {packets:,} packets is TCP or UDP.", style="bold")]
     causes = verdict.describe_causes(trace.causes)
     if causes is None:
-        return [Text("No connection has both directions and a duration, so who is slow is unknown.", "bold")]
+        return [
+            Text("No connection has both directions and a duration, so it is unknown who is slow.", "bold")
+        ]
     whole = f"of the time of {count_divided_connections(trace)} ({packets:,} packets)"
     doubt = verdict.find_doubt(trace)
     if doubt and doubt.refused:
@@ -325,11 +327,11 @@ def describe_exchange(exchange: Exchange) -> str:
     if exchange.protocol != "dns":
         facts.insert(0, f"client {format_seconds(exchange.client_s)}")
     if exchange.recovery_s:
-        facts.append(f"waiting to repeat {format_seconds(exchange.recovery_s)}")
+        facts.append(f"waiting to retransmit {format_seconds(exchange.recovery_s)}")
     if exchange.repeated:
-        facts.append(f"{exchange.repeated:,} repeated")
+        facts.append(f"{exchange.repeated:,} retransmitted")
     if exchange.unanswered:
-        facts.append(f"{exchange.unanswered:,} not answered")
+        facts.append(f"{exchange.unanswered:,} unanswered")
     if exchange.answers.count:
         facts.append(
             f"answers: median {format_seconds(exchange.answers.p50_s)}, p99 {format_seconds(exchange.answers.p99_s)}"
@@ -338,13 +340,13 @@ def describe_exchange(exchange: Exchange) -> str:
 
 
 def _describe_exchange(exchange: Exchange) -> str:
-    server = exchange.server or "nobody"
+    server = exchange.server or "no server"
     match exchange.protocol:
         case "tftp":
             done = f"{exchange.count:,} blocks, {format_size(exchange.bytes)}"
             return f"{exchange.name} from {server} to {exchange.client}, {done}"
         case "dns":
-            return f"{exchange.count:,} questions to {server}"
+            return f"{exchange.count:,} queries to {server}"
         case "dhcp":
             return f"{exchange.client} from {server}: {_list_messages(exchange)}"
         case _:
@@ -359,7 +361,7 @@ def describe_requests(trace: Trace) -> Iterator[str]:
     """Yield lines on the requests to the busiest servers and their slowest answers."""
     servers = sorted(trace.requests, key=lambda served: -served.count)
     if not servers:
-        yield "No request over HTTP/1, no TLS handshake and no question for a name was found."
+        yield "No HTTP/1 request, TLS handshake or DNS query was found."
     cut = trace.counters.get("cut", 0) > 0
     for served in servers[:_MOST_SERVERS]:
         yield _describe_server(served, cut)
@@ -373,7 +375,7 @@ def describe_requests(trace: Trace) -> Iterator[str]:
 def _describe_server(served: Served, cut: bool) -> str:
     facts = [f"{served.count:,} {_PLURAL[served.protocol]}"]
     if served.unanswered:
-        facts.append(f"{served.unanswered:,} without an answer")
+        facts.append(f"{served.unanswered:,} unanswered")
     if served.repeated:
         facts.append(f"asked again {served.repeated:,} times")
     if served.failed:
@@ -406,7 +408,7 @@ def _describe_request(request: Request, served: Served, trace: Trace) -> str:
         took = format_seconds(request.first_byte_s)
         return f"{name}: {took}{again} (frames {request.frame}, {request.answer_frames[1]})"
     frames = (request.frame, *request.answer_frames)
-    done = "not whole" if request.last_byte_s is None else f"done {format_seconds(request.last_byte_s)}"
+    done = "incomplete" if request.last_byte_s is None else f"done {format_seconds(request.last_byte_s)}"
     facts = f"first byte {format_seconds(request.first_byte_s)}, {done}, {format_size(request.bytes)}"
     return f"{name}: {facts} (frames {', '.join(map(str, frames))})"
 

@@ -65,5 +65,5 @@ def test_an_agent_that_dies_is_noticed_while_waiting() -> None:
         server = agent.background(["sleep", "100"])
         assert not server.wait(0.05)
         process.kill()
-        with pytest.raises(AgentError, match="has gone"):
+        with pytest.raises(AgentError, match="closed the connection"):
             server.wait(LIMIT)

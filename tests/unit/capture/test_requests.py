@@ -206,7 +206,7 @@ def test_what_only_looks_like_a_request_is_none(tmp_path: Path) -> None:
     trace = requests_in(plain.written(tmp_path / "plain.pcap"))
     assert (trace.requests, list(describe_requests(trace))) == (
         [],
-        ["No request over HTTP/1, no TLS handshake and no question for a name was found."],
+        ["No HTTP/1 request, TLS handshake or DNS query was found."],
     )
 
 
