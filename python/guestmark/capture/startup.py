@@ -72,6 +72,7 @@ def describe_startup(trace: Trace) -> str | None:
     return (
         f"From the first DHCP message: address after {format_seconds(found.address_s)}, "
         f"then {format_seconds(found.waiting_s)} until the first connection, "
-        f"{format_seconds(found.fetching_s)} in {format_count(found.fetched, 'transfer')} ({format_size(found.bytes)}), "
+        f"{format_seconds(found.fetching_s)} in {format_count(found.fetched, 'transfer')} "
+        f"({format_size(found.bytes)}), "
         f"{format_seconds(found.between_s)} between them"
     )
