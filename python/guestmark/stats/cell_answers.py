@@ -160,7 +160,7 @@ def compare_trials(
     """
     shapes = {array.shape for array in iterations.values()}
     if len(shapes) != 1 or len(next(iter(shapes))) != 2:
-        raise ValueError(f"cells with unequal iterations do not compare: shapes {sorted(shapes)}")
+        raise ValueError(f"cannot compare cells with unequal iterations: shapes {sorted(shapes)}")
     copies = {copy for copy, _ in null_pairs}
     runs = 1 if boots else next(iter(shapes))[1]
 
@@ -275,7 +275,8 @@ def _decide_slow(
     if max(abs(end) for end in narrow) < SHARE_MARGIN:
         return Verdict.NO_DIFFERENCE, f"shares within {format_share(SHARE_MARGIN)} of each other"
     if not slow.cell.slow and not slow.baseline.slow:
-        return Verdict.INCONCLUSIVE, f"none seen; {count_trials_to_see(SHARE_MARGIN)} blocks could show that"
+        needed = count_trials_to_see(SHARE_MARGIN)
+        return Verdict.INCONCLUSIVE, f"no slow runs seen; {needed} blocks could rule them out"
     return Verdict.INCONCLUSIVE, "too few slow runs to decide"
 
 

@@ -226,7 +226,7 @@ def find_cold_runs(
     return Finding(
         "warm-up",
         Severity.WARNING,
-        f"on a fresh machine the {first} in {', '.join(cold)} {verb} longer than later ones (the measured one "
-        f"{format_share(longer)}); --warmup {most} leaves {pronoun} out",
+        f"on a fresh machine the {first} in {', '.join(cold)} {verb} longer than later ones (the first measured one "
+        f"by {format_share(longer)}); --warmup {most} excludes {pronoun}",
         longer,
     )

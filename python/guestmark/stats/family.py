@@ -157,5 +157,5 @@ def _explain_inequality(answers: Answers) -> str:
     if answers.slow is not None and answers.slow.differs:
         return f"{'more' if answers.slow.difference > 0 else 'fewer'} slow runs"
     if answers.total is not None and answers.total.differs:
-        return "another total"
+        return "a different total"
     return "rarer slow runs are not excluded"

@@ -266,7 +266,9 @@ def _test_gate(
     base = workload.baseline
     if base is None or metric not in result.summary or metric not in base.summary:
         failed = next((side for side in (result, base) if side is not None and side.reason), None)
-        reason = f"{failed.cell.id}: {failed.reason}" if failed else f"{metric or 'nothing'} was not measured"
+        reason = f"{metric or 'its metric'} was not measured"
+        if failed:
+            reason = f"{failed.cell.id}: {failed.reason}"
         return replace(nothing, reason=reason)
     d = _list_paired_log_ratios(result, base, metric, workload, analysis)
     if d is None or not d.size:
@@ -379,7 +381,7 @@ class RatioClaim:
     cell: str
     metric: str
     measured: MeasuredRatio | None
-    missing: str = "not in both runs with a ratio"
+    missing: str = "at least one run has no such ratio"
 
 
 def judge_ratios(claims: Sequence[RatioClaim]) -> tuple[JudgedGate, ...]:

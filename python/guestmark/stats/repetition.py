@@ -182,7 +182,7 @@ def choose_iterations(
     # The pilots themselves give no variance: one trial of each cell says nothing about it, and a few would say so
     # little that two runs of one experiment would choose differently.
     if not pilots:
-        raise ValueError("no pilot")
+        raise ValueError("there is no pilot")
     iterations = sum(max(pilot.iteration_s, _MIN_COST_S) for pilot in pilots.values())
     starts = sum(max(pilot.start_s, 0.0) for pilot in pilots.values()) + warmup * iterations
     affordable = math.floor((block_limit_s - starts) / iterations)
@@ -204,7 +204,7 @@ def count_iterations_without_boot(
     """
     found = list(pilots)
     if not found:
-        raise ValueError("no pilot")
+        raise ValueError("there is no pilot")
     # The first trial of a process also loads modules for all of them.
     start = min(pilot.start_s for pilot in found)
     shortest = min(max(pilot.iteration_s, _MIN_COST_S) for pilot in found)

@@ -74,7 +74,7 @@ def fit_law(points: Sequence[tuple[float, float]]) -> Law:
     """
     n, scaled = _design_matrix(points)
     if len(set(n.tolist())) < 2 or not all(throughput > 0 for _, throughput in points):
-        raise ValueError("no scalability without two numbers and throughputs above 0")
+        raise ValueError("a law needs at least two numbers of machines, with throughputs above 0")
     best: tuple[float, Array] | None = None
     # Two numbers determine one cost beside the rate.
     columns = (1, 2) if len(set(n.tolist())) > 2 else (1,)
@@ -166,7 +166,7 @@ def least_squares_slope(points: Sequence[tuple[float, float]]) -> float:
     x = np.array([point[0] for point in points], dtype=np.float64)
     y = np.array([point[1] for point in points], dtype=np.float64)
     if len(set(x.tolist())) < 2:
-        raise ValueError("no slope without two points")
+        raise ValueError("a slope needs two different x")
     apart = x - x.mean()
     return float((apart * (y - y.mean())).sum() / (apart**2).sum())
 

@@ -164,7 +164,7 @@ def describe_cell_runs(
     """
     rows = convert_to_costs(iterations[~np.isnan(iterations).any(axis=1)], better)
     if not rows.size or not (np.isfinite(rows) & (rows > 0)).all():
-        raise ValueError("no trial to describe")
+        raise ValueError("there is no trial to describe")
     counts = count_slow_runs(rows, level=level)
     alike = intraclass_correlation(counts, rows.shape[1])
     figures = np.array([find_typical_level(rows), rows.mean(), np.quantile(rows, QUANTILE), rows.max()])
@@ -230,7 +230,7 @@ def estimate_failed_share(failed: Array, tried: Array) -> tuple[float, tuple[flo
     unknown, so each trial counts once. Raises ValueError without a run.
     """
     if not tried.sum() > 0:
-        raise ValueError("no run to take a share of")
+        raise ValueError("a share needs at least one run")
     runs = round(float(tried.mean()))
     equal = bool((tried == tried[0]).all())
     share = float(failed.sum() / tried.sum())

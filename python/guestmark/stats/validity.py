@@ -399,5 +399,5 @@ def detect_clock_disagreement(host_s: Sequence[float], guest_s: Sequence[float])
         Severity.SEVERE if middle > CLOCKS_FAR_APART else Severity.WARNING,
         f"the guest's clock is off by {format_share(find_median(apart), 1, signed=True)} in a typical iteration",
         middle,
-        advice="give the guest another clock source (its kernel's clocksource=), or leave its processors alone",
+        advice="give the guest another clock source (its kernel's clocksource=), or keep its processors free",
     )

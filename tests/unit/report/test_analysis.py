@@ -179,7 +179,7 @@ def test_measured_runs_that_are_still_cold_are_warned_of() -> None:
     assert name == "warm-up"
     assert "first 2 runs" in message
     assert " in uml take " in message
-    assert "(the measured one 25 %)" in message
+    assert "(the first measured one by 25 %)" in message
     assert "--warmup 2" in message
     assert " in host, uml take" in findings(1.25, 0)[0][1]
     assert findings(1.25, 2) == []

@@ -93,7 +93,7 @@ def test_equal_cells_are_equal_in_the_typical_run_alone() -> None:
     assert found.typical.verdict is Verdict.NO_DIFFERENCE
     assert (found.total.verdict, found.slow.verdict) == (Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE)
     assert found.total.reason == "398 blocks are needed to exclude rare slow runs"
-    assert found.slow.reason == "none seen; 59 blocks could show that"
+    assert found.slow.reason == "no slow runs seen; 59 blocks could rule them out"
     (low, high), (inner_low, inner_high) = known(found.total.unseen_ci), known(found.total.ci)
     assert low < inner_low < inner_high < high
     by_run = compare_trials(

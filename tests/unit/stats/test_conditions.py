@@ -203,7 +203,7 @@ def test_machines_that_moved_and_processors_that_are_shared() -> None:
         for trial in run.trials
     ]
     found = findings(replace(run, trials=tuple(trials)))
-    assert found["placement changed"].message == "tcg was on CPU 1 and later on CPU 3"
+    assert found["placement changed"].message == "tcg ran on CPU 1 and later on CPU 3"
     assert found["placement shared"].message == "uml: 2 virtual processors share 1"
 
 
@@ -246,7 +246,7 @@ def test_other_machines_have_the_processors_that_they_have() -> None:
     )
     found = findings(run)["unequal processors"]
     assert found.severity is Severity.WARNING
-    assert found.message.endswith("host 1; ssh:lab1 4, as other machines keep theirs")
+    assert found.message.endswith("host 1; ssh:lab1 4 (other machines keep their own number)")
     assert refused(run) == {}
 
 

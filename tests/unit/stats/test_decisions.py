@@ -100,5 +100,5 @@ def test_a_claim_without_a_ratio_says_why() -> None:
             RatioClaim(LIMIT, "tcg", "wall_s", MeasuredRatio(1.5, None, 3, 2, "too few runs")),
         ]
     )
-    assert (missing.outcome, missing.reason) == (Outcome.UNMEASURED, "not in both runs with a ratio")
+    assert (missing.outcome, missing.reason) == (Outcome.UNMEASURED, "at least one run has no such ratio")
     assert (unknown.outcome, unknown.reason) == (Outcome.UNDECIDED, "too few runs")

@@ -139,8 +139,8 @@ def test_cells_that_fail_or_break_a_limit_are_dropped() -> None:
     costs = {block: {"a": {"guest_cpu_s": 1.0}, "b": {"guest_cpu_s": 9.0}, "c": {}} for block in range(2)}
     state = race.run_race(settings, FEW, values, {block: frozenset("abcd") for block in range(2)}, costs)
     assert {entry.id: entry.why for entry in state.dropped} == {
-        "b": "breaks guest_cpu_s <= 5",
-        "c": "breaks guest_cpu_s <= 5",
+        "b": "violates guest_cpu_s <= 5",
+        "c": "violates guest_cpu_s <= 5",
         "d": "its trials fail",
     }
 

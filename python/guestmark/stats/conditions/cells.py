@@ -75,18 +75,18 @@ def check_processor_parity(compared: ComparedCells) -> Iterator[Finding]:
     yield Finding(
         "unequal processors",
         Severity.WARNING if excuse else Severity.SEVERE,
-        f"the machines have different numbers of processors: {'; '.join(different)}, {excuse or 'unasked'}",
+        f"the machines have different numbers of processors: {'; '.join(different)} ({excuse or 'not requested'})",
         cells=() if excuse else compared.list_affected_cells(others),
-        advice="give all the same number (--set smp=N), or take the ratio as one between machines of these sizes",
+        advice="give all the same number (--set smp=N), or read the ratio as one between machines of these sizes",
     )
 
 
 def _explain_inequality_of_processors(compared: ComparedCells, unequal: Collection[str]) -> str:
     """Return why unequal numbers of processors are intended; empty if nobody asked for them."""
     if any(_has_chosen_processors(cell) for cell in compared.cells if not cell.platform.is_elsewhere):
-        return "as you asked"
+        return "as requested"
     if any(cell.platform.is_elsewhere for cell in compared.cells if cell.id in unequal):
-        return "as other machines keep theirs"
+        return "other machines keep their own number"
     return ""
 
 
@@ -140,13 +140,13 @@ def _check_attested_placement(compared: ComparedCells) -> Iterator[Finding]:
         for trial in compared.list_good_trials(cell):
             found = find_attested_placement(trial.facts)
             if asked is not None and (found is None or found.level != asked):
-                wrong[cell.id] = "nothing" if found is None else found.level
+                wrong[cell.id] = "no placement" if found is None else found.level
     if wrong:
-        places = "; ".join(f"{name} found {found}" for name, found in wrong.items())
+        places = "; ".join(f"{name} attested {found}" for name, found in wrong.items())
         yield Finding(
             "placement not attested",
             Severity.SEVERE,
-            f"machines did not run on the processors asked for: {places}",
+            f"machines did not run on the requested processors: {places}",
             cells=compared.list_affected_cells(wrong),
             advice="run it again; if this persists, the platform cannot be pinned: use --set placement=free",
         )
@@ -161,9 +161,9 @@ def _check_free_placement(compared: ComparedCells) -> Iterator[Finding]:
         yield Finding(
             "placement free",
             Severity.WARNING,
-            f"{name_cells(free, compared.cells)} ran wherever the scheduler chose, as you asked: "
+            f"{name_cells(free, compared.cells)} ran wherever the scheduler chose, as requested: "
             "the choice of processors can decide a ratio",
-            advice="leave out the factor placement (default: pinned) unless you want to measure just that",
+            advice="leave out the factor placement (default: pinned) unless that is what you want to measure",
         )
     elif not any(NAME in cell.factors for cell in compared.cells) and any(
         compared.list_good_trials(cell) and not cell.platform.is_elsewhere for cell in compared.cells
@@ -185,7 +185,7 @@ def _check_moved_machines(compared: ComparedCells) -> Iterator[Finding]:
             yield Finding(
                 "placement changed",
                 Severity.WARNING,
-                f"{cell.id} was on CPU {' and later on CPU '.join(places)}",
+                f"{cell.id} ran on CPU {' and later on CPU '.join(places)}",
                 advice="resume a run on the processors on which it began (taskset, cpuset)",
             )
     remarks: dict[str, tuple[str, ...]] = {}
@@ -200,7 +200,7 @@ def _check_moved_machines(compared: ComparedCells) -> Iterator[Finding]:
             "placement shared",
             Severity.NOTE if remark == Crowded.CONTROL else Severity.WARNING,
             f"{name_cells(name for name, has in having.items() if has)}: {remark}",
-            advice="use a host with more equal processors, or fewer virtual ones",
+            advice="use a host with more processors of one speed, or give machines fewer processors",
         )
 
 
@@ -357,11 +357,11 @@ def check_builds(compared: ComparedCells) -> Iterator[Finding]:
             continue
         advice = "install the same version on this host, or measure another program"
         if same:
-            advice = "to compare machines alone, stay on one architecture"
+            advice = "to compare only the machines, use one architecture"
         yield Finding(
             "other binaries",
             Severity.WARNING if same else Severity.SEVERE,
-            f"{name_cells(ids)} ran {program}: the ratio compares compilers and code, too",
+            f"{name_cells(ids)} ran {program}: the ratio also compares compilers and code",
             cells=() if same else compared.list_affected_cells(cell.id for cell in cells),
             advice=advice,
         )
@@ -398,7 +398,7 @@ def check_shell_starts(compared: ComparedCells) -> Iterator[Finding]:
         f"{name_cells(short, compared.cells)} {one} less time than {their} shell's start, which was subtracted "
         f"({max(short.values()) * 1e3:.3g} ms)",
         cells=compared.list_affected_cells(hidden),
-        advice="-N runs a program without a shell; otherwise let each run do more",
+        advice="-N runs a program without a shell; otherwise make each run do more work",
     )
 
 

@@ -145,7 +145,7 @@ def check_governor(whole: WholeRun) -> Iterator[Finding]:
         names = " and ".join(several)
         message = f"the processors have different frequency governors: {names}"
         if len(moving) == len(several):
-            message = f"the frequency governor is {names}: short runs may end before the processor is fast"
+            message = f"the frequency governor is {names}: short runs may end before the processor reaches full speed"
         yield Finding("governor", Severity.WARNING, message, advice=_PERFORMANCE)
 
 
@@ -157,7 +157,7 @@ def check_turbo(whole: WholeRun) -> Iterator[Finding]:
                 "turbo",
                 Severity.NOTE,
                 "turbo is on: a processor's speed depends on its temperature and on how many others are busy",
-                advice="for steadier figures switch it off: no_turbo or boost in /sys/devices/system/cpu",
+                advice="for steadier figures, turn it off by no_turbo or boost in /sys/devices/system/cpu",
             )
 
 
@@ -179,7 +179,7 @@ def check_throttling(compared: ComparedCells) -> Iterator[Finding]:
         f"the processor was too hot and was slowed down: {where}",
         hot / whole,
         cells=tuple(spoilt),
-        advice="cool it, wait between runs, or set a lower maximum frequency",
+        advice="improve the cooling, wait between runs, or set a lower maximum frequency",
     )
 
 
@@ -207,7 +207,7 @@ def check_frequencies(compared: ComparedCells) -> Iterator[Finding]:
                 "frequency",
                 Severity.WARNING,
                 f"the processor ran at {mine / 1000:.2f} GHz for {cell.id} and at {reference / 1000:.2f} GHz for "
-                f"{baseline.id}: that is part of the ratio",
+                f"{baseline.id}: this difference is part of the ratio",
                 mine / reference - 1,
                 advice=_PERFORMANCE,
             )

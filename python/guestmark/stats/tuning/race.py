@@ -315,7 +315,7 @@ def _drop_losers(
             for limit in settings.limits
             if not limit.allows_value(_mean_metric(limited, name, limit.metric))
         ]:
-            why = f"breaks {', '.join(broken)}"
+            why = f"violates {', '.join(broken)}"
             race.dropped.append(Dropped(name, race.block, why, DropReason.LIMIT))
     _forget_dropped(race)
     if not race.alive:

@@ -108,7 +108,7 @@ def predict_losers(
         lowest = float(predicted[number] - _WIDE * errors[number])
         if candidate.id not in means and lowest > best + margin:
             ratio = float(np.exp(predicted[number] - best))
-            dropped[candidate.id] = f"main effects predict ×{ratio:.2f} of the best that was measured"
+            dropped[candidate.id] = f"main effects predict ×{ratio:.2f} the best measured value"
     return dropped
 
 
