@@ -76,6 +76,6 @@ def append_summary(gates: Sequence[JudgedGate], *runs: StoredRun) -> None:
             stream.write(make_summary(gates, *runs))
     except OSError as error:
         raise GuestmarkError(
-            f"the step summary {path} cannot be written: {error.strerror or error}",
-            hint=f"unset {SUMMARY} if there is no such file",
+            f"cannot write the step summary {path}: {error.strerror or error}",
+            hint=f"make the file writable, or unset {SUMMARY}",
         ) from error

@@ -176,7 +176,7 @@ def _make_machine_table(comparison: FleetComparison) -> Table:
         counts = [make_figure_cell(str(machine.count(status))) for machine in machines]
         table.add(status.value, counts, (Align.RIGHT,))
     table.add("run", [make_word_cell(machine.run.id) for machine in machines])
-    return table.build("the machines, and how their trials ended")
+    return table.build("machines, and the outcomes of their trials")
 
 
 def _make_ratio_nodes(comparison: FleetComparison) -> list[Node]:
@@ -228,8 +228,8 @@ def _list_remark_nodes(comparison: FleetComparison) -> list[Node]:
         nodes.append(
             Note(
                 line(
-                    "A class's ratio is for one more such machine (random effects, Hartung and Knapp's interval), "
-                    "not that of any one of them"
+                    "The ratio of a class estimates the mean of all such machines (random effects, Hartung-Knapp "
+                    "interval), not the ratio of any one of them"
                 )
             )
         )
@@ -237,8 +237,8 @@ def _list_remark_nodes(comparison: FleetComparison) -> list[Node]:
         nodes.append(
             Note(
                 line(
-                    "If machines shared a run, its interval is Student's over the means of the machines, with one "
-                    "degree of freedom fewer than machines"
+                    "If machines shared a run, its interval is Student's t interval over the means of the machines "
+                    "(degrees of freedom: the number of machines minus one)"
                 )
             )
         )
@@ -274,11 +274,11 @@ def _make_machine_remarks(machine: MachineResult) -> list[Node]:
     if reason := next(failures, ""):
         notes.append(_make_warning(f"{machine.name}: a trial failed: {reason}"))
     if lost := machine.count(TrialStatus.LOST):
-        trials = "trials were" if lost != 1 else "trial was"
-        remedy = "and will be made up for by guestmark fleet resume"
+        trials, pronoun = ("trials were", "them") if lost != 1 else ("trial was", "it")
+        remedy = f"guestmark fleet resume will replace {pronoun}"
         if machine.run.state is RunState.COMPLETE:
-            remedy = "and made up for in later blocks"
-        notes.append(Note(line(f"{machine.name}: {lost} {trials} lost, {remedy}")))
+            remedy = f"later blocks replaced {pronoun}"
+        notes.append(Note(line(f"{machine.name}: {lost} {trials} lost; {remedy}")))
     return [*notes]
 
 
@@ -287,7 +287,7 @@ def _explain_unpooled(comparison: FleetComparison) -> Iterator[str]:
     own = [machine for machine in comparison.machines if machine.kind and not machine.shared]
     for kind, size in Counter(machine.kind for machine in own).items():
         if size < FEWEST:
-            yield f"Class {kind} has {size} of the {FEWEST} machines that pooling needs"
+            yield f"Class {kind} is not pooled: it has {size} of the {FEWEST} machines that pooling needs"
             continue
         members = (machine for machine in own if machine.kind == kind)
         counts = Counter(cell for machine in members for cell in machine.ratios)

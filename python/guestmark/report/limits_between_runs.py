@@ -38,11 +38,11 @@ def judge_sides(comparison: SessionComparison, limits: Sequence[str]) -> tuple[J
                 continue
             keys = [key for key in rows if key[0] == cell.id and gate.metric in {"", key[1]}]
             if not keys:
-                missing = "not on both sides with a ratio"
+                missing = "at least one side has no such ratio"
                 claims.append(RatioClaim(gate, cell.id, gate.metric, None, missing))
                 continue
             found = rows[keys[0]]
-            unknown = "" if found.ci else "one session of a side says nothing about how far sessions differ"
+            unknown = "" if found.ci else "a side with one session does not show how much sessions vary"
             # Student's t of two samples loses a degree of freedom to each mean.
             freedom = sum(found.sessions) - 2
             ratio = MeasuredRatio(found.ratio, found.ci, min(found.sessions), freedom, unknown)
@@ -105,7 +105,7 @@ def _list_claims(comparison: RunComparison, limits: Sequence[str]) -> Iterator[R
 
 def _measure_pair(pair: CellRatios) -> MeasuredRatio:
     change, blocks = pair.change, min(pair.before.blocks, pair.after.blocks)
-    unknown = "" if change.ci else "how far unchanged runs differ here is unknown"
+    unknown = "" if change.ci else "the variation between unchanged runs here is unknown"
     return MeasuredRatio(change.ratio, change.ci, blocks, max(change.runs - 1, 1), unknown, change.within)
 
 
@@ -113,9 +113,9 @@ def _make_session_claim(gate: Gate, cell: str, runs: Sequence[tuple[StoredRun, A
     metric, ratios = _list_ratios_by_run(runs, cell, gate.metric)
     for (run, _), ratio in zip(runs, ratios, strict=True):
         if ratio is None:
-            return RatioClaim(gate, cell, metric, None, f"run {run.id} has no ratio of that metric")
+            return RatioClaim(gate, cell, metric, None, f"run {run.id} has no ratio for this metric")
     found = mean_over_sessions([ratio for ratio in ratios if ratio is not None])
-    unknown = "" if found.ci else "one session says nothing about how far sessions differ"
+    unknown = "" if found.ci else "one session does not show how much sessions vary"
     measured = MeasuredRatio(found.ratio, found.ci, found.sessions, found.sessions - 1, unknown)
     return RatioClaim(gate, cell, metric, measured)
 

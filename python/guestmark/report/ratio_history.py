@@ -32,7 +32,7 @@ MOST = 2000  # runs of a series
 # Each run that is listed as not counted has to be read from the ledger.
 _MOST_UNUSED = 50
 _OTAVA_MISSING = (
-    "Apache Otava is not installed beside guestmark; install it by: pip install --no-deps apache-otava"
+    "Apache Otava is not installed in guestmark's environment; run: pip install --no-deps apache-otava"
 )
 
 
@@ -127,10 +127,10 @@ def _explain_unused(
     if comparison.ci is not None and comparison.ci[0] > 0:
         ratio = PastRatio(other.id, other.created_at, comparison.ratio, *comparison.ci, comparison.n)
     if run_history.identify_run_host(other) != run_history.identify_run_host(run):
-        return "another machine", ratio
+        return "measured on another machine", ratio
     if not comparison.has_enough_blocks:
         return f"fewer than {MIN_BLOCKS} blocks", ratio
-    return comparison.reason or "it has not been judged", ratio
+    return comparison.reason or "its ratio was not stored", ratio
 
 
 def select_series(series: Sequence[RatioSeries], cell: str | None) -> list[RatioSeries]:
@@ -139,9 +139,9 @@ def select_series(series: Sequence[RatioSeries], cell: str | None) -> list[Ratio
     if selected:
         return selected
     known = ", ".join(each.cell for each in series)
-    hint = "name a run of 6 blocks or more with a baseline; guestmark runs lists them"
+    hint = "choose a run with a baseline and at least 6 blocks; guestmark runs lists all runs"
     raise GuestmarkError(
-        f"this run has no ratio to follow{f' of cell {cell!r}' if cell else ''}",
+        f"this run has no ratio to follow{f' for cell {cell!r}' if cell else ''}",
         hint=f"cells that have one: {known}" if known else hint,
     )
 
@@ -173,7 +173,7 @@ def _make_series_nodes(series: RatioSeries, drift: Drift | None) -> list[Node]:
     if series.changes is None:
         reason = _OTAVA_MISSING
         if len(series.points) < FEWEST:
-            reason = f"that needs {FEWEST} runs"
+            reason = f"at least {FEWEST} runs are needed"
         nodes.append(Note(line(f"Change points were not searched for: {reason}")))
     elif not series.changes:
         nodes.append(Paragraph(line(Claim.NO_CHANGE_POINT)))
@@ -190,11 +190,11 @@ def _make_change_nodes(series: RatioSeries, change: ChangePoint) -> list[Node]:
         run=after.name, before=f"×{change.before:.4g}", after=f"×{change.after:.4g}"
     )
     # Otava sees that something changed, not what: the host may have.
-    caution = "a suspicion until both sides have been measured side by side"
+    caution = "only a suspicion until both runs are measured side by side"
     return [
         Note(line(f"{claim} ({by}, p {change.p:.2g}); {caution}"), NoteKind.WARNING),
         Command("What differs between the two runs", compare),
-        Command("Both measured side by side, if they are still available", f"{compare} --confirm"),
+        Command("Measure both side by side, if they are still available", f"{compare} --confirm"),
     ]
 
 

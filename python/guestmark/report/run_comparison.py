@@ -161,7 +161,7 @@ def make_page(comparisons: Sequence[RunComparison], gates: Sequence[JudgedGate] 
         sections.append(Section(Part.WORKLOAD, title, tuple(_make_comparison_nodes(each))))
     if gates:
         limits = gate_outcomes.list_gates(gates)
-        sections.append(Section(Part.WORKLOAD, "Limits to after / before", (limits,)))
+        sections.append(Section(Part.WORKLOAD, "Limits on after / before", (limits,)))
     return Page(f"Compared with {first.id}", first.id, tuple(sections))
 
 
@@ -178,7 +178,8 @@ def _make_comparison_nodes(comparison: RunComparison) -> list[Node]:
         text = "No cell has a ratio to the same baseline in both runs, so there is no verdict"
         nodes.append(Note(line(text)))
     if comparison.missing:
-        nodes.append(Note(line(f"In one run only, or without a ratio: {', '.join(comparison.missing)}")))
+        names = ", ".join(comparison.missing)
+        nodes.append(Note(line(f"Cells in only one run, or without a ratio: {names}")))
     return [*nodes, *_explain_limits(comparison)]
 
 
@@ -188,7 +189,7 @@ def _list_environment_changes(comparison: RunComparison) -> Node:
     if not comparison.same_host:
         items.insert(0, line("another machine", Tone.WARNING))
     if not items:
-        return Paragraph(line("Nothing recorded about the environments differs."))
+        return Paragraph(line("The recorded environments do not differ."))
     return Bullets(line("What differs between the environments:"), tuple(items))
 
 
@@ -216,7 +217,7 @@ def _make_value_table(values: Sequence[CellValues], metric: Metric) -> Table:
     table.add(f"{heading}, before", [_make_value_cell(each.before, unit) for each in values], pieces)
     table.add("after", [_make_value_cell(each.after, unit) for each in values], pieces)
     table.add("after / before", map(_make_quotient_cell, values), (Align.POINT,))
-    return table.build(f"{heading}, measured at two times: the host may have changed, too")
+    return table.build(f"{heading}, measured at different times: the host may have changed in between")
 
 
 def _make_value_cell(side: Summary | None, unit: figures.Unit) -> Cell:
@@ -242,11 +243,11 @@ def _explain_limits(comparison: RunComparison) -> list[Node]:
         text = f"Intervals allow for {largest} of variation between runs, estimated from {runs} here"
         nodes.append(Note(line(text)))
     if len(spreads) < len(comparison.pairs):
-        reason = f"that needs {FEWEST_RUNS} other runs here"
+        reason = f"estimating it takes {FEWEST_RUNS} other runs here"
         if not comparison.same_host:
-            reason = "they are of different machines"
+            reason = "the runs are from different machines"
         text = (
-            f"How far unchanged runs differ is unknown for some cells ({reason}): "
+            f"The variation between unchanged runs is unknown for some cells ({reason}): "
             "their intervals cover variation between blocks only, so they have no verdict"
         )
         nodes.append(Note(line(text), NoteKind.WARNING))

@@ -31,9 +31,8 @@ def make_page(runs: Sequence[RunOverview], ratios: Iterable[StoredRatio]) -> Pag
 def _make_trend_nodes(known: Mapping[str, RunOverview], ratios: Iterable[StoredRatio]) -> list[Node]:
     trends = _find_trends(known, ratios)
     if not trends:
-        return [
-            Note(line(f"No ratio was measured on one host in {FEWEST} runs or more of at least 6 blocks."))
-        ]
+        text = f"No trends yet: they need one ratio on one host in {FEWEST} or more runs of 6 or more blocks."
+        return [Note(line(text))]
     by_workload: dict[str, list[_Trend]] = {}
     for trend in trends[:_MOST_TRENDS]:
         by_workload.setdefault(known[trend[-1].run_id].measured, []).append(trend)
@@ -42,7 +41,7 @@ def _make_trend_nodes(known: Mapping[str, RunOverview], ratios: Iterable[StoredR
         for at in range(0, len(own), _TRENDS_IN_CHART):
             nodes.append(_make_trend_chart(workload, own[at : at + _TRENDS_IN_CHART]))
     if len(trends) > _MOST_TRENDS:
-        nodes.append(Note(line(f"The {_MOST_TRENDS} newest of {len(trends)} are drawn.")))
+        nodes.append(Note(line(f"The charts show the {_MOST_TRENDS} newest of {len(trends)} trends.")))
     return nodes
 
 

@@ -39,20 +39,20 @@ class RunPart(_Part):
     blocks: Annotated[int, Meta(description="blocks with at least one trial")]
     trials: int
     failed: Annotated[int, Meta(description="trials that failed")]
-    imported: Annotated[RunOrigin | UnsetType, Meta(description="where an imported run is from")] = UNSET
+    imported: Annotated[RunOrigin | UnsetType, Meta(description="origin of an imported run")] = UNSET
 
 
 class TrialPart(_Part):
     """One trial: one cell in one block, on a machine started for it."""
 
-    block: Annotated[int, Meta(description="from 0")]
-    order: Annotated[int, Meta(description="its random place in the block")]
+    block: Annotated[int, Meta(description="number of the block, from 0")]
+    order: Annotated[int, Meta(description="position in the random order of the block")]
     status: TrialStatus
     measurements: Annotated[
         dict[str, float | None], Meta(description="by metric: its iterations reduced to one value")
     ]
     reason: Annotated[str, Meta(description="why it failed, in a line")]
-    cause: Annotated[Cause | None, Meta(description="the same for programs; null if unknown")]
+    cause: Annotated[Cause | None, Meta(description="machine-readable cause; null if unknown")]
     warmups: Annotated[Values, Meta(description="runs before the measured ones, by metric")]
     run_s: Annotated[
         list[float], Meta(description="wall time of each iteration on the host's clock, hooks included")
@@ -67,11 +67,13 @@ class TrialPart(_Part):
             description="what the machine really had beyond the cell's `shared`; null if nothing was attested"
         ),
     ]
-    noise: Annotated[dict[str, Any], Meta(description="the host meanwhile: pressure, steal, frequency, swap")]
+    noise: Annotated[
+        dict[str, Any], Meta(description="the host during the trial: pressure, steal, frequency, swap")
+    ]
     warnings: list[str]
     command_line: Annotated[
         list[str | None] | None,
-        Meta(description="the hypervisor's words for the nulls of the shared command line; null without one"),
+        Meta(description="the arguments at the nulls of the shared command line; null if there is none"),
     ]
     console: Annotated[str | UnsetType, Meta(description="the end of a failed trial's console")] = UNSET
     console_truncated: bool | UnsetType = UNSET
@@ -129,7 +131,7 @@ class TotalPart(ComparisonPart):
     seen_ci: Annotated[Interval, Meta(description="the same as ci")]
     pessimistic_ci: Annotated[
         Interval | UnsetType,
-        Meta(description="how far it could lie if an event too rare to be seen was missed"),
+        Meta(description="the interval if an event too rare to be seen was missed"),
     ] = UNSET
 
 
@@ -271,7 +273,7 @@ class GatePart(_Part):
     gate: Annotated[str, Meta(description="as typed")]
     cell: str
     metric: str
-    limit: Annotated[float | None, Meta(description="the ratio; null for a limit to power cuts")]
+    limit: Annotated[float | None, Meta(description="the ratio; null for a limit on power cuts")]
     above: bool | None
     loss: Annotated[str | None, Meta(description="the refused outcome of a power cut")]
     outcome: Outcome
@@ -283,7 +285,7 @@ class GatePart(_Part):
     p_kept: float | None
     more_blocks: Annotated[int | None, Meta(description="blocks that would probably decide it")]
     finds: Annotated[
-        float | None, Meta(description="the smallest ratio that 3 in 4 such runs would find broken")
+        float | None, Meta(description="the smallest ratio that 3 in 4 such runs would report as broken")
     ]
 
 
@@ -296,8 +298,8 @@ class FindingPart(_Part):
     advice: str
     effect: float | None
     p: float | None
-    workload: Annotated[str | None, Meta(description="null: the whole run")]
-    inconclusive: Annotated[list[str], Meta(description="cells whose verdicts this finding takes back")]
+    workload: Annotated[str | None, Meta(description="null if the finding is about the whole run")]
+    inconclusive: Annotated[list[str], Meta(description="cells whose verdicts this finding withdraws")]
 
 
 class DistancePart(_Part):

@@ -131,15 +131,15 @@ def make_page(comparison: SessionComparison, gates: Sequence[JudgedGate] = ()) -
     nodes.append(Paragraph(line(f"{counts}.")))
     if comparison.within:
         changes = ", ".join(f"{name} {change}" for name, change in comparison.within.items())
-        text = f"{unit.capitalize()}s of one side differed: {changes}"
+        text = f"The environment differed between {unit}s of one side: {changes}"
         nodes.append(Note(line(text), NoteKind.WARNING))
     if any(cell.found.ci is None for cell in comparison.cells):
-        text = f"One {unit} of a side says nothing about how far {unit}s differ: no verdict"
+        text = f"A side with one {unit} does not show how much {unit}s vary: no verdict"
         nodes.append(Note(line(text), NoteKind.WARNING))
     sections = [Section(Part.WORKLOAD, f"{second} against {first}, {unit} by {unit}", tuple(nodes))]
     if gates:
         limits = gate_outcomes.list_gates(gates)
-        sections.append(Section(Part.WORKLOAD, f"Limits to {second} / {first}", (limits,)))
+        sections.append(Section(Part.WORKLOAD, f"Limits on {second} / {first}", (limits,)))
     last = comparison.runs[-1].id if comparison.runs else ""
     title = f"Campaign {comparison.name}" if unit is SessionKind.BOOT else comparison.name
     return Page(title, last, tuple(sections))
@@ -147,7 +147,7 @@ def make_page(comparison: SessionComparison, gates: Sequence[JudgedGate] = ()) -
 
 def _describe_session_difference(comparison: SessionComparison) -> Node:
     if not comparison.between:
-        text = "Nothing recorded about the environments differs between the sides."
+        text = "The recorded environments of the two sides do not differ."
         return Note(line(text), NoteKind.WARNING)
     items = tuple(line(f"{name} {change}") for name, change in comparison.between.items())
     return Bullets(line("What differs between the sides:"), items)

@@ -445,7 +445,7 @@ def _make_closing_nodes(analysis: Analysis, run: StoredRun, *, latest: bool) -> 
     if not any(result.summary for result in analysis.cells):
         nodes: list[Node] = [Note(line("Nothing was measured", Tone.ERROR), NoteKind.ERROR)]
         if run.state is RunState.STOPPED:
-            nodes.append(Command("The time was up; continue", format_resume_command(run, until_enough)))
+            nodes.append(Command("Time is up; continue", format_resume_command(run, until_enough)))
         return nodes
     amount = format_count(analysis.blocks, "block")
     if analysis.failed:
@@ -457,7 +457,7 @@ def _make_closing_nodes(analysis: Analysis, run: StoredRun, *, latest: bool) -> 
     if run.state is RunState.STOPPED and policy.enough_s is not None and analysis.blocks < policy.min_blocks:
         early = f"Not enough yet: there was time for {analysis.blocks} of {policy.min_blocks} blocks"
         nodes.insert(0, Note(line(early, Tone.UNCLEAR)))
-        nodes.append(Command("Go on", format_resume_command(run, until_enough)))
+        nodes.append(Command("Continue", format_resume_command(run, until_enough)))
     if run.state not in _ENDED:
         nodes.append(Command("Continue", format_resume_command(run)))
     return nodes

@@ -93,7 +93,7 @@ def test_a_budget_ends_in_an_answer_within_its_time(guestmark: CommandLine, tmp_
         ("Is long slower?", True),
         ("Is dearer slower?", False),
     ]
-    assert "the time was up" in asked[1]["sentences"][0]
+    assert "time ran out" in asked[1]["sentences"][0]
     # Now it is known what a trial takes, and said before the run.
     again = guestmark("run", str(plan), "--for", "9s", "--json", "-")
     assert "not asked, to keep within 9 s: Is dearer slower?" in again.stderr

@@ -231,7 +231,7 @@ def test_narrow_terminals_cut_no_figure(name: str, width: int) -> None:
 def test_a_command_to_copy_is_whole_at_forty_columns() -> None:
     lines = terminal("plain", 40).splitlines()
     assert lines[-1].strip() == "20261121-213000-k3f"
-    assert lines[-2].strip() == "See again: guestmark show"
+    assert lines[-2].strip() == "Show again: guestmark show"
 
 
 def test_figures_keep_their_units_where_lines_fold() -> None:

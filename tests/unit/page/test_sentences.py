@@ -62,7 +62,7 @@ _NO_CLAIMS = (
     "Two runs can show that something changed, not what.",
     "Main effects on {}, other factors held equal",
     "{}; {} would show whether it changed",
-    "{}, measured at two times: the host may have changed, too",
+    "{}, measured at different times: the host may have changed in between",
     "Nothing recorded about the host has changed since then",
 )
 

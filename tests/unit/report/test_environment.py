@@ -69,7 +69,7 @@ def test_another_machine_is_described_with_what_its_kernel_mitigates() -> None:
     run = run_with(SAME)
     there = made_facts.of(made_facts.remote(mitigations={"meltdown": "Vulnerable", "mds": "Not affected"}))
     said = dict(make_rows(replace(run, trials=tuple(replace(trial, facts=there) for trial in run.trials))))
-    assert "no hypervisor seen" in said["tcg"]
+    assert "no hypervisor detected" in said["tcg"]
     assert said["tcg mitigations"] == "meltdown: Vulnerable; 1 other: not affected"
     none = made_facts.of(made_facts.remote(mitigations={"mds": "Not affected"}))
     said = dict(make_rows(replace(run, trials=tuple(replace(trial, facts=none) for trial in run.trials))))

@@ -16,8 +16,8 @@ def test_what_was_lost_is_made_up_for_when_a_run_is_complete() -> None:
     run = host_uml_tcg(blocks=2)
     lost = replace(run.trials[0], status=TrialStatus.LOST, reason="its worker has ended")
     for state, said in (
-        (RunState.COMPLETE, "lab1: 1 trial was lost, and made up for in later blocks"),
-        (RunState.INTERRUPTED, "lab1: 1 trial was lost, and will be made up for by guestmark fleet resume"),
+        (RunState.COMPLETE, "lab1: 1 trial was lost; later blocks replaced it"),
+        (RunState.INTERRUPTED, "lab1: 1 trial was lost; guestmark fleet resume will replace it"),
     ):
         found = replace(run, state=state, trials=(lost, *run.trials[1:]))
         machine = fleet_report.MachineResult("lab1", "", found, {})
@@ -82,7 +82,7 @@ def test_that_a_class_is_not_pooled_is_told_with_its_reason() -> None:
         return [line.removeprefix("- ") for line in lines if "Class r730" in line]
 
     assert told("uml tcg", "uml tcg", "uml tcg") == []
-    assert told("uml", "uml") == ["Class r730 has 2 of the 3 machines that pooling needs"]
+    assert told("uml", "uml") == ["Class r730 is not pooled: it has 2 of the 3 machines that pooling needs"]
     assert told("uml tcg", "uml", "uml") == [
         "Class r730 is not pooled for tcg: 1 of its 3 machines has a ratio with an interval, and pooling needs 3"
     ]

@@ -104,7 +104,7 @@ def test_both_are_shown_with_their_own_baselines() -> None:
     assert "+6 % takes 6 % longer" in text
     said = " ".join(text.split())
     assert "now is at scale 0.05, then was at full size: compare ratios, not seconds" in said
-    assert "×base: wall_s against the baseline's; then: against the publication's own" in said
+    assert "×base: wall_s relative to the baseline; then: to the publication's own" in said
     assert "Then and now" not in printed(run_with(), published=False)
 
 

@@ -258,7 +258,7 @@ def test_fewer_blocks_than_a_verdict_takes_exclude_no_published_figure(published
 def test_one_block_says_nothing_of_a_published_figure() -> None:
     run = run_of({"ext2": 1.0, "ext3": 1.4, "ext4": 0.8}, EXT3, blocks=1)
     run = replace(run, plan=replace(run.plan, published=(THEN,)))
-    assert "; published ×0.26, about which one block says nothing." in sentences(run)[0]
+    assert "; published ×0.26, which one block can neither confirm nor exclude." in sentences(run)[0]
 
 
 @pytest.mark.parametrize(

@@ -61,17 +61,17 @@ def test_a_series_has_the_runs_that_asked_the_same(ledger: Ledger) -> None:
     assert found.cell == "uml"
     assert [point.name for point in found.points] == ["c0", "c2"]
     assert found.changes is None  # too few
-    with pytest.raises(GuestmarkError, match="no ratio to follow of cell 'kvm'"):
+    with pytest.raises(GuestmarkError, match="no ratio to follow for cell 'kvm'"):
         select_series([found], "kvm")
     a_run(ledger, 2.0, blocks=5)
     (found,) = follow_ratios(ledger, run, "commit")
-    assert [one.reason for one in found.unused] == ["another machine", "fewer than 6 blocks"]
+    assert [one.reason for one in found.unused] == ["measured on another machine", "fewer than 6 blocks"]
     text = markdown.render(ratio_history.make_page(run, [found]))
     assert "not counted: fewer than 6 blocks" in text
-    assert "not counted: another machine" in text
+    assert "not counted: measured on another machine" in text
     assert text.count("×") >= 4  # every run that has a ratio shows it
     assert [one["reason"] for one in ratio_history.make_document([found])["series"][0]["unused"]] == [
-        "another machine",
+        "measured on another machine",
         "fewer than 6 blocks",
     ]
 
@@ -94,7 +94,7 @@ def test_what_otava_and_others_read(ledger: Ledger) -> None:
     shown = guestmark("history", GUESTMARK_LEDGER=ledger.where, COLUMNS="100")
     assert shown.returncode == 0, shown.stderr
     assert "c0" in shown.stdout
-    assert "Change points were not searched for: that needs 8 runs" in shown.stdout
+    assert "Change points were not searched for: at least 8 runs are needed" in shown.stdout
     told = guestmark("history", "--json", "-", GUESTMARK_LEDGER=ledger.where)
     (only_one,) = json.loads(told.stdout)["series"]
     assert [point["name"] for point in only_one["points"]] == ["c0", "c1", "c2"]

@@ -129,7 +129,7 @@ def test_on_the_command_line(ledger: Ledger) -> None:
     first = ledger.list_runs()[0].id
     shown = guestmark("compare", first, "last", "--fail-above", "5%", GUESTMARK_LEDGER=ledger.where)
     assert shown.returncode == 125
-    assert "Nothing recorded about the environments differs" in shown.stdout
+    assert "The recorded environments do not differ" in shown.stdout
     assert "no verdict" in shown.stdout
     limited = guestmark("compare", first, "last", "--fail-if", "uml > +5%", GUESTMARK_LEDGER=ledger.where)
     assert limited.returncode == 125

@@ -107,7 +107,7 @@ def test_many_cells_are_told_by_the_least_known() -> None:
     worst = max(found.cells, key=lambda prospect: prospect.half_width)
     text = join_plain_text(a(Paragraph, make_nodes(analyse_run(run.plan, run.trials), run)[0]).text)
     assert text.startswith(f"{worst.cell}: ±")
-    assert f"(the least known of {len(found.cells)})" in text
+    assert f"(the least precise of {len(found.cells)})" in text
 
 
 def test_a_run_that_goes_on_gets_time_for_what_is_still_to_come() -> None:

@@ -192,14 +192,14 @@ def _describe_flushes(disk: CellResult) -> str:
     if not words:
         return ""
     if words == {Durability.LOST}:
-        return f" Its flushes do not reach {owner} disk: these times leave that part out."
+        return f" Its flushes do not reach {owner} disk, so these times exclude it."
     if words == {Durability.MEMORY}:
-        return " Its disk is in memory: nothing of it is on any disk."
+        return " Its disk is in memory, so nothing reaches a disk."
     if words <= _ON_DISK:
         return f" Its flushes reach {owner} disk."
     if words == {Durability.CLAIMED}:
-        return f" That its flushes reach {owner} disk is its hypervisor's claim."
-    return f" Whether its flushes reach {owner} disk is not known."
+        return f" Its flushes reach {owner} disk, by its hypervisor's own count."
+    return f" It is unknown whether its flushes reach {owner} disk."
 
 
 # --- words --------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ def _describe_platform(found: Creations) -> str:
     else:
         said = Claim.UNANSWERED.format(count=found.tried, share=format_share(high))
     if found.price_per_hour is not None:
-        said += f"; {found.price_per_hour:g} an hour"
+        said += f"; price {found.price_per_hour:g} an hour"
         if (price := found.price_of_thousand_starts) is not None and found.ready_s is not None:
             said += f", {price:.3g} for 1,000 starts of {format_duration(found.ready_s)}"
     return said

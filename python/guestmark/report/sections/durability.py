@@ -17,11 +17,11 @@ from guestmark.workloads.powercut.sections import (
 )
 
 MEANING = (
-    "durability of what the row itself flushed: proven by power cuts (what was never synced does not count), seen to "
+    "durability of what the row itself flushed: proven by power cuts (unsynced data does not count), seen to "
     "reach the kernel, claimed by the hypervisor, lost, in memory"
 )
 DISK_MEANING = (
-    "its disk: what power cuts showed for records that guestmark synced on such a disk, not for the row"
+    "its disk: what power cuts showed for guestmark's own synced records on such a disk, not for the row"
 )
 
 

@@ -35,7 +35,7 @@ def make_nodes(analysis: Analysis) -> list[Node]:
     items: list[Inline] = [_describe_cell(names[result.cell.id], earlier) for result, earlier in listed]
     if rest := len(compared) - len(listed):
         others = "the others" if listed else "all cells"
-        items.append(line(f"{others} ({rest}): no change shown since earlier runs, or too few of them"))
+        items.append(line(f"{others} ({rest}): no change shown, or too few earlier runs"))
     any_changed = any(earlier.has_changed for _, earlier in compared)
     return [
         Bullets(line("Measured here before:"), tuple(items)),

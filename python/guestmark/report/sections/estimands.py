@@ -18,7 +18,7 @@ from guestmark.stats.total import LARGEST_EVENT
 
 _RATIO = (Align.POINT, Align.LEFT, Align.LEFT)  # ×1.05 [1.04, 1.06] *
 _TOTALS = (
-    "total: the cost of all runs together; the details say how far off it could be if rare events were missed"
+    "total: the cost of all runs together; the details show how far off it could be if rare events were missed"
 )
 _LEGEND = (
     f"slow runs: the share of runs over {SLOW:g} times what is normal for both, minus the baseline's share"
@@ -156,10 +156,12 @@ def _make_runs_legend(slow_runs: Sequence[SlowComparison]) -> tuple[Inline, ...]
         figures.format_percent(share) for share in (fewest.unseen.machines, fewest.unseen.iterations)
     )
     missed = (
-        f"events in fewer than {starts} of starts, or independently in fewer than {runs} of runs, may be missed by "
-        f"{fewest.n} starts"
+        f"{fewest.n} starts may miss events in fewer than {starts} of starts, or independently in fewer than {runs} "
+        "of runs"
     )
-    pessimistic = f"total, pessimistic: if starts {LARGEST_EVENT:g} times as slow were missed that often"
+    pessimistic = (
+        f"total, pessimistic: as if starts {LARGEST_EVENT:g} times as slow had been missed that often"
+    )
     return ((Span(missed, Tone.SOFT),), (Span(pessimistic, Tone.SOFT),))
 
 

@@ -9,7 +9,7 @@ from guestmark.stats.analysis import WorkloadResult
 from guestmark.stats.effects import Effect, find_effects
 
 _MOST_INTERACTIONS = 12
-_LEGEND = f"an interaction is what both levels do together beyond what each does; {Claim.EFFECT}"
+_LEGEND = f"an interaction is the joint effect of two levels beyond their separate effects; {Claim.EFFECT}"
 
 
 def make_tables(workload: WorkloadResult) -> list[Table]:

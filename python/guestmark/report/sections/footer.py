@@ -61,7 +61,7 @@ def make_footer_nodes(analysis: Analysis, run: StoredRun) -> list[Node]:
     if run.id:
         nodes.append(_make_small_note(f"Run {run.id}, {run.state.describe_state(len(run.trials))}"))
         if run.state in _ENDED:
-            nodes.append(Command("See again", f"guestmark show {run.id}"))
+            nodes.append(Command("Show again", f"guestmark show {run.id}"))
         else:
             nodes.append(Command("Continue", format_resume_command(run)))
     return nodes
@@ -175,7 +175,7 @@ def _make_warning_notes(analysis: Analysis, run: StoredRun) -> list[Node]:
         # Binaries of other architectures are known to differ, and each table names them.
         if not binary.is_same_everywhere and not any(trial.facts.find_fact(Build) for trial in run.trials):
             texts.append(
-                f"{binary.path} is NOT the same on all sides: guestmark show {run.id} --environment has the digests"
+                f"{binary.path} is NOT the same on all sides: guestmark show {run.id} --environment shows the digests"
             )
     counts: Counter[str] = Counter()
     for result in analysis.cells:
@@ -187,15 +187,15 @@ def _make_warning_notes(analysis: Analysis, run: StoredRun) -> list[Node]:
     nodes: list[Node] = [_make_warning_note(text) for text in texts]
     if len(counts) > _MOST_WARNINGS:
         others = len(counts) - _MOST_WARNINGS
-        nodes.append(_make_small_note(f"… and {others} other warnings; guestmark export has them all"))
+        nodes.append(_make_small_note(f"… and {others} other warnings; guestmark export lists all of them"))
     causes = [
         f"{_CAUSES.get(name, name)} in {count}"
         for name, count in analysis.disturbances.items()
         if name not in _SAID_ELSEWHERE
     ]
     if causes:
-        blocks = format_count(analysis.blocks, "block")
-        nodes.append(_make_warning_note(f"of {blocks}: {', '.join(causes)}; all are kept"))
+        blocks, listed = format_count(analysis.blocks, "block"), ", ".join(causes)
+        nodes.append(_make_warning_note(f"the host disturbed some of {blocks}: {listed}; all are kept"))
     return nodes
 
 

@@ -43,7 +43,7 @@ def make_nodes(gates: tuple[JudgedGate, ...], analysis: Analysis, run: StoredRun
     if forecasts and run.id:
         more = max(forecasts)
         command = format_resume_command(run, f"--blocks {analysis.blocks + more}")
-        nodes.append(Command(f"To decide, {format_count(more, 'more block')}", command))
+        nodes.append(Command(f"Decide with {format_count(more, 'more block')}", command))
     return nodes
 
 
@@ -77,7 +77,7 @@ def _describe_sessions(gate: Gate, earlier: Sequence[PastRatio]) -> str:
     for sessions in _SESSIONS:
         size = compute_ratio_beyond_limit(gate, compute_detectable_over_sessions(earlier, sessions))
         if size:
-            parts.append(f"{sessions} from {figures.format_limit(gate.limit, size)} on")
+            parts.append(f"{sessions} beyond {figures.format_limit(gate.limit, size)}")
     return Claim.SESSIONS_FIND.format(gate=gate.text, sizes=", ".join(parts) or "none of 10 or fewer")
 
 

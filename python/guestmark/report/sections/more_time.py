@@ -30,10 +30,10 @@ def make_nodes(analysis: Analysis, run: StoredRun) -> list[Node]:
         cells = (max(cells, key=lambda cell: cell.half_width),)
     now = ", ".join(f"{cell.cell}: {figures.describe_precision(cell.half_width)}" for cell in cells)
     then = ", ".join(figures.describe_precision(cell.then, about="about ") for cell in cells)
-    others = f" (the least known of {len(forecast.cells)})" if len(forecast.cells) > len(cells) else ""
+    others = f" (the least precise of {len(forecast.cells)})" if len(forecast.cells) > len(cells) else ""
     blocks, gives = format_count(forecast.blocks, "more block"), Claim.MORE_TIME.format(then=then)
     cost = f"{blocks} (about {format_duration(forecast.seconds)})"
     return [
         Paragraph(line(f"{now} now{others}; {cost} {gives}")),
-        Command("For that", format_resume_command(run, f"--blocks {analysis.blocks + forecast.blocks}")),
+        Command("Run them", format_resume_command(run, f"--blocks {analysis.blocks + forecast.blocks}")),
     ]

@@ -44,7 +44,7 @@ _SIGNS = {
     Repetition.DIFFERS: "✗",
     Repetition.OPEN: "?",
 }
-_SIGNS_LEGEND = "✓ agrees   ~ same direction, by another factor   ✗ not so today   ? open"
+_SIGNS_LEGEND = "✓ agrees   ~ same direction, by another factor   ✗ disagrees   ? open"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def _explain_publication(pairs: Sequence[_Pair], published: Published, plan: Pla
     remarks = [f"then: {published.source}"]
     if published.conditions:
         remarks.append(published.conditions)
-    remarks.append(f"×base: {published.metric} against the baseline's; then: against the publication's own")
+    remarks.append(f"×base: {published.metric} relative to the baseline; then: to the publication's own")
     ours = next((pair.result.cell for pair in pairs if pair.result.cell.baseline), None)
     if ours is not None and published.baseline and not is_about(published.baseline, ours):
         theirs = " ".join(f"{name}={level}" for name, level in published.baseline.items())
@@ -132,7 +132,7 @@ def make_overview(analysis: Analysis) -> Table | None:
     if not pairs:
         return None
     legend = [_SIGNS_LEGEND, *(f"then: {source}" for source in dict.fromkeys(each.source for each in shown))]
-    size = "" if plan.context.scale == 1.0 else f" at {plan.context.scale:g} of the sizes"
+    size = "" if plan.context.scale == 1.0 else f" (at scale {plan.context.scale:g})"
     title = f"Now{size} and then, ×base"
     return _make_overview_table(title, pairs, plan.policy.margin, legend)
 

@@ -62,21 +62,21 @@ _MOST_WITH_INTERVALS = 2
 _SUPERLATIVES = {"faster": "fastest", "less": "least", "more": "most", "better": "best"}
 _RANKING_LEGEND = f"{MARKS[Verdict.SLOWER]} behind the best   ≈ typical run alike   ? not told apart"
 _UNIT_SUFFIXES = ("_s", "_ns", "_bytes")
-_OUT_OF_TIME = "the time was up; guestmark resume --time-limit 5m continues"
+_OUT_OF_TIME = "time ran out; guestmark resume --time-limit 5m continues the run"
 _UNANSWERED = {
-    QuestionKind.BEST: "this run has none of its cells",
+    QuestionKind.BEST: "no cell of this run belongs to it",
     QuestionKind.COMPARE: "no two cells of this run differ only in that",
-    QuestionKind.PARTS: "no cell has values of two of these parts",
-    QuestionKind.DURABILITY: "flushes were not checked; --prove cuts the power",
+    QuestionKind.PARTS: "no cell has values for two of these parts",
+    QuestionKind.DURABILITY: "flushes were not checked; --prove checks them by cutting the power",
 }
 # Of more rows than these only the figures are printed.
 _SPELLED_OUT = 4
 _DURABILITY_MEANINGS = {
-    Durability.SYNCED_PART_PROVEN: "what was never synced may be gone",
+    Durability.SYNCED_PART_PROVEN: "data that was never synced may be lost",
     Durability.REACHED: "this host's kernel was asked to flush; --prove cuts the power",
     Durability.CLAIMED: "by the hypervisor's own count; --prove cuts the power",
-    Durability.LOST: "flushes do not arrive",
-    Durability.MEMORY: "gone with the power, flushed or not",
+    Durability.LOST: "flushes do not reach the disk",
+    Durability.MEMORY: "lost with the power, flushed or not",
     Durability.NOTHING: "the workload asked for no flush",
 }
 _DURABILITY_TONES = {
@@ -411,7 +411,7 @@ def _compare_with_published(comparison: Comparison, then: float | None) -> str:
         return ""
     agreement = judge_agreement(comparison, then)
     if agreement is Agreement.UNKNOWN:
-        return f"; published ×{then:.2g}, about which one block says nothing"
+        return f"; published ×{then:.2g}, which one block can neither confirm nor exclude"
     return f"; published ×{then:.2g}, {_AGREEMENTS[agreement]}"
 
 

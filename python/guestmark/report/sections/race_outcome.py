@@ -123,7 +123,8 @@ def describe_outcome(outcome: RaceOutcome) -> list[str]:
         )
     if race.hurried:
         sentences.append(
-            "The time limit ended the race before these were separated: guestmark resume RUN --time-limit TIME."
+            "The time limit ended the race before these were told apart; guestmark resume RUN --time-limit TIME "
+            "continues it."
         )
     return sentences
 

@@ -72,7 +72,7 @@ def _describe_remote_machine(machine: RemoteMachine) -> str:
         f"governor {machine.governor}" if machine.governor else "",
         _describe_hypervisor(machine),
         _describe_domain(machine) if isinstance(machine, LibvirtMachine) else "",
-        "this very host" if machine.is_this_host else "",
+        "this host itself" if machine.is_this_host else "",
     ]
     return ", ".join(part for part in parts if part)
 
@@ -119,7 +119,7 @@ def _describe_hypervisor(machine: RemoteMachine) -> str:
     model = " ".join(part for part in (machine.vendor, machine.product) if part)
     detail = f" ({model})" if model else ""
     if machine.hypervisor in {"", "none"}:
-        return f"no hypervisor seen{detail}"
+        return f"no hypervisor detected{detail}"
     return f"under {machine.hypervisor}{detail}"
 
 
@@ -134,7 +134,7 @@ def _describe_round_trip(connections: Sequence[Connection]) -> str:
     """Return the typical round trip, and the clock's rate where the trials were long enough to tell it."""
     round_trips = sorted(connection.round_trip_ns for connection in connections)
     middle = round_trips[len(round_trips) // 2]
-    text = f"; {middle / 1e6:.3g} ms to it and back"
+    text = f"; round trip {middle / 1e6:.3g} ms"
     drifts = [
         (connection.clock_drift_error, connection.clock_drift)
         for connection in connections

@@ -30,12 +30,12 @@ _LEAST_RATIO = 0.01
 _IN_GUESTS = {"boot", "upload"}
 # Which plan goes deeper into each workload of the tour, by key, and what it shows.
 DEEPER = {
-    "cpu": ("cpu", "computing, precisely"),
+    "cpu": ("cpu", "computing, in detail"),
     "syscalls": ("syscalls", "each system call, and why"),
     "memory": ("sysbench", "memory, threads and more"),
     "disk": ("filesystems", "disks and filesystems"),
     "boot": ("startup", "a guest's start, by phase"),
-    "upload": ("upload", "ways to get files in"),
+    "upload": ("upload", "ways to copy files in"),
 }
 
 

@@ -126,11 +126,11 @@ class _SpreadNodes:
         # Shading every block would show nothing.
         disturbed = _find_disturbed_blocks(self._run)
         everywhere = len(disturbed) == len({trial.block for trial in self._run.trials})
-        caption = "Cells that move together were moved by the host."
+        caption = "If cells change together, the host caused it."
         if everywhere:
-            caption += " In every block the host was disturbed."
+            caption += " The host was disturbed in every block."
         elif disturbed:
-            caption += " Shaded blocks: the host was disturbed."
+            caption += " The host was disturbed in the shaded blocks."
         return Chart(
             "Block by block, each cell against its own median",
             caption,

@@ -49,7 +49,7 @@ def make_origin_section(run: StoredRun, origin: RunOrigin, *, whole: bool) -> Se
     warning = f"This run {origin.describe()}; figures and names are unverified"
     nodes: list[Node] = [Note(line(warning), NoteKind.WARNING)]
     if origin.standing is not SignatureStatus.OWN:
-        nodes.append(Command("If it is yours", f"guestmark ledger sign {run.id}"))
+        nodes.append(Command("If this run is your own", f"guestmark ledger sign {run.id}"))
     if whole and (rows := list_actions(run.plan)):
         nodes.append(Definitions("What it runs", tuple(rows)))
     if whole and origin.sha256:
