@@ -89,7 +89,7 @@ def test_a_budget_far_too_short_says_so(guestmark: CommandLine, tmp_path: Path, 
     # A quiet machine answers the other question, whose commands are short, in a second.
     assert not answered.get("Is the other slower?")
     assert document["cells"]
-    assert "is short for" in said or "no time for" in said or "not asked" in said
+    assert "is too short even for" in said or "no time for" in said or "not asked" in said
 
 
 @pytest.mark.long

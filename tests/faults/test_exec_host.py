@@ -465,7 +465,7 @@ def test_a_run_of_which_every_cell_fails_ends_early_and_says_why(guestmark: Comm
     assert done.status == 3
     assert done.stderr.count("the command failed with exit status 3") == 1
     assert done.stderr.count(" failed, too") == 7
-    assert "all 8 trials failed, and nothing else is tried" in done.stderr
+    assert "all 8 trials failed, so nothing else is tried" in done.stderr
     assert len(guestmark.trials_of()) == 8
     again = guestmark("resume", "last", "-q")  # which somebody may have mended meanwhile
     assert again.status == 3

@@ -111,7 +111,7 @@ def test_most_platforms_unusable_stops_unless_a_part_is_wanted(
     asked = ("exec", "--on", "host,ssh:a,ssh:b,ssh:c", "--blocks", 1, "--warmup", 0)
     stopped = guestmark(*asked, "--", "true")
     assert stopped.status == 3
-    assert "3 of 4 platforms cannot be used here, and nothing was measured: ssh:a: " in stopped.stderr
+    assert "3 of 4 platforms cannot be used here, so nothing was measured: ssh:a: " in stopped.stderr
     assert "--partial measures host nevertheless" in stopped.stderr
     assert not guestmark("runs").stdout.strip()
     went_on = guestmark(*asked, "--partial", "--", "true")

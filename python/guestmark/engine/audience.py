@@ -61,7 +61,7 @@ class Audience:
 def hold_machines(
     plan: Plan, tell: Callable[[str], None], *, wait: bool = True, name: str = ""
 ) -> Iterator[None]:
-    """Wait until the machines that the plan uses are free, and keep other guestmarks from measuring on them.
+    """Wait until the machines that the plan uses are free, and keep other guestmark processes off them.
 
     `tell` gets the name of the process that has them; others that wait see `name`, or the plan's. With `wait=False`,
     raises `InUseError` instead.

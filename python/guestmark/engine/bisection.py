@@ -30,10 +30,11 @@ from guestmark.workloads.exec.plan import ExecOptions, build_plan
 from guestmark.workloads.powercut import plan as powercut_plan
 
 PARAMETER = "build"  # `{build}` in the command
-FIRST_LOOK = 8  # blocks
+# The number of blocks after which a candidate is analysed first.
+FIRST_LOOK = 8
 
 _FIRST_BAD = re.compile(r"^([0-9a-f]{40,64}) is the first \w+ commit", re.MULTILINE)
-# The last lines of a failed build are quoted, this many at most.
+# At most this many of the last lines of a failed build are quoted.
 _TAIL_LINES = 5
 
 
@@ -157,19 +158,19 @@ class Bisection:
             ) from error
         if check and done.returncode:
             last = (done.stderr or done.stdout).strip().splitlines()[-1:]
-            raise GuestmarkError(f"git {words[0]} failed: {''.join(last)}", hint=f"look at {where}")
+            raise GuestmarkError(f"git {words[0]} failed: {''.join(last)}", hint=f"run it in {where}")
         return done.returncode == 0, done.stdout + done.stderr
 
 
 def _make_power_cut_plan(power: PowerCutOptions, argv: Sequence[str], folder: Path) -> Plan:
     """Return the plan that cuts the power of the build in `folder`."""
 
-    def of_build(text: str) -> str:
+    def fill_build(text: str) -> str:
         return text.replace(f"{{{PARAMETER}}}", str(folder))
 
-    raw: dict[str, object] = {"method": "syncs", "command": list(map(of_build, argv))}
+    raw: dict[str, object] = {"method": "syncs", "command": list(map(fill_build, argv))}
     if power.check is not None:
-        raw |= {"method": "command", "check": of_build(power.check)}
+        raw |= {"method": "command", "check": fill_build(power.check)}
     return powercut_plan.build_plan(power.overrides, raw, power.caller)
 
 
@@ -238,7 +239,8 @@ class SearchEnd(Enum):
     ONLY_SKIPPED = auto()
 
 
-_GIT_WORDS = {Outcome.KEPT: "good", Outcome.BROKEN: "bad", Outcome.UNDECIDED: "skip"}  # git's
+# Commands of `git bisect`.
+_GIT_WORDS = {Outcome.KEPT: "good", Outcome.BROKEN: "bad", Outcome.UNDECIDED: "skip"}
 
 
 class BisectionSearch:
@@ -299,7 +301,7 @@ class BisectionSearch:
         if worst.outcome not in _GIT_WORDS:
             raise GuestmarkError(
                 f"{commit.description}: {worst.reason}",
-                hint="fix this, or leave out the commit by another --good",
+                hint="fix this, or exclude the commit with another --good",
             )
         return BisectionStep(commit, worst)
 

@@ -201,7 +201,7 @@ class _ReadingBlockFinder:
 
 
 class _CountingBlockFinder:
-    """Finds blocks by counts of trials in the ledger, as their number is fixed, and reads only those of its own block.
+    """Finds blocks by counts of trials in the ledger, as their number is fixed, and reads only trials of its own block.
 
     So the cost of claiming a block does not grow with the number of trials.
     """

@@ -45,7 +45,7 @@ _LONGEST_TRIAL_SHARE, _SLOW_START_S = 0.25, 45.0
 _RACING_BLOCKS = 3
 # No proof is begun after this share of a budget.
 _PROVING_SHARE = 0.5
-# Later trials take this share of a cell's first one, which also makes files that they reuse.
+# Later trials take this share of a cell's first one, which also creates files that they reuse.
 _LATER_TRIAL_SHARE = 0.9
 _USUAL_FINALISTS = 3  # finalists that a race usually has
 
@@ -54,7 +54,7 @@ _USUAL_FINALISTS = 3  # finalists that a race usually has
 class RunCost:
     """The cost of a run: its cells, its blocks, and the seconds of a block, of the longest trial and of all proofs.
 
-    The cost of `unknown` cells is not known and in no sum.
+    The number of cells of unknown cost is `unknown`; no sum includes them.
     """
 
     cells: int
@@ -79,9 +79,9 @@ class RunCost:
             most = format_duration(_round_to_precision(self.proofs_s + self.block_s * self.most))
             text += f", at most {most} for {self.most}"
         if self.proofs_s:
-            text += f", of it about {format_duration(_round_to_precision(self.proofs_s))} for proofs"
+            text += f", including about {format_duration(_round_to_precision(self.proofs_s))} for proofs"
         if self.unknown:
-            text += f"; {format_count(self.unknown, 'cell')} unknown and not counted"
+            text += f"; {format_count(self.unknown, 'cell')} of unknown cost not counted"
         return text
 
 
@@ -96,7 +96,7 @@ def _round_to_precision(seconds: float) -> float:
 
 
 def estimate_run_cost(plan: Plan, cells: Sequence[Cell], costs: TrialCosts, used_s: float = 0.0) -> RunCost:
-    """Return the estimated cost of a run of these cells, of whose time `used_s` seconds are used."""
+    """Return the estimated cost of a run of these cells, of which `used_s` seconds are used already."""
     known = [costs.trial_s[cell.id] for cell in cells if cell.id in costs.trial_s]
     block_s, longest_s = sum(known), max(known, default=0.0)
     proofs_s = _estimate_proofs_s(plan, cells, costs)
@@ -201,7 +201,7 @@ def fit_to_budget(
     if needed_s > left_s and racing is None:
         takes_s = _round_to_precision(needed_s + used_s + _REPORT_S)
         notes.append(
-            f"{within} is short for {format_count(fewest, 'block')} of even these cells: --for "
+            f"{within} is too short even for {format_count(fewest, 'block')} of these cells: --for "
             f"{math.ceil(takes_s)}s would suffice"
         )
     context = replace(plan.context, no_time=tuple(cell.id for cell in gone))
@@ -263,7 +263,7 @@ def refit_cells(  # noqa: PLR0917 (the choice of cells depends on all of it)
 def estimate_next_trial_s(durations: Sequence[float]) -> float:
     """Return the expected seconds of a cell's next trial, from those of its trials so far, in their order.
 
-    A cell's first trial also makes files that later ones reuse, so it counts only if it is the only one.
+    A cell's first trial also creates files that later ones reuse, so it counts only if it is the only one.
     """
     first, *later = durations
     return statistics.median(later) if later else _LATER_TRIAL_SHARE * first
@@ -393,7 +393,7 @@ class _BudgetFit:
         price: Callable[[Cell], float],
         chosen: Iterable[Cell] = (),
     ) -> None:
-        """Pick from `able`, beside those `chosen`.
+        """Pick from `able`, in addition to the cells already `chosen`.
 
         `estimate_s` returns the seconds that a set of cells needs, `price` those of one trial.
         """

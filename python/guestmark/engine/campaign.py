@@ -1,7 +1,7 @@
 """A campaign: one plan is measured in every boot of a host, which boots as one side or the other.
 
-Its state is in a file that is on disk before the host restarts, so a campaign continues from wherever it was
-stopped: by hand, by a systemd unit, or after a power cut.
+Its state is in a file that is on disk before the host restarts, so the user or a systemd unit can continue it from
+wherever it stopped, even after a power cut.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _SCHEMA = "guestmark-campaign/1"
 
 @dataclass(frozen=True, slots=True)
 class MeasuredBoot:
-    """One boot that has been measured: its side, the boot's id, and the run made in it."""
+    """One boot that has been measured: its side, the boot's id, and the run that measured it."""
 
     side: str
     boot_id: str
-    # With `in_place`: restarts since the campaign began, of what restarts in place of the host.
+    # With `in_place`: the number of restarts since the campaign began.
     restarts: int
     run: str
     kernel: str
@@ -96,12 +96,12 @@ def substitute_side(command: str, side: str) -> str:
 class CampaignState:
     """A campaign as it is stored. `order` names the side of each boot.
 
-    `switched` names the boot for which the side was switched, and the boot in which; `current` is the run in progress,
-    and its boot.
+    `switched` holds the index of the boot for which the side was switched, then the key of the boot in which that was
+    done. `current` holds the run in progress, then the key of its boot.
     """
 
     name: str
-    plan: str  # as a ledger holds it
+    plan: str  # encoded as in a ledger
     ledger: str
     cwd: str
     sides: tuple[str, str]
@@ -158,7 +158,7 @@ class Campaign:
 
     def __init__(self, name: str, state: CampaignState | None = None) -> None:
         if not _NAME.fullmatch(name):
-            raise UsageError(f"{name!r} cannot be a campaign's name", hint="letters, digits, dots and dashes")
+            raise UsageError(f"{name!r} cannot be a campaign's name", hint="use letters, digits, . _ and -")
         self._path = find_campaigns_directory() / f"{name}.json"
         self._state = state
 
@@ -219,7 +219,7 @@ class Campaign:
         """
         both = [side.strip() for side in sides.split(",")]
         if len(both) != 2 or both[0] == both[1] or not all(both):
-            raise UsageError(f"--sides {sides!r} is not two names", hint="e.g. --sides 6.1,6.12")
+            raise UsageError(f"--sides {sides!r} does not name two sides", hint="e.g. --sides 6.1,6.12")
         commands.check(both)
         named = dict(zip("AB", both, strict=True))
         self._state = CampaignState(
@@ -254,7 +254,7 @@ class Campaign:
         if ended is RunState.FAILED or (ended is RunState.STOPPED and not ledger.load_run(run.id).trials):
             raise GuestmarkError(
                 f"nothing could be measured in this boot: run {run.id}",
-                hint=f"guestmark show {run.id} says why",
+                hint=f"guestmark show {run.id} shows why",
             )
         if ended is not RunState.INTERRUPTED:
             boot = MeasuredBoot(side, key[0], key[1], run.id, platform.release())
@@ -279,7 +279,8 @@ class Campaign:
             self.switch_side(side)
             if not state.commands.restart:
                 audience.tell(
-                    f"{number} is {side}: restart the host as {side}, then: guestmark campaign {state.name}"
+                    f"{number} is {side}: restart the host as {side}, then type: "
+                    f"guestmark campaign {state.name}"
                 )
                 return CampaignPause.RESTARTS
             audience.tell(f"{number} is {side}: restarting")
@@ -287,8 +288,8 @@ class Campaign:
                 return CampaignPause.RESTARTS
             if not self.is_side(side):
                 raise GuestmarkError(
-                    f"after --reboot-command this does not run as {side}: {state.commands.verify}",
-                    hint="check --switch and --verify by hand",
+                    f"after --reboot-command, --verify fails for {side}: {state.commands.verify}",
+                    hint="run the commands of --switch and --verify yourself to see why",
                 )
         return CampaignPause.DONE
 
@@ -302,16 +303,16 @@ class Campaign:
             if status := self._run_command("switch", side):
                 raise GuestmarkError(
                     f"--switch failed with exit status {status}: {self._fill_command('switch', side)}",
-                    hint=f"fix it, then: guestmark campaign {self.state.name}",
+                    hint=f"fix it, then type: guestmark campaign {self.state.name}",
                 )
             self.store(switched=(len(self.state.done), *self.state.key))
 
     def restart_host(self) -> bool:
-        """Restart the host, or what restarts in its place; return whether this is done. Raises `GuestmarkError`."""
+        """Restart the host, or with `in_place` something else; return whether that is done. Raises `GuestmarkError`."""
         if status := self._run_command("restart", self.state.next_side or ""):
             raise GuestmarkError(
                 f"--reboot-command failed with exit status {status}",
-                hint=f"restart by hand, then: guestmark campaign {self.state.name}",
+                hint=f"restart the host yourself, then type: guestmark campaign {self.state.name}",
             )
         if self.state.commands.in_place:
             self.store(restarts=self.state.restarts + 1)
@@ -344,10 +345,10 @@ def _read_state(path: Path) -> CampaignState:
         known = ", ".join(list_campaigns())
         raise UsageError(
             f"there is no campaign {path.stem}",
-            hint=f"there are: {known}" if known else "guestmark campaign --help shows how to begin one",
+            hint=f"known campaigns: {known}" if known else "to begin one: guestmark campaign --help",
         ) from error
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read: {error}", hint="remove it to start again") from error
+        raise UsageError(f"{path} cannot be read: {error}", hint="remove it to begin anew") from error
     try:
         return CampaignState(
             name=found["name"],

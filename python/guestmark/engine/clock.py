@@ -37,7 +37,7 @@ _excluded_s = [0.0]
 
 
 def exclude_set_up(seconds: float) -> None:
-    """Exclude the time that the launcher took to set up: it executes Python in its own process."""
+    """Exclude the set-up time of the launcher, which then became this process by execve(2)."""
     _excluded_s[0] = seconds
 
 

@@ -86,8 +86,8 @@ def make_confirmation(before: StoredRun, after: StoredRun, policy: Mapping[str, 
     if not cells:
         why = "; ".join(missing) or "the two runs measured the same"
         raise UsageError(
-            f"nothing of what differs can be measured side by side: {why}",
-            hint="host-wide changes are measured over restarts: guestmark campaign --help",
+            f"no difference between the runs can be measured side by side: {why}",
+            hint="to measure changes of the whole host: guestmark campaign --help",
         )
     given = {name: value for name, value in policy.items() if value is not None}
     usual = after.plan.policy
@@ -116,7 +116,7 @@ def _make_context(before: StoredRun, after: StoredRun) -> Context:
 
 
 def _pair_cells(before: StoredRun, after: StoredRun) -> Iterator[tuple[_ComparedSide, _ComparedSide]]:
-    """Yield the cells that both runs have, apart from levels that may differ between them."""
+    """Yield the cells that both runs have; levels that may differ between the runs are ignored."""
     one_each = all(len({cell.workload.key for cell in run.plan.cells}) == 1 for run in (before, after))
     olds = {_make_pairing_key(cell, one_each): cell for cell in before.plan.cells if cell.null_of is None}
     for cell in after.plan.cells:
@@ -185,7 +185,7 @@ def _restore_cell(side: _ComparedSide, names: Sequence[str]) -> Cell:
     params = dict(cell.workload.params)
     if path := side.paths.get("program"):
         if _hash_file(path) != side.used["program"]:
-            raise _MissingFileError(f"{path} was another file in run {side.run.id}, and that one is gone")
+            raise _MissingFileError(f"{path} has changed since run {side.run.id}, and the old file is gone")
         cwd = side.run.plan.context.cwd
         if workload_kind(cell.workload.name).runs_command and cell.platform.shares_root and cwd:
             params["cwd"] = cwd
@@ -219,7 +219,7 @@ def _find_side_kernel(side: _ComparedSide) -> str:
             pass
     found = find_by_release(release)
     if found is None or side.cell.platform.inner.kind == "uml":
-        raise _MissingFileError(f"no kernel {release}, which run {side.run.id} had, is here any more")
+        raise _MissingFileError(f"kernel {release}, which run {side.run.id} used, is no longer here")
     return str(found)
 
 
@@ -233,7 +233,7 @@ def _find_qemu(side: _ComparedSide) -> str:
             return str(PROGRAM.parse(f"apt:{package[1]}"))
         except (ValueError, GuestmarkError):
             pass
-    raise _MissingFileError(f"QEMU {wanted}, which run {side.run.id} had, is not here any more")
+    raise _MissingFileError(f"QEMU {wanted}, which run {side.run.id} used, is no longer here")
 
 
 def _ask_version(program: str) -> str:
@@ -273,7 +273,7 @@ def _list_host_differences(before: StoredRun, after: StoredRun) -> Iterator[str]
     """Yield the differences of the host itself, which is now the same for both sides."""
     decisive, _ = compare_environments(before.environment, after.environment, frozenset())
     for name, said in decisive.items():
-        yield f"the host's {name} ({said}) is the same for both now"
+        yield f"the host's {name} ({said}) is now the same for both"
 
 
 def _shorten_level(value: str | None) -> str:

@@ -113,7 +113,7 @@ def _list_used_programs(plan: Plan) -> tuple[Program, ...]:
     platforms: dict[str, None] = {}
     for cell in plan.cells:
         platforms |= dict.fromkeys(layer.kind for layer in cell.platform.layers)
-    # Disks are made and served by programs that are listed with other platforms than the cell's own.
+    # Disks are created and served by programs that are listed with other platforms than the cell's own.
     disks = any(map(has_disks, plan.cells))
     return registry.programs([cell.workload.name for cell in plan.cells], None if disks else platforms)
 

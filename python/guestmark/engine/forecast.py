@@ -25,7 +25,7 @@ from guestmark.stats.gates import ALPHA, find_smallest_detected_ratio
 from guestmark.stats.paired import NOMINAL, t_quantile
 from guestmark.stats.repetition import Scatter, estimate_scatter
 
-_NEWEST_RUNS = 3  # that are read
+_NEWEST_RUNS = 3  # the number of runs that are read
 # From fewer degrees of freedom, two runs of one experiment would choose different numbers of iterations.
 _FEWEST_STARTS = 20
 # For the choice of iterations, one variance is at most this many times the other.
@@ -72,7 +72,7 @@ def forecast_run(plan: Plan, ledger: Ledger, environment: Mapping[str, Any]) -> 
     if (last := _find_newest_runs(ledger, host, same)) is not None:
         rows, ids = last
         runs = _load_runs(ledger, ids)
-        within = _pool_scatters(runs)
+        within = _estimate_variance_ratio(runs)
         if not runs:
             return RunForecast(0, within)
         newest = [row for row in rows if row.run_id == ids[-1]]
@@ -87,7 +87,7 @@ def forecast_run(plan: Plan, ledger: Ledger, environment: Mapping[str, Any]) -> 
     # Runs with other questions still show how trials of this kind scatter.
     if (last := _find_newest_runs(ledger, host, alike)) is not None:
         runs = _load_runs(ledger, last[1])
-        return RunForecast(len(runs), _pool_scatters(runs))
+        return RunForecast(len(runs), _estimate_variance_ratio(runs))
     return None
 
 
@@ -131,7 +131,7 @@ def _load_runs(ledger: Ledger, ids: Collection[str]) -> list[StoredRun]:
 
 
 def _estimate_scatter(run: StoredRun) -> Scatter | None:
-    """Return the scatter of the primary metric over all cells, as a comparison has that of both its sides."""
+    """Return the pooled scatter of all cells in the primary metric: a comparison has the scatter of both its sides."""
 
     blocks = sorted({trial.block for trial in run.trials})
     row = {block: number for number, block in enumerate(blocks)}
@@ -143,7 +143,7 @@ def _estimate_scatter(run: StoredRun) -> Scatter | None:
     return estimate_scatter(matrices)
 
 
-def _pool_scatters(runs: Sequence[StoredRun]) -> float | None:
+def _estimate_variance_ratio(runs: Sequence[StoredRun]) -> float | None:
     """Return the variance within machines divided by that between them; None below `_FEWEST_STARTS` starts."""
     starts, within, between = 0, 0.0, 0.0
     for run in runs:

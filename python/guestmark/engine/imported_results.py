@@ -61,7 +61,7 @@ def is_foreign_result(data: bytes) -> bool:
 
 
 def read_results(data: bytes, where: str, at: float = 0.0) -> list[PackedRun]:
-    """Return the file's content as a run that was made `at` (Unix time, seconds).
+    """Return the file's content as a run that was measured `at` this Unix time in seconds.
 
     Raises `LedgerError`, in one line, for a file of an unknown program and for a damaged one.
     """
@@ -71,7 +71,7 @@ def read_results(data: bytes, where: str, at: float = 0.0) -> list[PackedRun]:
             _parse_xml(data, budget) if data.lstrip()[:1] == b"<" else _parse_json(data, budget)
         )
         if not benchmarks:
-            raise _UnknownFormatError(f"it holds no result of {program}")
+            raise _UnknownFormatError(f"it contains no result of {program}")
         run = _make_run(program, benchmarks, hashlib.sha256(data).hexdigest(), min(max(at, 0.0), time.time()))
         check_run(run)
     except LedgerError as error:
@@ -80,7 +80,7 @@ def read_results(data: bytes, where: str, at: float = 0.0) -> list[PackedRun]:
         said = describe_malformed(error) or type(error).__name__
         raise LedgerError(
             f"{where} cannot be imported: {' '.join(said.split())[:160]}",
-            hint="known: bundles, ledgers, JSON of hyperfine and fio, results of the Phoronix Test Suite",
+            hint="use a bundle, a ledger, JSON of hyperfine or fio, or a result of the Phoronix Test Suite",
         ) from error
     said_of_it = f"imported from {program}: one session, in its own order, on a machine that is not recorded"
     return [PackedRun(run, Annotations(notes=(said_of_it,), labels={"foreign": program.name.lower()}))]
@@ -145,7 +145,7 @@ def _parse_json(data: bytes, budget: ReadBudget) -> tuple[SourceProgram, list[_B
                 document[key], list if program is not SourceProgram.PHORONIX else dict
             ):
                 return program, list(take(document))
-    raise _UnknownFormatError("it is no result of hyperfine, fio or the Phoronix Test Suite")
+    raise _UnknownFormatError("it is not a result of hyperfine, fio or the Phoronix Test Suite")
 
 
 def _parse_hyperfine(document: Mapping[str, Any]) -> Iterator[_Benchmark]:
@@ -247,7 +247,7 @@ def _parse_numbers(values: Sequence[Any]) -> list[float]:
             raise _UnknownFormatError(f"{value!r} is not a number")
         number = float(value)
         if number < 0:
-            raise _UnknownFormatError(f"{value!r} is neither a time nor a rate")
+            raise _UnknownFormatError(f"{value!r} is negative")
         found.append(number)
     return found
 

@@ -13,7 +13,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def _write_error(text: str) -> None:
-    """Write to standard error from a signal handler, where a buffered stream may be in use already."""
+    """Write to standard error from a signal handler, where a buffered stream may be in use."""
     with contextlib.suppress(OSError):
         os.write(2, text.encode())
 
@@ -30,8 +30,8 @@ class Interruption:
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         if self.received is not None:
-            # Nothing has to be done in order: machines end with this process, and the ledger is consistent at every
-            # moment. Only the live display may have hidden the cursor.
+            # An orderly end is not needed: machines end with this process, and the ledger is consistent at every
+            # moment. Only the cursor has to be shown again, if the live display has hidden it.
             _write_error("\x1b[?25h" if os.isatty(2) else "")
             os._exit(130)
         self.received = signal.Signals(number)

@@ -1,4 +1,4 @@
-"""Files and processes left behind by crashes or older versions: they have known names, and no process uses them."""
+"""Find what crashes and older versions left behind: unused files with known names, and orphaned processes."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _OLDER_NAMES = (
     "capture", "cut", "direct", "disks", "guestfish", "memory", "modules", "netboot", "proto", "template",
     "trial", "tree", "user", "virtiofsd",
 )  # fmt: skip
-# The pattern of names of everything that keepers make.
+# The pattern of the names of everything that keepers create.
 _KEEPER_NAME = r"[a-z][a-z0-9@_-]*-[0-9a-f]{12}"
 _KEEPER_PATTERN = re.compile(rf"guestmark-{_KEEPER_NAME}")
 _UNIQUE_SUFFIX = r"[0-9a-z_]{8}(?:[0-9a-z_]{4})?(?:\.txt)?"
-# Unfinished files in the cache. A process touches the one it makes again and again, so an old one is abandoned.
+# Unfinished files in the cache. A process keeps touching the file that it creates, so an old one is abandoned.
 _UNFINISHED_PATTERNS = (
     "guestmark-part-*",
     "*/guestmark-*",
@@ -69,7 +69,7 @@ class Leftover:
         if confinement.is_group(self.path):
             self.path.rmdir()
         elif self.path.is_dir() and not self.path.is_symlink():
-            # A mounted image that a killed daemon served. A directory with any other mount in it is kept.
+            # This unmounts the image of a killed daemon. A directory with any other mount in it is kept.
             unmount_below(self.path)
             shutil.rmtree(self.path)
         else:
@@ -179,7 +179,7 @@ def find_leftovers(more: Iterable[Path] = ()) -> list[Leftover]:
     mounted = [Path(mount.where) for mount in read_mounts() if mount.kind != "fuse"]
     found = []
     for path in candidates:
-        # Any of them may be removed meanwhile.
+        # Another process may remove any of them meanwhile.
         with contextlib.suppress(OSError):
             state = path.lstat()
             if state.st_uid != os.geteuid() or str(path) in used:
@@ -220,7 +220,7 @@ def _find_unfinished_files() -> Iterator[Path]:
         cache = locate_cache()
         for pattern in _UNFINISHED_PATTERNS:
             for path in cache.glob(pattern):
-                # The process that makes it holds a lock on it, which is checked later.
+                # The process that creates it holds a lock on it, which is checked later.
                 if _KEEPER_PATTERN.fullmatch(path.name) and path.is_dir():
                     yield path
                     continue

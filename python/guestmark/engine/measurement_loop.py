@@ -264,7 +264,7 @@ class MeasurementLoop:
                 return RunState.FAILED
             new = self._trials[before:]
             if is_hopeless([cell.id for cell in self._cells.planned], new):
-                self._observer.note(f"all {len(new)} trials failed, and nothing else is tried")
+                self._observer.note(f"all {len(new)} trials failed, so nothing else is tried")
                 return self._choose_final_state(RunState.FAILED)
             self._wait_for_start(block)
             if self._measure_missing_trials(block):
@@ -389,7 +389,7 @@ class MeasurementLoop:
         self._store_plan(budget.leave_out_cells(self._plan, (cell for cell in wanted if cell not in kept)))
         # Null copies are not reported, as the user did not ask for them.
         if names := [cell.id for cell in gone if cell.null_of is None]:
-            self._observer.note(f"no time for {name_some(names, 'cell')}: not measured any further")
+            self._observer.note(f"no time for {name_some(names, 'cell')}, not measured any further")
         if names := [cell.id for cell in back if cell.null_of is None]:
             self._observer.note(f"there is time after all for {name_some(names, 'cell')}")
         return bool(back)
@@ -420,7 +420,7 @@ class MeasurementLoop:
                 when = "before the first block"
                 if entry.blocks:
                     when = f"after {format_count(entry.blocks, 'block')}"
-                self._observer.note(f"{entry.id} is out {when}: {entry.why}")
+                self._observer.note(f"{entry.id} dropped out {when}: {entry.why}")
             announced = len(race.dropped)
             if not race.due:
                 return self._choose_final_state(RunState.COMPLETE)

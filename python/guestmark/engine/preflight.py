@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from guestmark.platforms.qemu.nested.platform import NestedPlatform
 
 
-def find_unmade_parts(cells: Iterable[Cell], progress: Progress = SILENT) -> tuple[LeftOut, ...]:
+def build_boot_files(cells: Iterable[Cell], progress: Progress = SILENT) -> tuple[LeftOut, ...]:
     """Build the boot files of machines of other architectures; return the cells for which that is not possible.
 
     Raises `UsageError` for a platform that this version does not have.
@@ -43,7 +43,7 @@ def find_unmade_parts(cells: Iterable[Cell], progress: Progress = SILENT) -> tup
             groups.setdefault(str(cell.platform), {}).setdefault(find_packages(cell), []).append(cell)
     found: list[LeftOut] = []
     for name, by_packages in groups.items():
-        found += _find_unmade_on_platform(name, by_packages, progress)
+        found += _build_boot_files_for_platform(name, by_packages, progress)
     return tuple(found)
 
 
@@ -51,7 +51,7 @@ def _leave_out(cell: Cell, reason: str, hint: str = "") -> LeftOut:
     return LeftOut(str(cell.platform), reason, hint, cell=cell.id)
 
 
-def _find_unmade_on_platform(
+def _build_boot_files_for_platform(
     name: str, cells: Mapping[tuple[str, ...], list[Cell]], progress: Progress
 ) -> Iterable[LeftOut]:
     """Return one entry for the platform if all its cells fail for one reason, else one for each cell that fails."""
@@ -83,7 +83,7 @@ class NeedsBootFiles(Protocol):
 
 
 def find_misplaced_cells(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
-    """Return cells that need programs on a machine without any, or measure the agent if that is the host's."""
+    """Return cells that need programs on a machine without any, or the agent where only programs are emulated."""
     found = []
     for cell in cells:
         architecture = cell.platform.foreign_architecture
@@ -100,18 +100,18 @@ def _explain_misplaced(cell: Cell, row: Architecture) -> Iterator[tuple[str, str
         and cell.platform.count_processors(cell.levels) > 1
         and cell.platform.is_guest
     ):
-        yield f"a machine of {row.name} has one processor", "give it no more: --set smp=1"
+        yield f"a machine of {row.name} has one processor", "use one: --set smp=1"
     elif kind.runs_programs(cell.workload) and not row.root:
         able = ", ".join(
             sorted(name for name, each in index_workload_kinds().items() if each.agent_is_enough)
         )
         yield (
             f"no release of Debian has packages of {row.name}, so there are no programs to run",
-            f"its agent alone can do: boot, {able}",
+            f"its agent alone can run: boot, {able}",
         )
     elif not kind.runs_programs(cell.workload) and cell.platform.inner.description.only_programs:
         yield (
-            f"{kind.name} is done by guestmark's agent, which is not emulated there",
+            f"{kind.name} runs in guestmark's agent, which is not emulated there",
             f"measure it on host, or on tcg@{row.name}",
         )
 
@@ -139,7 +139,7 @@ class Readiness:
 def examine(plan: Plan, probe: Probe, progress: Progress = SILENT) -> Readiness:
     """Examine a new plan. `probe` gets the platforms of all guests and other machines at once; it answers by name.
 
-    What machines of other architectures boot is built first, with `progress`.
+    Boot files of machines of other architectures are built first; `progress` shows that.
 
     A baseline that cannot be used is replaced by the first cell that can, with a null copy if the old one had one.
     Raises `UsageError` for a platform that this version does not have and for requests that can never be met,
@@ -147,7 +147,7 @@ def examine(plan: Plan, probe: Probe, progress: Progress = SILENT) -> Readiness:
     """
     plan = choose_locations(plan)
     left_out = _find_refused_cells(plan.cells)
-    left_out += find_unmade_parts(select_runnable(plan.cells, left_out), progress)
+    left_out += build_boot_files(select_runnable(plan.cells, left_out), progress)
     left_out += find_unusable_platforms(select_runnable(plan.cells, left_out), probe)
     left_out += find_impossible_cells(select_runnable(plan.cells, left_out))
     plan, notes = replace_unusable_baselines(plan, left_out)
@@ -174,12 +174,12 @@ def _find_refused_cells(cells: Sequence[Cell]) -> tuple[LeftOut, ...]:
         *find_cells_larger_than_host(cells),
         *find_cells_without_memory(cells),
         *disks.leave_out_diskless(cells),
-        *_find_cells_objected_to(cells),
+        *_find_cells_with_unsupported_levels(cells),
         *find_misplaced_cells(cells),
     )
 
 
-def _find_cells_objected_to(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
+def _find_cells_with_unsupported_levels(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
     """Return the cells with levels that their platform's destination does not have, such as a restored start."""
     found = []
     for cell in cells:
@@ -272,9 +272,9 @@ def find_cells_larger_than_host(cells: Iterable[Cell]) -> tuple[LeftOut, ...]:
         if memory + HYPERVISOR_BYTES > total:
             reason = (
                 f"it needs {format_size(memory)} of memory and {format_size(HYPERVISOR_BYTES)} for its hypervisor, "
-                f"this host has {total / 2**30:.1f}G in all"
+                f"but this host has {total / 2**30:.1f}G in total"
             )
-            found.append(_leave_out(cell, reason, "give it less: --set memory=512M"))
+            found.append(_leave_out(cell, reason, "use less: --set memory=512M"))
     return tuple(found)
 
 
@@ -380,7 +380,7 @@ def require_most_platforms(plan: Plan, left_out: Sequence[LeftOut]) -> None:
     others = ", ".join(name for name in wanted if name in usable)
     hints = dict.fromkeys(entry.hint for entry in why.values() if entry.hint)
     raise PlatformUnusableError(
-        f"{len(missing)} of {len(wanted)} platforms cannot be used here, and nothing was measured: {reasons}",
+        f"{len(missing)} of {len(wanted)} platforms cannot be used here, so nothing was measured: {reasons}",
         hint="; ".join((f"--partial measures {others} nevertheless", *hints)),
     )
 
@@ -432,7 +432,7 @@ def _move_baseline(plan: Plan, cells: Iterable[Cell], old: Cell, new: Cell) -> l
 
 
 def check_workloads(plan: Plan, cells: Sequence[Cell]) -> list[str]:
-    """Check that disks can be made and let every workload check its cells; return the workloads' remarks.
+    """Check that disks can be created, and let every workload check its cells; return the workloads' remarks.
 
     Raises what one of them raised, or one error that lists what several raised.
     """
@@ -462,7 +462,7 @@ def check_workloads(plan: Plan, cells: Sequence[Cell]) -> list[str]:
 
 
 def _check_network_levels(cells: Sequence[Cell]) -> None:
-    """Raise `UsageError` for a level that is about a network, where the machine has none."""
+    """Raise `UsageError` for a level that applies to a network if the machine has none."""
     for cell in cells:
         named = [factor.name for factor in _ABOUT_NETWORKS if factor.name in cell.factors]
         if not named or cell.levels.get(NETWORK) not in (None, Network.NONE):
@@ -470,8 +470,8 @@ def _check_network_levels(cells: Sequence[Cell]) -> None:
         # A workload with its own network decides what these factors mean.
         if NETWORK not in workload_kind(cell.workload.name).factors:
             raise UsageError(
-                f"{cell.id}: {named[0]} is about a network, and this machine has none",
-                hint="give it one: --set network=tap for guests, network=veth for sandboxes and the host",
+                f"{cell.id}: {named[0]} applies to a network, but this machine has none",
+                hint="add one: --set network=tap for guests, network=veth for sandboxes and the host",
             )
 
 

@@ -82,7 +82,9 @@ def _explain_unanswerable(question: Question, plan: Plan, cells: Sequence[Cell])
             return "it needs --prove"
         asked = itertools.chain.from_iterable(part.cells for part in parts)
         if not any(_is_provable(cell, question) for cell in asked):
-            return "no row was proven by itself" if question.durability else "its disks are in memory"
+            if question.durability:
+                return "what its workloads acknowledge cannot be proven"
+            return "its disks are in memory"
     if question.wants in COMPARING_QUESTIONS and not parts:
         which = "just that" if question.wants is QuestionKind.COMPARE else "what it asks about"
         return f"no two cells of this run differ in {which}"

@@ -79,7 +79,7 @@ HOST_SETTINGS = (
     HostSetting("turbo", "the frequency follows the temperature", f"{_CPU}/cpufreq/boost", _set_always("0")),
     HostSetting(
         "idle states",
-        "a wake-up takes longer from deep sleep",
+        "waking up from deep sleep takes longer",
         f"{_CPU}/cpu*/cpuidle/state*/disable",
         _choose_slow_idle_state,
     ),
@@ -102,7 +102,7 @@ HOST_SETTINGS = (
         "KSM", "ksmd compares pages", "sys/kernel/mm/ksm/run", lambda _, now: "0" if now == "1" else None
     ),
     HostSetting(
-        "watchdog", "it takes a counter and interrupts", "proc/sys/kernel/nmi_watchdog", _set_always("0")
+        "watchdog", "it uses a counter and interrupts", "proc/sys/kernel/nmi_watchdog", _set_always("0")
     ),
 )
 
@@ -144,7 +144,7 @@ def read_stored_changes(root: Path = ROOT) -> tuple[SettingChange, ...]:
     except (OSError, ValueError, TypeError) as error:
         raise GuestmarkError(
             f"{root / _STATE} cannot be read: {str(error)[:100]}",
-            hint="remove it; restarting the host undoes all",
+            hint="remove it, and restart the host to undo the changes",
         ) from error
 
 
@@ -152,7 +152,7 @@ def quieten_host(root: Path = ROOT, note: Callable[[SettingChange], None] = lamb
     """Change all settings; `note` is called before each change. Raises `UsageError` if that is not possible."""
     _require_root(root)
     if read_stored_changes(root):
-        raise UsageError("this host is quiet already", hint="guestmark quiet status; guestmark quiet off")
+        raise UsageError("this host is quiet already", hint="to restore its settings: guestmark quiet off")
     if not any(True for _ in find_noisy_settings(root)):
         return QuietOutcome((), ())
     changed: list[SettingChange] = []
@@ -169,7 +169,7 @@ def quieten_host(root: Path = ROOT, note: Callable[[SettingChange], None] = lamb
         names = ", ".join(dict.fromkeys(change.name for change in refused))
         raise UsageError(
             f"this host forbids changing its settings: {names}",
-            hint="in a container or a cloud machine, change them on the host outside",
+            hint="in a container or a virtual machine, change them on its host",
         )
     return QuietOutcome(tuple(changed), tuple(refused))
 
@@ -232,7 +232,7 @@ def attest_settings(root: Path = ROOT) -> dict[str, str]:
         if now == change.to:
             found.setdefault(change.name, change.to)
         else:
-            found[change.name] = f"{change.to} was asked for, {now} is set"
+            found[change.name] = f"{change.to} was set, but now it is {now}"
     return found
 
 

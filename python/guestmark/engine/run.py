@@ -2,7 +2,7 @@
 
     judgement, state = execute_plan(plan, ledger, audience)
 
-The command line, the library, campaigns, bisections and the workers of a fleet all make their runs here.
+The command line, the library, campaigns, bisections and the workers of a fleet all create their runs here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from guestmark.platforms import exclusive
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Options for making a new run.
+    """Options for a new run.
 
     `prove` cuts the power of its disks, to show what survives. `budget_s` seconds of wall time decide what is
     measured (see `budget.fit_to_budget`). Without `wait` machines must be free, without `partial` most platforms of the
@@ -188,7 +188,7 @@ class Run:
                         clock=self.clock,
                     )
             except LedgerError:
-                self.audience.tell(f"what has been measured so far is in run {self.id}")
+                self.audience.tell(f"the trials so far are stored in run {self.id}")
                 raise
 
     def limit_blocks(self, blocks: int) -> Run:

@@ -105,7 +105,7 @@ def require_trust(stored: StoredRun | RunHead, tell: Callable[[str], None], *, t
     if not trust and not stored.origin.trusted:
         raise UsageError(
             f"run {stored.id} {stored.origin.describe()}",
-            hint="its commands, shown above, are only run with --trust",
+            hint="to run its commands, which are shown above, add --trust",
         )
 
 
@@ -142,7 +142,7 @@ def resume_run(
             pass
     plan, missing = restore_values(plan, os.environ)
     if missing:
-        audience.tell(f"changed since the run began: {', '.join(missing)}")
+        audience.tell(f"environment variables that changed since the run began: {', '.join(missing)}")
     with hold_machines(plan, audience.tell, wait=wait):
         clock = clock.exclude(time.monotonic() - asked)
         ready = preflight.examine_again(plan, stored.unusable, make_prober(audience))

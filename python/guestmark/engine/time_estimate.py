@@ -24,8 +24,8 @@ class TimeEstimate:
 
     `block_s` and `longest_s` are seconds of a block and of its longest trial, `blocks` the number that the plan asks
     for. The costs of `measured` cells come from earlier runs here, those of `declared` ones from the plan, and
-    `unknown` ones are in no sum. Without a fixed number of blocks there may be up to `max_blocks`, and `time_limit_s`
-    ends the run.
+    no sum includes the `unknown` ones. Without a fixed number of blocks there may be up to `max_blocks`, and
+    `time_limit_s` ends the run.
     """
 
     block_s: float
@@ -84,7 +84,7 @@ class TimeEstimate:
             how = "as declared by the plan" + (" for its full size" if self.scale != 1 else "")
             sources.append(f"{self.declared} cells {how}" if self.measured else how)
         if self.unknown:
-            sources.append(f"{self.unknown} cells unknown and not counted")
+            sources.append(f"{self.unknown} cells of unknown cost not counted")
         return ", ".join(sources)
 
 
@@ -108,9 +108,9 @@ class TrialCosts:
 def read_trial_costs(plan: Plan, ledger: Ledger | None, *, own_run: str | None = None) -> TrialCosts:
     """Return the costs of `plan`'s trials here, from earlier runs of that plan, else as it declares.
 
-    `own_run` is the id of the run that is being measured, which is no earlier one: what its trials take is compared
-    with what was known before. A trial takes `start` seconds whatever the plan's scale is, and the rest in proportion
-    to it.
+    `own_run` is the id of the run that is being measured, which is excluded, because the durations of its trials are
+    compared with those known before. A trial takes `start` seconds whatever the plan's scale is, and the rest in
+    proportion to it.
     """
     scale = plan.context.scale
     earlier: dict[str, dict[float, float]] = {}

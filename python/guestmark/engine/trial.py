@@ -41,8 +41,8 @@ from guestmark.workloads import base as workloads
 
 # Only the last characters of a good trial's console are kept.
 _CONSOLE_TAIL = 4096
-# Causes of a failed program, which say nothing about its machine or later iterations.
-_OF_ONE_RUN = frozenset({Cause.STATUS, Cause.SIGNAL})
+# Failures of the measured program alone; they say nothing about its machine or about later iterations.
+_PROGRAM_FAILURES = frozenset({Cause.STATUS, Cause.SIGNAL})
 _TRIAL_FAULTS = (MachineError, WorkloadError, PlatformUnusableError)
 
 
@@ -91,8 +91,8 @@ def run_trial(
 
     The start of a shared machine is divided among its trials.
 
-    `MachineError`, `WorkloadError` and `PlatformUnusableError` make a failed trial, and so does a directory of disks
-    that somebody removed. Raises `Interrupted` when the user stops (the machine is gone by then, and there is no
+    `MachineError`, `WorkloadError` and `PlatformUnusableError` make a failed trial, and so does the removal
+    of a directory with disks. Raises `Interrupted` when the user stops (the machine is gone by then, and there is no
     trial); anything else is a bug and is not caught.
     """
     started_at, begin = time.time(), time.monotonic()
@@ -264,7 +264,7 @@ def _run_iterations(
         try:
             measured = workload.run(machine)
         except WorkloadError as error:
-            if error.cause not in _OF_ONE_RUN:
+            if error.cause not in _PROGRAM_FAILURES:
                 raise
             failures.append(error)
             return
@@ -305,7 +305,7 @@ def merge_iterations(rounds: list[list[Measurement]]) -> tuple[Measurement, ...]
     for name, series in values.items():
         if len(series) != len(rounds):
             raise WorkloadError(
-                f"metric {name} was measured in {len(series)} of {len(rounds)} iterations only"
+                f"metric {name} was measured in only {len(series)} of {len(rounds)} iterations"
             )
         if not all(map(can_be_compared, series)):
             raise WorkloadError(f"metric {name} is not a usable number in one of {len(rounds)} iterations")

@@ -89,7 +89,7 @@ def test_a_campaign_restarts_in_between_and_compares(
 def test_by_hand_it_says_what_to_do(guestmark: CommandLine, tmp_path: Path) -> None:
     begun = guestmark("campaign", "hand", "--sides", "old,new", *MEASURE, "--", "true", cwd=tmp_path)
     assert begun.status == 0, begun.stderr
-    assert "boot 2 of 8 is new: restart the host as new, then: guestmark campaign hand" in begun.stderr
+    assert "boot 2 of 8 is new: restart the host as new, then type: guestmark campaign hand" in begun.stderr
     again = guestmark("campaign", "hand", cwd=tmp_path)  # in the same boot: nothing is measured twice
     assert "boot 2 of 8 is new" in again.stderr
     state = json.loads(next((guestmark.folder / "state").rglob("hand.json")).read_text())
@@ -187,7 +187,7 @@ def test_a_boot_of_the_wrong_side_is_never_measured(guestmark: CommandLine, tmp_
         *MEASURE, "--", "true", cwd=tmp_path,
     )  # fmt: skip
     assert done.status == 3
-    assert "this does not run as A" in done.stderr
+    assert "--verify fails for A" in done.stderr
     assert guestmark("runs", "--json").stdout.count('"id"') == 0
 
 

@@ -61,7 +61,7 @@ def test_a_program_that_was_replaced_is_not_taken_for_the_old_one(
     second = measured(guestmark, program(path, 20))
     done = guestmark("compare", first, second, "--confirm")
     assert done.status == 2
-    assert f"{path} was another file in run {first}, and that one is gone" in done.stderr
+    assert f"{path} has changed since run {first}, and the old file is gone" in done.stderr
     assert guestmark("compare", first, second, "--list").status == 2
 
 
@@ -93,15 +93,15 @@ def test_kernels_are_found_by_what_guests_attested(tmp_path: Path) -> None:
     assert [cell.factors["kernel"] for cell in found.plan.cells] == [old, new, old]
     assert [cell.get_displayed_level("kernel") for cell in found.plan.cells[:2]] == ["before", "after"]
     assert found.differing == ("kernel 1.0-old → 2.0-new",)
-    assert found.missing == ("the host's kernel (6.1 → 6.2) is the same for both now",)
+    assert found.missing == ("the host's kernel (6.1 → 6.2) is now the same for both",)
     assert (found.plan.policy.blocks, found.plan.context.confirms) == (4, ("b", "a"))
     kernel(tmp_path / "1.0-old", "1.1-rebuilt")
-    with pytest.raises(UsageError, match=r"no kernel 1\.0-old, which run b had, is here any more"):
+    with pytest.raises(UsageError, match=r"kernel 1\.0-old, which run b used, is no longer here"):
         make_confirmation(before, after, {})
 
 
 def test_what_is_the_hosts_own_is_for_a_campaign() -> None:
-    with pytest.raises(UsageError, match=r"the host's kernel .* is the same for both now") as caught:
+    with pytest.raises(UsageError, match=r"the host's kernel .* is now the same for both") as caught:
         make_confirmation(stored("b", "6.1"), stored("a", "6.1", "6.2"), {})
     assert "guestmark campaign" in caught.value.hint
     with pytest.raises(UsageError, match="measured the same"):

@@ -112,7 +112,7 @@ def test_a_group_without_its_baseline_gets_another_from_its_own(plan: Plan) -> N
 def test_time_is_what_it_took_here_before_else_what_the_plan_declares(plan: Plan, tmp_path: Path) -> None:
     alone = estimate_time(plan, None)
     assert (alone.seconds, alone.declared, alone.unknown, alone.measured) == (24.0, 3, 3, 0)
-    assert alone.origin == "as declared by the plan, 3 cells unknown and not counted"
+    assert alone.origin == "as declared by the plan, 3 cells of unknown cost not counted"
     with open_ledger(str(tmp_path / "ledger.sqlite")) as ledger:
         for scale, seconds in ((1.0, 5.0), (0.5, 100.0)):
             run = ledger.create_run(replace(plan, context=Context(scale=scale)), {}, 0)

@@ -24,7 +24,7 @@ from guestmark.core.metric import Better, Metric
 from guestmark.core.model import Cell, Published, PublishedFigure, WorkloadSpec
 from guestmark.core.own_program import find_agent_binary
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
-from guestmark.engine.preflight import find_misplaced_cells, find_unmade_parts
+from guestmark.engine.preflight import build_boot_files, find_misplaced_cells
 from guestmark.foreign import agents, carried, kernels, parts, roots, store
 from guestmark.foreign.parts import survey_parts
 from guestmark.foreign.progress import Progress
@@ -328,7 +328,7 @@ def test_what_is_missing_for_all_cells_is_said_once(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("PATH", str(tmp_path))
     write = cell("tcg@sparc64", spec("filewrite", amount="1M"))
     cells = [replace(write, id="one"), replace(write, id="two"), replace(write, id="one#2", null_of="one")]
-    (left_out,) = find_unmade_parts([*cells, cell("host", "exec")])
+    (left_out,) = build_boot_files([*cells, cell("host", "exec")])
     assert left_out.name == "tcg@sparc64"
     assert "sparc64-linux-gnu-gcc" in left_out.reason
     assert "gcc-sparc64-linux-gnu" in left_out.hint
