@@ -323,23 +323,23 @@ WORKLOADS = [
     ("unheard", "described", "unknown workload 'unheard'"),
     ("nowhere", "described", "trial_class cannot be imported"),
     ("heavy", "cheap", "importing heavy imports work_run"),
-    ("forgetful", "parameters", "they cannot be read back as the ledger has them"),
-    ("absent", "metrics", "other is declared and not measured"),
-    ("extra", "metrics", "other is measured and not declared"),
+    ("forgetful", "parameters", "the parameters cannot be read back from the ledger"),
+    ("absent", "metrics", "other is declared but not measured"),
+    ("extra", "metrics", "other is measured but not declared"),
     ("infinite", "measured", "a trial failed: metric wall_s is not a usable number"),
     ("bytes", "metrics", "wall_s has another unit or direction than declared"),
     ("refusing", "measured", "a trial failed: not today"),
     ("confused", "typed errors", "run() on a machine that was killed raised KeyError('wall_s')"),
     ("inventive", "typed errors", "run() on a machine that was killed returned measurements"),
     ("endless", "limit", "an iteration ran for"),
-    ("ignorant", "factors", "speed is accepted and ignored"),
+    ("ignorant", "factors", "speed is accepted but ignored"),
     ("deaf", "interrupted", "a run does not end within 10 s of an interruption"),
     ("untidy", "interrupted", "a run that was interrupted leaves tmp"),
     ("orphaned", "interrupted", "sleep 1000"),
 ]
 PLATFORMS = [
     ("unheard", "described", "unheard"),
-    ("colourless", "factors", "colour is accepted and ignored"),
+    ("colourless", "factors", "colour is accepted but ignored"),
     ("leaky", "ended", "sleep 1000"),
     ("vague", "attested", "attest() returned {'kernel': 'some'}"),
     ("hasty", "started", "console of its machine is"),
@@ -411,7 +411,7 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 )
 def test_what_is_sound_breaks_no_rule(words: str, found: Checks) -> None:
     breaches = found(*words.split())
-    assert [what for _, what in breaches if "is declared and not measured" not in what] == []
+    assert [what for _, what in breaches if "is declared but not measured" not in what] == []
 
 
 @pytest.mark.parametrize(("name", "rule", "what"), with_further(WORKLOADS))
@@ -449,11 +449,11 @@ def test_a_factor_that_only_the_default_bus_has_is_found(found: Checks) -> None:
         (
             "dead",
             [
-                ("factors", "dead=a does what dead=b does: nothing reaches the guest"),
+                ("factors", "dead=a has the same effect as dead=b: it does not reach the guest"),
                 ("factors", "the attestation accepts a guest with dead=a as one with dead=b"),
             ],
         ),
-        ("picky", [("factors", "parse() raised KeyError('\\x00 no such level') for nonsense")]),
+        ("picky", [("factors", "parse() raised KeyError('\\x00 no such level') for an invalid level")]),
     ],
 )
 def test_a_factor_that_breaks_a_rule_is_found(
@@ -472,7 +472,7 @@ def test_without_a_test_runner_each_rule_is_a_line_and_a_hint() -> None:
     said, hint = done.stdout.splitlines()[:2]
     assert said.startswith("described: unknown workload")
     assert "\x1b" not in done.stdout
-    assert hint.startswith("  name it in an entry point")
+    assert hint.startswith("  declare an entry point for it")
 
 
 def test_the_examples_check_themselves(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def check_factor(name: str, on: str = "tcg", levels: Sequence[str] = ()) -> list
     if not isinstance(factor, Setting):
         return [
             Violation(
-                Rule.DESCRIBED, f"{name} is not a factor of guests", "make a MachineSetting or a DiskSetting"
+                Rule.DESCRIBED, f"{name} is not a factor of guests", "use a MachineSetting or a DiskSetting"
             )
         ]
     pair = tuple(levels or factor.levels)[:2]
@@ -52,10 +52,10 @@ def check_factor(name: str, on: str = "tcg", levels: Sequence[str] = ()) -> list
     if found:
         return found
     if not seen.differs:
-        what = f"{name}={pair[0]} does what {name}={pair[1]} does: nothing reaches the guest"
-        found.append(Violation(Rule.FACTORS, what, "give it a function that makes options, such as device="))
+        what = f"{name}={pair[0]} has the same effect as {name}={pair[1]}: it does not reach the guest"
+        found.append(Violation(Rule.FACTORS, what, "add a function that returns options, such as device="))
     if not seen.compared:
-        found.append(Violation(Rule.FACTORS, f"{name} is not attested", "give it attest="))
+        found.append(Violation(Rule.FACTORS, f"{name} is not attested", "set attest= to a function"))
     elif not seen.told_apart:
         what = f"the attestation accepts a guest with {name}={pair[0]} as one with {name}={pair[1]}"
         found.append(Violation(Rule.FACTORS, what, "compare what depends on the level"))
@@ -149,7 +149,7 @@ def _check_parsing(factor: Setting[Any], levels: Sequence[str]) -> Iterator[Viol
             factor.read(text)
             if factor.parse(text) != text:
                 yield Violation(
-                    Rule.FACTORS, f"{level!r} has no unique spelling", "parse(parse(x)) must be parse(x)"
+                    Rule.FACTORS, f"{level!r} has no unique spelling", "parse(parse(x)) must equal parse(x)"
                 )
         # Extensions may raise anything.
         except Exception as error:
@@ -162,5 +162,5 @@ def _check_parsing(factor: Setting[Any], levels: Sequence[str]) -> Iterator[Viol
         pass
     except Exception as error:
         yield Violation(
-            Rule.FACTORS, f"parse() raised {error!r} for nonsense", "raise ValueError with one line"
+            Rule.FACTORS, f"parse() raised {error!r} for an invalid level", "raise ValueError with one line"
         )

@@ -54,7 +54,7 @@ def check_platform(name: str) -> list[Violation]:
         return any(platform.name == kind.name for platform in getattr(module, "PLATFORMS", ()))
 
     found += check_cheap(describes, [load().__module__ for load in given.values()])
-    platform, broken = run_guarded(f"making {name}", lambda: platforms.get_platform(name))
+    platform, broken = run_guarded(f"creating {name}", lambda: platforms.get_platform(name))
     if platform is None:
         return [*found, *broken]
     usable, broken = run_guarded("probe()", platform.probe)
@@ -127,7 +127,9 @@ def _check_members(machine: Machine) -> Iterator[Violation]:
 def _check_attestation(machine: Machine, cell: Cell) -> Iterator[Violation]:
     found = machine.attest()
     if not isinstance(found, MachineFacts):
-        yield Violation(Rule.ATTESTED, f"attest() returned {found!r}", "return one of core.machine_facts")
+        yield Violation(
+            Rule.ATTESTED, f"attest() returned {found!r}", "return facts of a class in core.machine_facts"
+        )
         return
     kept = codec.load_json(codec.dump_json(flatten_fact(found)), dict, "what was attested")
     if Facts(kept).find_fact(type(found)) != found:
@@ -152,7 +154,7 @@ def _check_processes_end(platform: Platform, cell: Cell) -> Iterator[Violation]:
         for pid, words in left:
             how = "a trial that fails" if fails else "a trial"
             yield Violation(
-                Rule.ENDED, f"{words} (process {pid}) outlives {how}", "end it when start() is left"
+                Rule.ENDED, f"{words} (process {pid}) outlives {how}", "end it when start()'s context ends"
             )
         if left:
             return

@@ -68,14 +68,14 @@ class Violation:
 def make_not_found_violation(error: Exception) -> Violation:
     """Return the violation for an unknown name."""
     return Violation(
-        Rule.DESCRIBED, str(error), f"name it in an entry point of the group {discovery.ENTRY_POINTS}"
+        Rule.DESCRIBED, str(error), f"declare an entry point for it in the group {discovery.ENTRY_POINTS}"
     )
 
 
 def check_loading(text: str, loaders: Mapping[str, Callable[[], object]]) -> Iterator[Violation]:
     """Yield violations unless a description's help is one line, and its loaders can import what they return."""
     if not text or "\n" in text:
-        yield Violation(Rule.DESCRIBED, "help is not one line", "say in a few words what it is")
+        yield Violation(Rule.DESCRIBED, "help is not one line", "describe it in a few words")
     for name, load in loaders.items():
         try:
             load()

@@ -93,7 +93,7 @@ def check_level_read(cell: Cell, factor: Factor, use: Callable[[Cell], None]) ->
     _, broken = run_guarded(f"{factor.name}={factor.levels[-1]}", lambda: use(replace(cell, factors=levels)))
     yield from broken
     if not broken and factor.name not in levels.read:
-        what = f"{factor.name} is accepted and ignored"
+        what = f"{factor.name} is accepted but ignored"
         yield Violation(
             Rule.FACTORS, what, f"use cell.levels or cell.factors[{factor.name!r}], or do not accept it"
         )
@@ -119,13 +119,16 @@ def check_interruption(cell: Cell) -> Iterator[Violation]:
                 except subprocess.TimeoutExpired:
                     run.kill()
                     what = f"a run does not end within {_END_S:.0f} s of an interruption"
-                    yield Violation(Rule.INTERRUPTED, what, "let Interrupted pass, which is a BaseException")
+                    yield Violation(
+                        Rule.INTERRUPTED, what, "do not catch Interrupted, which is a BaseException"
+                    )
             if not reached:
-                what = "a trial in a separate process never measured"
-                yield Violation(Rule.INTERRUPTED, what, "see what it needs")
+                what = "a trial in a separate process did not begin to measure"
+                yield Violation(Rule.INTERRUPTED, what, "check what it needs in order to run")
             elif number == signal.SIGINT and run.returncode not in (ExitStatus.INTERRUPTED, -signal.SIGKILL):
-                what = f"an interrupted run ended with status {run.returncode} after {time.monotonic() - begin:.1f} s"
-                yield Violation(Rule.INTERRUPTED, what, "let Interrupted pass, which is a BaseException")
+                took_s = time.monotonic() - begin
+                what = f"an interrupted run exited with status {run.returncode} after {took_s:.1f} s"
+                yield Violation(Rule.INTERRUPTED, what, "do not catch Interrupted, which is a BaseException")
             files = sorted(path.name for path in Path(folder).iterdir()) if number == signal.SIGINT else []
         how = "interrupted" if number == signal.SIGINT else "killed"
         for pid, words in left:

@@ -99,7 +99,7 @@ def _check_parameters(kind: WorkloadClass, params: Mapping[str, Any]) -> Iterato
         checked = kind.check_params(params)
     except (GuestmarkError, ValueError) as error:
         yield Violation(
-            Rule.PARAMETERS, f"these parameters are refused: {error}", "give others to check with"
+            Rule.PARAMETERS, f"these parameters are refused: {error}", "check with other parameters"
         )
         return
     try:
@@ -107,7 +107,8 @@ def _check_parameters(kind: WorkloadClass, params: Mapping[str, Any]) -> Iterato
     # Extensions may raise anything.
     except Exception as error:
         hint = "to_stored() must return what JSON has, and the type of its parameters must read it"
-        yield Violation(Rule.PARAMETERS, f"they cannot be read back as the ledger has them: {error!r}", hint)
+        what = f"the parameters cannot be read back from the ledger: {error!r}"
+        yield Violation(Rule.PARAMETERS, what, hint)
 
 
 def _check_metrics(
@@ -118,16 +119,18 @@ def _check_metrics(
     measured = {measurement.metric.name: measurement for measurement in trial.measurements}
     for name in sorted(wanted.keys() - measured.keys() - set(optional)):
         yield Violation(
-            Rule.METRICS, f"{name} is declared and not measured", "measure it, or leave it out of metrics"
+            Rule.METRICS, f"{name} is declared but not measured", "measure it, or remove it from metrics"
         )
     for name in sorted(measured.keys() - wanted.keys()):
         yield Violation(
-            Rule.METRICS, f"{name} is measured and not declared", "name it among the description's metrics"
+            Rule.METRICS,
+            f"{name} is measured but not declared",
+            "declare it in the workload description's metrics",
         )
     for name, measurement in measured.items():
         if wanted.get(name, measurement.metric) != measurement.metric:
             yield Violation(
-                Rule.METRICS, f"{name} has another unit or direction than declared", "use that Metric"
+                Rule.METRICS, f"{name} has another unit or direction than declared", "use the declared Metric"
             )
 
 
@@ -162,7 +165,9 @@ def _check_killed_machine(cell: Cell) -> Iterator[Violation]:
             yield make_untyped_error_violation("run() on a machine that was killed", error)
         else:
             yield Violation(
-                Rule.TYPED, "run() on a machine that was killed returned measurements", "let its errors pass"
+                Rule.TYPED,
+                "run() on a machine that was killed returned measurements",
+                "do not catch its errors",
             )
         try:
             workload.cleanup(machine)
