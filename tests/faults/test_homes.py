@@ -108,7 +108,7 @@ def test_a_cache_that_is_somebody_elses_is_not_used(tmp_path: Path, read_only: P
     planted.mkdir()
     planted.chmod(0o777)
     done = measured(tmp_path, HOME=str(read_only))
-    assert "it is somebody else's" in done.stderr
+    assert "it belongs to another user" in done.stderr
     assert "XDG_CACHE_HOME=DIRECTORY" in done.stderr
 
 

@@ -69,7 +69,7 @@ def unpack_elf(image: Path) -> bytes:
     start = (setup_sectors + 1) * 512 + payload_offset
     elf = _decompress_payload(data[start : start + payload_length], image)
     if elf[:4] != b"\x7fELF":
-        raise NotABzImageError(f"{image} holds no ELF image")
+        raise NotABzImageError(f"{image} contains no ELF image")
     return elf
 
 
@@ -115,12 +115,12 @@ def _decompress_payload(payload: bytes, image: Path) -> bytes:
             return lzma.LZMADecompressor(lzma.FORMAT_ALONE, _MOST_MEMORY).decompress(payload, _LARGEST)
     except (lzma.LZMAError, zlib.error, OSError, EOFError) as error:
         raise NotABzImageError(
-            f"the kernel in {image} cannot be unpacked: {error}", hint="the file is damaged: install it again"
+            f"the kernel in {image} cannot be unpacked: {error}", hint="the file is damaged: reinstall it"
         ) from error
     for magic, tool in ((b"\x28\xb5\x2f\xfd", "zstd"), (b"\x02\x21\x4c\x18", "lz4")):
         if payload[:4] == magic:
             return _decompress_with(tool, payload, image)
-    raise NotABzImageError(f"{image} is compressed in a way guestmark does not know ({payload[:4].hex()})")
+    raise NotABzImageError(f"{image} uses an unknown compression format ({payload[:4].hex()})")
 
 
 def _decompress_with(tool: str, payload: bytes, image: Path) -> bytes:
@@ -136,5 +136,5 @@ def _decompress_with(tool: str, payload: bytes, image: Path) -> bytes:
             [path, "-d", "-c"], input=payload[:-4], capture_output=True, check=False, timeout=60
         )
     except subprocess.TimeoutExpired:
-        raise NotABzImageError(f"the kernel in {image} cannot be unpacked: {tool} does not end") from None
+        raise NotABzImageError(f"the kernel in {image} cannot be unpacked: {tool} does not finish") from None
     return done.stdout

@@ -26,7 +26,7 @@ def open_files(archive: Path) -> Iterator[IO[bytes]]:
         elif not name.endswith(".zst"):
             yield stream
         elif shutil.which("zstd") is None:
-            raise ValueError("it is packed with zstd, which is not installed")
+            raise ValueError("it is compressed with zstd, which is not installed")
         else:
             # Python can unpack zstd from 3.14 on.
             while size and (data := stream.read(min(size, 1 << 20))):
@@ -40,16 +40,16 @@ def open_files(archive: Path) -> Iterator[IO[bytes]]:
 def _find_files_member(stream: IO[bytes]) -> tuple[str, int]:
     """Returns name and size of the package's member with its files, at whose beginning the stream is then."""
     if stream.read(len(_ARCHIVE)) != _ARCHIVE:
-        raise ValueError("it begins with something else")
+        raise ValueError("it is not an ar archive")
     while len(header := stream.read(_HEADER)) == _HEADER:
         name, size = header[:16].decode("ascii", "replace").rstrip(" /"), int(header[48:58])
         if stream.tell() + size > os.fstat(stream.fileno()).st_size:
-            raise ValueError("its end is missing")
+            raise ValueError("it is truncated")
         if name.startswith("data.tar"):
             return name, size
         # Members are padded to an even size.
         stream.seek(size + size % 2, os.SEEK_CUR)
-    raise ValueError("it holds no files")
+    raise ValueError("it contains no files")
 
 
 @contextlib.contextmanager

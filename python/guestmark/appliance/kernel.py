@@ -34,7 +34,7 @@ _WANTED_MODULES = re.compile(
 )
 
 _WANTED_FILES = re.compile(r"/boot/(vmlinu[xz]|config)-")
-_UNPACK_HINT = "unpack a package of Debian's or Ubuntu's: guestmark prepare kernel FILE.deb"
+_UNPACK_HINT = "unpack a package of Debian or Ubuntu: guestmark prepare kernel FILE.deb"
 # Platforms that are probed side by side need the same kernel, which shall be fetched once.
 _FETCH_LOCK = threading.Lock()
 
@@ -175,7 +175,7 @@ def _fetch_kernel(notify: Notify) -> Kernel:
     """Downloads the distribution's kernel package and unpacks it into the cache; nothing is installed."""
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
         raise _explain_no_kernel()
-    notify("fetching the distribution's kernel for guests (about 70 MB, once)")
+    notify("downloading the distribution's kernel for guests (about 70 MB); this is needed only once")
     with _make_scratch() as scratch:
         apt = _build_apt_command(scratch, notify)
         packages = _list_kernel_packages(apt)
@@ -193,9 +193,9 @@ def _fetch_kernel(notify: Notify) -> Kernel:
         if done.returncode or not archives:
             raise GuestmarkError(
                 f"apt-get download {' '.join(packages)} failed: {_last_line(done.stderr)}",
-                hint="check the package sources, or give a kernel with --set kernel=FILE",
+                hint="check the package sources, or use --set kernel=FILE",
             )
-        notify("unpacking it")
+        notify("unpacking the kernel")
         return _keep_kernel(archives, scratch, f"fetched: {packages[0]}")
 
 
@@ -215,7 +215,7 @@ def _keep_kernel(archives: Sequence[Path], scratch: Path, origin: str) -> Kernel
             bzimage.read_release(image)
     except GuestmarkError as error:
         raise GuestmarkError(
-            f"the kernel in {archives[0].name} is not one for {row.name}",
+            f"the kernel in {archives[0].name} is not for {row.name}",
             hint="give the package of that architecture",
         ) from error
     release = image.name.partition("-")[2]
@@ -273,8 +273,8 @@ def _list_kernel_packages(apt: list[str]) -> list[str]:
     images = _list_dependencies(apt, metapackage, r"linux-image-\d")
     if not images:
         raise GuestmarkError(
-            f"the package lists have no kernel for {metapackage}",
-            hint="give a kernel with --set kernel=FILE",
+            f"the package lists contain no kernel for {metapackage}",
+            hint="use --set kernel=FILE",
         )
     return [images[0], *_list_dependencies(apt, images[0], r"linux-modules-\d")]
 
@@ -305,13 +305,14 @@ def unpack_kernel(archives: Sequence[Path], target: Path) -> tuple[Path, Path, P
     found = [next(iter(sorted(target.glob(f"**/boot/{what}-*"))), None) for what in ("vmlinu[xz]", "config")]
     image, config = found
     if image is None or config is None:
-        raise GuestmarkError(f"the package {name} holds no kernel", hint="give one with --set kernel=FILE")
+        raise GuestmarkError(f"the package {name} contains no kernel", hint="use --set kernel=FILE")
     # The image is named vmlinuz-RELEASE.
     release = image.name.partition("-")[2]
     modules = next(iter(target.glob(f"**/lib/modules/{release}")), None)
     if modules is None:
         raise GuestmarkError(
-            f"the package {name} holds no modules for {release}", hint="give the package of its modules, too"
+            f"the package {name} contains no modules for {release}",
+            hint="give the package of its modules, too",
         )
     return image, modules, config
 
@@ -332,8 +333,8 @@ def _unpack_archive(archive: Path, target: Path) -> None:
         raise GuestmarkError(f"there is no package {archive}", hint="give a .deb file") from error
     except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError, ValueError) as error:
         raise GuestmarkError(
-            f"{archive} cannot be read as a package of Debian: {_last_line(str(error))}",
-            hint="give a .deb file that was downloaded whole",
+            f"{archive} cannot be read as a Debian package: {_last_line(str(error))}",
+            hint="give a .deb file that was downloaded completely",
         ) from error
 
 

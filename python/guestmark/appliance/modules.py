@@ -73,7 +73,7 @@ class ModuleTree:
             if name not in self.files:
                 raise GuestmarkError(
                     f"the kernel in {self.directory} has no module {name}",
-                    hint="give another kernel with --set kernel=FILE",
+                    hint="use another kernel: --set kernel=FILE",
                 )
             content = strip_signature(read_decompressed(self.files[name]))
             for need in self.dependencies.get(name) or _read_dependencies(content):

@@ -33,7 +33,7 @@ def put_into_cache(target: Path, content: bytes, what: str) -> None:
     except OSError as error:
         raise GuestmarkError(
             f"{what} ({len(content) / 1e6:.0f} MB) cannot be written to {target.parent}: {error.strerror}",
-            hint="make room there, or name another directory for the cache: XDG_CACHE_HOME=DIRECTORY guestmark …",
+            hint="free some space there, or choose another cache directory: XDG_CACHE_HOME=DIRECTORY guestmark …",
         ) from error
 
 
@@ -46,14 +46,14 @@ def _make_temporary_cache(wanted: Path) -> Path:
         raise _make_cache_error(wanted, str(path), error.strerror or str(error)) from error
     # This user executes files from there, so nobody else may be able to put any.
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise _make_cache_error(wanted, str(path), "it is somebody else's")
+        raise _make_cache_error(wanted, str(path), "it belongs to another user, or others can write to it")
     return path
 
 
 def _make_cache_error(wanted: Path, path: str, reason: str) -> GuestmarkError:
     return GuestmarkError(
         f"neither {wanted} nor {path} can be written to: {reason}",
-        hint="name a directory of yours for the cache: XDG_CACHE_HOME=DIRECTORY guestmark …",
+        hint="choose a writable cache directory: XDG_CACHE_HOME=DIRECTORY guestmark …",
     )
 
 
@@ -62,7 +62,7 @@ def get_temporary_directory() -> Path:
     path = Path(os.environ.get("TMPDIR") or "/tmp").absolute()
     if not path.is_dir():
         raise GuestmarkError(
-            f"there is no directory {path} for temporary files", hint="make it, or set TMPDIR"
+            f"there is no directory {path} for temporary files", hint="create it, or set TMPDIR"
         )
     return path
 

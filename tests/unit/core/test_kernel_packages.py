@@ -106,11 +106,11 @@ def test_what_is_no_kernel_for_guests_is_refused_in_a_line(guestmark: CommandLin
     bare = package(tmp_path / "bare", module="net/core/none")
     for file, said in {
         tmp_path / "none.deb": "there is no package",
-        tmp_path: "cannot be read as a package of Debian",
-        text: "cannot be read as a package of Debian: it begins with something else",
-        cut: "cannot be read as a package of Debian: its end is missing",
-        damaged: "cannot be read as a package of Debian",
-        other: f"the kernel in {other.name} is not one for",
+        tmp_path: "cannot be read as a Debian package",
+        text: "cannot be read as a Debian package: it is not an ar archive",
+        cut: "cannot be read as a Debian package: it is truncated",
+        damaged: "cannot be read as a Debian package",
+        other: f"the kernel in {other.name} is not for",
         bare: "neither 9p nor virtiofs",
     }.items():
         done = made(guestmark, file)
