@@ -188,7 +188,7 @@ def killing(machine: NetbootMachine, pid: int) -> threading.Thread:
 def test_the_server_dies_in_the_middle() -> None:
     with prepared(size="96M") as (booting, machine):
         killer = killing(machine, known(booting._server).pid)
-        with pytest.raises(WorkloadError, match="HTTP server died of signal 9"):
+        with pytest.raises(WorkloadError, match="HTTP server was killed by signal 9"):
             booting.run(machine)
         killer.join()
         pid = machine.vmm_pid
@@ -220,7 +220,7 @@ def test_a_capture_that_grows_too_large(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(workloads, "_SLACK_BYTES", 0)
     with (
         prepared(size="64M") as (booting, machine),
-        pytest.raises(MachineError, match="grown past its limit of 7 MB for 67 MB"),
+        pytest.raises(MachineError, match="exceeds its limit of 7 MB for 67 MB"),
     ):
         booting.run(machine)
 

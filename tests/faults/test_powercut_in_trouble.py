@@ -100,7 +100,7 @@ def signalled(number: signal.Signals, location: Path) -> threading.Thread:
 @pytest.mark.parametrize("platform", ["uml", "host", "tcg"])
 def test_no_room_for_the_log_is_said(platform: str, small: Path) -> None:
     said = trouble(platform, small, records=20_000, limit_s=60, leave=4 << 20)
-    assert f"{small} is full, where the image and the log of its writes are" in said
+    assert f"{small}, which holds the image and the log of its writes, is full" in said
     assert wait_until(lambda: not mounts(small), 10)
 
 

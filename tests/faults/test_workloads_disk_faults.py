@@ -147,7 +147,7 @@ def test_guestfish_that_takes_too_long_is_ended_with_its_guest(monkeypatch: pyte
     libguestfs.prepare("tcg")
     monkeypatch.setenv("GUESTMARK_TEST_FISH", "1")
     begin = time.monotonic()
-    with pytest.raises(WorkloadError, match="did not get to 'launched'"):
+    with pytest.raises(WorkloadError, match="did not reach 'launched'"):
         guestfish.run("tcg", ["add-drive /dev/null format:raw", "run", Mark("launched")], 1.5)
     assert time.monotonic() - begin < 30
     monkeypatch.delenv("GUESTMARK_TEST_FISH")

@@ -84,7 +84,7 @@ def test_huge_pages_that_were_set_aside_are_counted(set_aside: int, monkeypatch:
     for metric in (density.MEMORY, density.PSS, density.RSS, density.AVAILABLE):
         assert measured[metric] > 64 * _MIB, metric.name
     many = cell_of("tcg", "density", {"guests": "4", "memory": "256M", "hugepages": "2M"})
-    with pytest.raises(UsageError, match="4 machines need 512 pages of 2M, and this host has 256 free"):
+    with pytest.raises(UsageError, match="4 machines need 512 pages of 2M, but this host has 256 free"):
         find_trial_class("density").check_request(plan_of(many), [many])
 
 

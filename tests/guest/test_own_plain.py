@@ -71,7 +71,7 @@ def test_a_command_shorter_than_the_uncertainty_is_said_to_be(guestmark: Command
     done = guestmark.measure("--on", "own:cell", "--null", "none", "-r", "2", "--", "true")
     assert done.status == 0, done
     warnings = [warning for trial in last_run(guestmark).trials for warning in trial.warnings]
-    assert any("no more than that uncertainty: let one run do more" in warning for warning in warnings)
+    assert any("is within that uncertainty: make each run do more work" in warning for warning in warnings)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_command_shorter_than_the_uncertainty_is_said_to_be(guestmark: Command
     [
         (("--input", "FILE", "--", "cat"), "cannot give it standard input: own:cell is plain"),
         (("--push", "FILE", "--", "FILE"), "cannot bring files to it: own:cell is plain"),
-        (("--", "no-such-command"), "command not found there: 'no-such-command'"),
+        (("--", "no-such-command"), "command not found on the machine: 'no-such-command'"),
         (("--", "sh", "-c", "echo words; exit 3"), "the command failed with exit status 3"),
     ],
 )
@@ -124,7 +124,7 @@ def test_starts_are_measured(guestmark: CommandLine, plain: Path) -> None:
 def test_density_is_refused(guestmark: CommandLine, plain: Path) -> None:
     done = guestmark("run", "density", "--on", "own:cell", "--set", "guests=2", "--blocks", "1")
     assert done.status != 0
-    assert "own:cell is plain: no agent holds memory in it" in " ".join((done.stdout + done.stderr).split())
+    assert "own:cell is plain, so no agent can hold" in " ".join((done.stdout + done.stderr).split())
     assert left(plain.parent) == []
 
 

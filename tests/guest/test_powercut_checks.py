@@ -282,7 +282,7 @@ def test_some_lines_of_a_chatty_program_are_acknowledgements(
     assert (found["acknowledged"], found["word"]) == (5, "proven"), found
     nothing = guestmark(*command, "--acknowledge", "^never", "--", *chatty, timeout=200)
     (trial,) = nothing.document()["cells"][0]["trials"]
-    assert "printed no line with '^never', so that nothing was acknowledged" in trial["reason"]
+    assert "printed no line that matches '^never', so nothing was acknowledged" in trial["reason"]
     wrong = guestmark(*command, "--acknowledge", "(", "--", *chatty, timeout=200)
     assert wrong.status == ExitStatus.USAGE
     assert "is not a regular expression" in wrong.stderr
@@ -300,7 +300,7 @@ def test_a_program_that_fails_is_quoted(guestmark: CommandLine, programs: Progra
         "echo on the way; echo no such thing >&2; exit 4",
         timeout=200,
     )
-    assert "sh ended with status 4: no such thing" in done.stderr + done.stdout
+    assert "sh exited with status 4: no such thing" in done.stderr + done.stdout
 
 
 _MISBEHAVES = """
@@ -352,7 +352,7 @@ def test_where_there_are_no_namespaces_one_is_judged_after_the_other(
     said = " ".join(done.stdout.split())
     assert "host: proven" in said
     assert (
-        "one state was judged after the other, as checks would disturb each other: no namespaces here" in said
+        "states were judged one at a time, because checks would disturb each other: no namespaces here" in said
     )
 
 

@@ -128,7 +128,7 @@ def test_what_is_missing_there_is_named(
     done = guestmark("exec", "--on", "host,ssh:lab1", "--blocks", 1, "--warmup", 0, "--", "only-here")
     assert done.status == 1
     assert (
-        "command not found there: 'only-here' (install it there, or copy it there: --push FILE)"
+        "command not found on the machine: 'only-here' (install it on the machine, or copy it: --push FILE)"
         in " ".join((done.stdout + done.stderr).split())
     )
 

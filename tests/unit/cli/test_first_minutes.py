@@ -100,7 +100,7 @@ def test_a_log_has_whole_lines(guestmark: CommandLine, width: str) -> None:
     done = guestmark("exec", "-r", "2", f"sh -c '{line}'", "true", env={"COLUMNS": width})
     assert "…" not in done.stderr.replace("…\n", "")
     assert all(text.startswith(("guestmark: ", "  ")) for text in done.stderr.splitlines()), done.stderr
-    reason = "the command failed with exit status 3 (-i measures it all the same"
+    reason = "the command failed with exit status 3 (-i measures failing runs, too"
     assert any(reason in text for text in done.stderr.splitlines())
 
 

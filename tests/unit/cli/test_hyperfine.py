@@ -201,7 +201,7 @@ def test_several_commands_are_compared_with_the_first() -> None:
     assert all(cell.compares_with(plan.cells[0]) for cell in plan.cells)
     with pytest.raises(UsageError, match="2 names for 1 commands"):
         build_plan(ExecOptions(names=["a", "b"]), ["true"])
-    with pytest.raises(UsageError, match=r"no command holds \{level\}"):
+    with pytest.raises(UsageError, match=r"no command contains \{level\}"):
         build_plan(ExecOptions(parameters={"level": ("1",)}), ["true"])
 
 
@@ -258,7 +258,7 @@ def test_a_hook_that_is_given_too_often_is_refused(guestmark: CommandLine, optio
 def test_a_command_that_fails_is_told_of_i(guestmark: CommandLine) -> None:
     failed = guestmark("exec", "-q", "-r", "1", "false")
     assert failed.status == 3
-    assert "-i measures it all the same" in " ".join(failed.stdout.split())
+    assert "-i measures failing runs, too" in " ".join(failed.stdout.split())
     assert guestmark("exec", "-q", "-r", "1", "-i", "false").status == 0
     hook = guestmark("exec", "-q", "-r", "1", "-p", "false", "true")
     assert "-i measures" not in " ".join(hook.stdout.split())  # -i is not for hooks
@@ -488,7 +488,7 @@ def test_words_for_a_shell_are_refused_with_a_line_that_runs(
 ) -> None:
     refused = guestmark("exec", "-q", *dashes, *shlex.split(typed))
     assert refused.status == 2
-    assert "is for a shell" in refused.stderr
+    assert "is part of the shell" in refused.stderr
     meant = refused.stderr.rpartition("did you mean: ")[2]
     assert guestmark("exec", "-q", "-r", "1", *shlex.split(meant)).status == 0, meant
 

@@ -38,7 +38,7 @@ def test_parameters_are_described_without_the_language_they_are_written_in() -> 
         assert kind, name
         assert not re.search(r"\[|\]|Optional|Annotated|Field|dict|str\b", kind), (name, kind)
         assert not re.search(r"\['|None|True|False|Field", default), (name, default)
-    assert ("amount", "how much to move", "size", "`1500M`") in rows
+    assert ("amount", "amount of data to move", "size", "`1500M`") in rows
     assert ("rounds", "directories to fill and remove", "whole number, 1 to 10000", "`16`") in rows
 
 

@@ -127,5 +127,5 @@ def test_a_run_says_how_many_rounds_are_best() -> None:
     (note,) = sections.render_rounds(analyse_run(run.plan, run.trials).workloads[0], run)
     assert isinstance(note, Note)
     said = "".join(span.text for span in note.text)
-    assert "takes 6.0 s beside rounds of 1.0 s" in said
+    assert "takes 6.0 s and a round 1.0 s" in said
     assert "this run has 2" in said

@@ -154,7 +154,7 @@ def test_a_run_without_a_network_fails_in_one_line(guestmark: CommandLine, tmp_p
     done = guestmark("run", "mine.toml", cwd=tmp_path)
     assert done.status == 2
     assert done.stderr.splitlines()[-2:] == [
-        "guestmark: host: network needs a network, and the machine has none",
+        "guestmark: host: network needs a network, but the machine has none",
         "  add one: --set network=tap for guests, --set network=veth for others",
     ]
 

@@ -43,7 +43,7 @@ def test_shares_whose_files_are_roots_are_refused_to_root(
     for user in (0, 1000):
         monkeypatch.setattr(os, "geteuid", lambda user=user: user)
         said = OltpTrial.impossible(shared)
-        assert ("nobody and cannot open them" in said) is (user == 0 and not possible)
+        assert ("nobody, cannot open them" in said) is (user == 0 and not possible)
 
 
 def preflight(*cells: Cell) -> Sequence[str]:
@@ -66,7 +66,7 @@ def test_parameters_are_brought_into_one_form() -> None:
         ({"rows": 0}, "greater than or equal"),
         ({"threads": "many"}, "whole number"),
         ({"threads": 0}, "between 1 and"),
-        ({"time": "0"}, "would not end"),
+        ({"time": "0"}, "would never end"),
         ({"buffer": "1M"}, "at least"),
         ({"settings": {"datadir": "/"}}, "set by guestmark"),
         ({"settings": {"a b": "1"}}, "not the name"),
@@ -134,7 +134,7 @@ def test_other_things_that_cannot_work_are_said_beforehand(tmp_path: Path) -> No
         preflight(cell(factors={"filesystem": "none"}))
     long = tmp_path / ("x" * 60)
     long.mkdir()
-    with pytest.raises(UsageError, match="too long for the path of the server's socket"):
+    with pytest.raises(UsageError, match="too long for the server's socket"):
         preflight(cell("host", factors={"location": str(long)}))
     assert preflight(cell(threads=8)) == ["uml: 8 threads share 1 processor"]
     (remark,) = preflight(cell("host", factors={"location": "/dev/shm"}))
@@ -145,7 +145,7 @@ def test_other_things_that_cannot_work_are_said_beforehand(tmp_path: Path) -> No
 def test_a_directory_the_server_may_not_enter_is_said_beforehand() -> None:
     with (
         tempfile.TemporaryDirectory() as directory,
-        pytest.raises(UsageError, match="cannot be entered by the user"),
+        pytest.raises(UsageError, match="the server runs as user"),
     ):
         preflight(cell("host", factors={"location": directory}))
 

@@ -92,7 +92,7 @@ def test_files_setup_and_load_come_before_the_client() -> None:
 
 def test_a_server_that_dies_at_once_says_why() -> None:
     error = failure(server=["sh", "-c", "echo no configuration >&2; exit 3"])
-    assert error.message == "the server ended with status 3 before it was ready"
+    assert error.message == "the server exited with status 3 before it was ready"
     assert "no configuration" in error.hint
 
 
@@ -138,7 +138,7 @@ def test_a_server_that_listens_on_more_than_its_port_is_noticed() -> None:
 
 def test_a_server_that_dies_under_its_client_is_told_from_a_slow_one() -> None:
     error = failure(server=["timeout", "1.5", *WEB], client=["sleep", "2.5"], metrics=[])
-    assert error.message == "the server ended with status 124 while its client ran"
+    assert error.message == "the server exited with status 124 while its client ran"
 
 
 def test_a_server_that_answers_errors_has_no_figures() -> None:
@@ -149,7 +149,7 @@ def test_a_server_that_answers_errors_has_no_figures() -> None:
 
 def test_a_client_that_fails_says_why() -> None:
     error = failure(client=["sh", "-c", "echo cannot connect >&2; exit 4"])
-    assert error.message == "the client ended with status 4: cannot connect"
+    assert error.message == "the client exited with status 4: cannot connect"
 
 
 @pytest.mark.parametrize("side", ["machine", "peer"])
@@ -188,10 +188,10 @@ def test_server_and_client_are_on_different_sides(joined: Machine, side: str) ->
     ("params", "words"),
     [
         ({"server": []}, "cannot be run"),
-        ({"server": ["x", "{host}"]}, "stands for nothing"),
+        ({"server": ["x", "{host}"]}, "is not a placeholder"),
         ({"side": "both"}, "machine"),
         ({"port": 0}, "greater than or equal to 1"),
-        ({"errors": "("}, "not a regular expression"),
+        ({"errors": "("}, "not a valid regular expression"),
         ({"ready_within": "1h"}, "10 min"),
         ({"files": {"../x": ""}}, "not the name of a file"),
         ({"metrics": ["x=perf:cycles"]}, "perf|client's output|event"),

@@ -49,7 +49,7 @@ def test_a_test_ends_by_events_or_by_time() -> None:
     by_time = params(test="fileio", time="5min")["options"]
     assert (by_time["events"], by_time["time"]) == ("0", "300")
     assert params(test="mutex")["options"]["time"] == "0"
-    with pytest.raises(ValueError, match="would not end"):
+    with pytest.raises(ValueError, match="would never end"):
         params(test="threads", events=0)
 
 
@@ -58,7 +58,7 @@ def test_a_test_ends_by_events_or_by_time() -> None:
     [
         ({"test": "cpu", "file_num": 4}, "an option of the test fileio"),
         ({"test": "cpu", "host_disk": "loop"}, "host_disk applies to the test fileio only"),
-        ({"test": "fileio", "file_extra_flags": "odirect"}, "neither none nor made of"),
+        ({"test": "fileio", "file_extra_flags": "odirect"}, "neither none nor a list of"),
         ({"test": "fileio", "file_test_mode": "random"}, "is not one of seqwr"),
         ({"test": "fileio", "file_total_size": "lots"}, "is not a size"),
         ({"test": "memory", "memory_oper": "copy"}, "is not one of read"),
@@ -149,7 +149,7 @@ def test_files_larger_than_the_disk_are_refused() -> None:
 
 
 def test_files_need_a_filesystem() -> None:
-    with pytest.raises(UsageError, match="its disk needs a filesystem"):
+    with pytest.raises(UsageError, match="needs a filesystem on its disk"):
         remarks(cell(test="fileio", factors={"filesystem": "none"}))
 
 
@@ -179,11 +179,11 @@ def test_threads_above_processors_are_noted() -> None:
         (
             "[a]\nfilename=/dev/sda\n",
             {},
-            "line 2, 'filename=/dev/sda': a job's files are on the disk under test",
+            "line 2, 'filename=/dev/sda': a job's files must be on the disk under test",
         ),
-        ("[a]\nfilename=x:/dev/sda\n", {}, "no absolute path"),
-        ("[a]\ndirectory = ../..\n", {}, "no absolute path"),
-        ("include more.fio\n[a]\n", {}, "in one file"),
+        ("[a]\nfilename=x:/dev/sda\n", {}, "use a relative path"),
+        ("[a]\ndirectory = ../..\n", {}, "use a relative path"),
+        ("include more.fio\n[a]\n", {}, "must be one file"),
         ("[a]\nsize=${SIZE}\n", {}, r"needs values\.SIZE"),
         ("[a]\n", {"SIZE": "1M"}, r"values\.SIZE is not used"),
     ],
@@ -225,7 +225,7 @@ def test_real_json_of_fio_is_read(release: str) -> None:
     ("old", "new", "said"),
     [
         ('"error" : 0', '"error" : 28', "job 'randrw' failed with error 28"),
-        ('"bw_bytes"', '"bandwidth"', "'bw_bytes' is not there in fio's JSON"),
+        ('"bw_bytes"', '"bandwidth"', "'bw_bytes' is missing in fio's JSON"),
         ('"runtime" : 1', '"runtime" : "1"', "is not JSON"),
         ('"jobs"', '"tasks"', "'jobs' is not there"),
         ("{", "", "printed no JSON"),

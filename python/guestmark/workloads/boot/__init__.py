@@ -71,7 +71,7 @@ class BootParams(Params, frozen=True, kw_only=True, omit_defaults=True):
         ),
     ]
     command: Annotated[
-        list[str], param("runs between ready and power-off", "words", parse=_check_command)
+        list[str], param("runs between ready and power-off", "list of arguments", parse=_check_command)
     ] = []
 
     def to_stored(self) -> dict[str, Any]:
@@ -167,7 +167,7 @@ class BootWorkload(Workload[BootParams]):
     """Starts a guest and shuts it down."""
 
     name = "boot"
-    help = "how a guest starts and shuts down, phase by phase"
+    help = "times a guest's start and shutdown, phase by phase"
     measures = ALL
     topic = Topic.START
 

@@ -62,7 +62,7 @@ class BootTrial(BootWorkload):
         for cell in cells:
             if not cell.platform.is_guest:
                 what = "the host" if cell.platform.is_this_host else str(cell.platform)
-                raise UsageError(f"{what} is not booted", hint="measure guests: --on tcg,uml,kvm,tcg/kvm")
+                raise UsageError(f"{what} cannot be booted", hint="measure guests: --on tcg,uml,kvm,tcg/kvm")
         remarks = []
         if (plan.policy.iterations or 1) > 1 or plan.policy.warmup > 1:
             remarks.append(
@@ -113,7 +113,7 @@ class BootTrial(BootWorkload):
         done = guest.agent.exec(["dmesg"], timeout_s=60.0, output_limit=_LOG_LIMIT)
         if not done.ok:
             raise WorkloadError(
-                "the kernel's log cannot be read with dmesg", hint="it comes with the package util-linux"
+                "the kernel's log cannot be read with dmesg", hint="dmesg is part of the package util-linux"
             )
         return done.stdout.decode(errors="replace")
 
@@ -127,7 +127,7 @@ class BootTrial(BootWorkload):
         if missing:
             said = ", ".join(metric.name for metric in missing)
             self.warnings.append(
-                f"the console does not show where {said} ended; its time is part of the next phase"
+                f"the console does not show the end of {said}; that time counts towards the next phase"
             )
         self._warn_of_clock_difference(phases)
         return [Measurement(metric, value, (value,)) for metric, value in values.items()]
@@ -141,7 +141,7 @@ class BootTrial(BootWorkload):
         share, seconds = _CLOCKS_APART
         if abs(host - inside) > seconds + share * host:
             self.warnings.append(
-                f"from PID 1 to ready it is {host:.3f} s on the host's clock and {inside:.3f} s on the guest's"
+                f"from PID 1 to ready, the host's clock shows {host:.3f} s and the guest's clock {inside:.3f} s"
             )
 
 

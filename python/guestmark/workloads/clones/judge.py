@@ -97,7 +97,7 @@ def _make_finding(source: Source, word: Word, said: str, *, of_host: bool = Fals
 
 
 def _describe_silence(source: Source, silent: Sequence[ShownValues], machines: int) -> str:
-    some = f", in {len(silent)} of {machines}" if len(silent) < machines else ""
+    some = f" in {len(silent)} of {machines} machines" if len(silent) < machines else ""
     return f"{silent[0].why or source.absent or 'it printed nothing'}{some}"
 
 
@@ -119,7 +119,7 @@ def _judge_unshared(source: Source, shown: Sequence[ShownValues]) -> Found:
         if _compute_chance_of_twins(shown) > 0.5:
             return _make_finding(source, Word.CHANCE, f"{len(shown)} different addresses{bits}")
     number = sum(len(each.values) for each in shown)
-    return _make_finding(source, Word.DISTINCT, f"{format_count(number, 'value')}{bits}, none of them twice")
+    return _make_finding(source, Word.DISTINCT, f"{format_count(number, 'value')}{bits}, all different")
 
 
 def _has_values_of_host(shown: Sequence[ShownValues], here: ShownValues) -> bool:
@@ -152,7 +152,7 @@ def judge_clocks(clocks: Sequence[ComparedClock]) -> Found:
     off = [max(0.0, abs(clock.off) - clock.uncertain) for clock in clocks]
     uneven = [clock for clock in clocks if abs(clock.drift) > _DRIFT * clock.looked + _RATE_S]
     worst = max(clocks, key=lambda clock: abs(clock.off) - clock.uncertain)
-    said = f"at most {max(abs(clock.off) for clock in clocks):.3f} s off, {worst.uncertain:.3f} s uncertain"
+    said = f"off by at most {max(abs(clock.off) for clock in clocks):.3f} s, ± {worst.uncertain:.3f} s"
     word = Word.RIGHT
     if wrong := sum(each > _CLOCK_S for each in off):
         word, said = Word.WRONG, f"{wrong} of {len(clocks)} are off by up to {abs(worst.off):.2f} s"

@@ -114,7 +114,7 @@ def _render_commands(shown: Sequence[tuple[CellResult, Twins]]) -> Iterator[Node
             elif each.word is Word.UNTRIED:
                 untried[f"{result.cell.id}: {each.source}: {each.said}"] = None
     if items:
-        yield Bullets(line("Seen by, in each machine:"), tuple(items.values()))
+        yield Bullets(line("Commands that show this, run in each machine:"), tuple(items.values()))
     if untried:
         yield Bullets(line("Not tried:"), tuple(map(line, untried)))
 

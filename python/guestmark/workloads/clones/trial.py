@@ -71,7 +71,7 @@ class ClonesTrial(ClonesWorkload):
         if len(names) > 1 or (names and None in templates):
             raise MachineError(
                 "the clones come from different templates",
-                hint="this is a bug of guestmark; please report it",
+                hint="this is a bug in guestmark; please report it",
             )
         # Machines are not to blame for values that they get from this host, so its own values are read, too.
         with registry.get_platform(HOST).start(Cell("here", self.cell.workload, HOST)) as host:
@@ -150,7 +150,7 @@ class ClonesTrial(ClonesWorkload):
             return ShownValues(values)
         said = done.stderr.decode(errors="replace").strip().splitlines()
         return ShownValues(
-            why=said[-1][:200] if said else source.absent or f"{program} ended with status {done.status}"
+            why=said[-1][:200] if said else source.absent or f"{program} exited with status {done.status}"
         )
 
     def _check_fixed_seed(self, shown: Sequence[ShownValues]) -> Control:
@@ -178,7 +178,9 @@ class ClonesTrial(ClonesWorkload):
         yield self._check_identical_clones("neither renewed nor with a generation ID", looks, first, some=any)
         if self.cell.platform.foreign_architecture in (None, find_host_architecture()):
             looks = self._read_control_clones(Extras(programs=collect_resident_files()), RESIDENTS)
-            yield self._check_identical_clones("a program that lived before", looks, RESIDENTS, some=all)
+            yield self._check_identical_clones(
+                "a program that ran before it was saved", looks, RESIDENTS, some=all
+            )
 
     def _check_saved_secret(self) -> Control:
         """Looks for a secret that the user's own machine had before it was saved, as every restored one has it."""

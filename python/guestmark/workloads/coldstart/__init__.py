@@ -77,11 +77,11 @@ class ColdstartParams(Params, frozen=True, kw_only=True):
             "working set that each machine touches", "size", accepts=str, parse=_parse_touch, default="32M"
         ),
     ]
-    starts: Annotated[int, param("largest number of starts in a trial", default=40, ge=1, le=10_000)]
+    starts: Annotated[int, param("maximum number of starts in a trial", default=40, ge=1, le=10_000)]
     time_s: Annotated[
         float,
         param(
-            "time for which a trial begins further starts",
+            "how long a trial keeps starting machines",
             "duration",
             key="time",
             accepts=str,

@@ -29,8 +29,8 @@ from guestmark.workloads.common.phase_bars import draw_phase_bars
 _LETTERS = "PCAT"
 _NAMES = ("prepare", "create", "answer", "touch")
 _LEGEND = (
-    f"Over all starts of all blocks, none left out; {Claim.QUANTILE}. "
-    "Too few: the quantile lies beyond what so many starts can show."
+    f"All starts of all blocks; {Claim.QUANTILE}. "
+    "Too few: this quantile cannot be determined from so few starts."
 )
 
 
@@ -47,7 +47,7 @@ def render_starts(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
         _LETTERS,
         title="Phases of a start",
         caption="Shares of the mean over all starts; prepare: until the runtime or hypervisor runs; create: until the "
-        "first instruction of the program in it; answer: until that answers; touch: until its working set is there.",
+        "first instruction of the program in it; answer: until it answers; touch: until its working set is touched.",
         summary=lambda said: f"From the decision to a touched working set: {said}.",
         shares=True,
     )
@@ -143,7 +143,7 @@ def _render_sentences(found: Sequence[tuple[CellResult, list[list[OneStart]]]]) 
     items = [_describe_longest_phase(result, blocks) for result, blocks in found]
     items += _describe_p99(found)
     items += _describe_caches(found)
-    return [Bullets(line("What a start consists of:", Tone.STRONG), tuple(items))]
+    return [Bullets(line("Where the time of a start goes:", Tone.STRONG), tuple(items))]
 
 
 def _describe_longest_phase(result: CellResult, blocks: Sequence[Sequence[OneStart]]) -> Inline:
@@ -153,7 +153,7 @@ def _describe_longest_phase(result: CellResult, blocks: Sequence[Sequence[OneSta
     most = max(range(len(means)), key=means.__getitem__)
     resumed = _read_launch(result) is StartKind.RESUMED
     what = (
-        "before anything of it runs",
+        "before any part of it runs",
         f"between {_describe_carrier(result)} start and its program's first instruction",
         "until its first answer"
         if resumed
@@ -181,11 +181,11 @@ def _describe_p99(found: Sequence[tuple[CellResult, list[list[OneStart]]]]) -> l
     if not lacking:
         return []
     worth = max(lacking, key=lambda pair: pair[1].effective)[1]
-    who = "no row has" if len(lacking) == len(found) else f"{len(lacking)} of {len(found)} rows do not have"
+    who = "no row has" if len(lacking) == len(found) else f"{len(lacking)} of {len(found)} rows lack"
     return [
         line(
-            f"p99 needs {count_needed_values(SHARES[-1])} independent starts, which {who}: at most {worth.number}, "
-            f"worth {worth.effective:.0f}. More: --override "
+            f"p99 needs {count_needed_values(SHARES[-1])} independent starts, which {who}: at most {worth.number} were "
+            f"made, equivalent to {worth.effective:.0f} independent ones. To make more: --override "
             "workloads.coldstart.params.time=20s --override workloads.coldstart.params.starts=400, or more blocks."
         )
     ]
@@ -195,8 +195,8 @@ def _describe_caches(found: Sequence[tuple[CellResult, list[list[OneStart]]]]) -
     if any(result.cell.levels[PAGE_CACHE] is CacheState.DROPPED for result, _ in found):
         return [
             line(
-                "Dropped: everything but what running programs map was out of the host's page cache; a file written "
-                "before was shown to be. Sandboxes share this host's root, so there is no cache of images to drop."
+                "Dropped: the host's page cache was emptied, except for pages that running programs map; a test file "
+                "confirmed this. Sandboxes share this host's root, so they have no image cache to drop."
             )
         ]
     return []

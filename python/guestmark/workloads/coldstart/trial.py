@@ -70,7 +70,7 @@ class ColdstartTrial(ColdstartWorkload):
             # A guest's kernel and agent need the rest of its memory.
             if given and params.touch > given // 2:
                 raise UsageError(
-                    f"{format_size(params.touch)} cannot be touched in a machine of {format_size(given)}",
+                    f"a machine with {format_size(given)} of memory cannot touch {format_size(params.touch)}",
                     hint=f"touch less, or give it more memory: --set {MEMORY.name}=…",
                 )
 
@@ -262,13 +262,13 @@ def _stop_machine(machine: Machine) -> Callable[[], None]:
     if (ask := machine.query) is not None:
         ask("stop")
         if ask("query-status").get("status") != "paused":
-            raise MachineError("the guest did not stop when its monitor was told to")
+            raise MachineError("the guest did not stop when QEMU's monitor was told to stop it")
         return lambda: ask("cont")
     pids = list_processes(machine)
     if not pids:
         raise MachineError(
-            "no process of this host is known to be the machine, so it cannot be stopped",
-            hint="its definition needs pid: a command that prints the number of the machine's first process",
+            "no process on this host is known to belong to the machine, so it cannot be stopped",
+            hint="add pid to its definition: a command that prints the process id of the machine's first process",
         )
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
@@ -301,7 +301,7 @@ def _drop_page_cache(probe: Path) -> None:
             raise WorkloadError(f"the page cache cannot be dropped: {error.strerror}") from error
         if not _is_cached(probe):
             return
-    raise WorkloadError("the page cache was not dropped: a file that was in it still is")
+    raise WorkloadError("the page cache was not dropped: a test file is still cached")
 
 
 def _is_cached(probe: Path) -> bool:
@@ -313,7 +313,7 @@ def _is_cached(probe: Path) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:  # a filesystem in memory, or one that cannot say
-        raise WorkloadError(f"whether the page cache was dropped is unknown: {error.strerror}") from error
+        raise WorkloadError(f"cannot tell whether the page cache was dropped: {error.strerror}") from error
     finally:
         os.close(descriptor)
     return True

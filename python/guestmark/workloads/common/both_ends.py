@@ -78,7 +78,7 @@ def _capture_end(agent: Agent, wanted: str, directory: Path | str) -> Iterator[t
             program.wait(_BEGIN_S, lambda output, ready=ready: ready in output)  # type: ignore[misc]
             if not program.is_running:
                 raise WorkloadError(
-                    f"{name} cannot capture: {program.read_text().strip() or 'it said nothing'}"
+                    f"{name} cannot capture: {program.read_text().strip() or 'it printed nothing'}"
                 )
             yield program, path
         finally:
@@ -89,7 +89,8 @@ def _capture_end(agent: Agent, wanted: str, directory: Path | str) -> Iterator[t
                 agent.exec(["rm", "-f", path], timeout_s=_END_S)
         return
     raise WorkloadError(
-        "neither dumpcap nor tcpdump is installed to capture with", hint=install_hint("tcpdump")
+        "cannot capture packets: neither dumpcap nor tcpdump is installed",
+        hint=install_hint("tcpdump"),
     )
 
 
@@ -111,7 +112,9 @@ def _analyse_captures(found: BothEnds, files: Sequence[Path]) -> None:
         answer = join_points(Selection(tuple(str(file) for file in files)), top=1)
     except GuestmarkError as error:
         raise WorkloadError(
-            f"captures of both ends: {error.message}", hint=error.hint, cause=error.cause
+            f"the captures of both ends cannot be analysed: {error.message}",
+            hint=error.hint,
+            cause=error.cause,
         ) from error
     found.causes = answer.document.files[0].causes
     found.description = verdict.describe_causes(found.causes) or "unknown"

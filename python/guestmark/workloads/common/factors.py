@@ -26,7 +26,7 @@ def _parse_threads(text: str) -> str:
 def _parse_block_size(text: str) -> str:
     size = parse_size(text)
     if not 4096 <= size <= 64 << 20 or size % 4096:
-        raise ValueError(f"{text!r} is not a multiple of 4K of at most 64M")
+        raise ValueError(f"{text!r} is not a multiple of 4K up to 64M")
     return format_size(size)
 
 

@@ -106,9 +106,9 @@ def _judge_without_counters(machine: Machine, disk: AttachedDisk, *, flushed: bo
     if not own and not disk.spec.is_directory:
         return None
     if flushed is None:
-        return _make_unknown_verdict("whether the command flushed is not counted here; --prove finds out")
+        return _make_unknown_verdict("the command's flushes are not counted here; --prove observes them")
     if not flushed:
-        return Verdict(Reached.NO, "the workload asks for no flush", Durability.NOTHING)
+        return Verdict(Reached.NO, "the workload requests no flush", Durability.NOTHING)
     if own:
         return Verdict(Reached.YES, "the host's kernel flushes its own filesystem", Durability.REACHED)
     return _watch_flush_once(machine, disk)
@@ -156,7 +156,7 @@ def _watch_flush_once(machine: Machine, disk: AttachedDisk) -> Verdict:
     spec = disk.spec
     if spec.aio is Aio.IO_URING:
         return _make_unknown_verdict(
-            "the hypervisor does not count them, and strace does not see requests made through io_uring"
+            "the hypervisor does not count flushes, and strace cannot see requests made through io_uring"
         )
     # A script that starts the program may pass it other options.
     by = tuple(word for word in machine.command_line if os.path.isfile(word) and os.access(word, os.X_OK))
@@ -187,14 +187,16 @@ def _watch_flush(machine: Machine, disk: AttachedDisk, pid: int) -> Verdict:
     said = ""
     try:
         if not _wait_for_strace(place, trace, watched):
-            return _make_unknown_verdict("strace is not allowed to watch the hypervisor here")
+            return _make_unknown_verdict("strace is not permitted to trace the hypervisor here")
         probe = f"{disk.directory}/.guestmark-flush"
         try:
             machine.agent.write_file(probe, b"x" * 4096, fsync=True)
             machine.agent.flush(probe)
             machine.agent.remove(probe)
         except AgentError as error:
-            return _make_unknown_verdict(f"no block could be flushed to observe it: {error.message}")
+            return _make_unknown_verdict(
+                f"cannot observe flushes, because the probe block could not be flushed: {error.message}"
+            )
     finally:
         said = trace.end_by_signal(signal.SIGINT, _ATTACH_S)
     return _judge_trace(disk, said)
@@ -222,9 +224,9 @@ def _judge_trace(disk: AttachedDisk, said: str) -> Verdict:
     """Returns the verdict from strace's output."""
     who = "virtiofsd" if disk.server else "the hypervisor"
     if not any("sync(" in line or "sync_file_range(" in line for line in said.splitlines()):
-        return Verdict(Reached.NO, f"{who} makes no fsync of them (watched with strace)", Durability.LOST)
-    what = "each an fsync of the host's file" if disk.spec.is_directory else "them fdatasync of the image"
-    return Verdict(Reached.YES, f"{who} makes {what} (seen with strace)", Durability.REACHED)
+        return Verdict(Reached.NO, f"{who} calls no fsync for them (traced with strace)", Durability.LOST)
+    what = "fsync on the host's file" if disk.spec.is_directory else "fdatasync on the image"
+    return Verdict(Reached.YES, f"{who} calls {what} for each (traced with strace)", Durability.REACHED)
 
 
 def _wait_for_strace(place: Place, trace: HelperProgram, watched: list[int]) -> bool:

@@ -47,7 +47,9 @@ def _check_depth(in_flight: int) -> int:
 class MovedBytes(Params, frozen=True, kw_only=True):
     """The amount and content of the bytes; `file` stands for the first bytes of one of the user's files instead."""
 
-    amount: Annotated[str, param("how much to move", "size", parse=_parse_whole_blocks, default="1500M")]
+    amount: Annotated[
+        str, param("amount of data to move", "size", parse=_parse_whole_blocks, default="1500M")
+    ]
     content: Annotated[str, param("content of the bytes", accepts=Literal["zero", "one", "random"])] = (
         "random"
     )
@@ -111,7 +113,7 @@ class UploadedBytes(SourcedBytes, frozen=True, kw_only=True):
     """An upload that is `full`, `channel` (discarded in the guest) or `disk` (made in the guest, nothing sent)."""
 
     variant: Annotated[
-        str, param("the whole upload, or one half of it", accepts=Literal["full", "channel", "disk"])
+        str, param("the complete upload, or one half of it", accepts=Literal["full", "channel", "disk"])
     ] = "full"
 
     def list_needed_disks(self) -> list[dict[str, Any]]:
@@ -131,4 +133,4 @@ class DirectBytes(CopiedBytes, frozen=True, kw_only=True):
     """Bytes that are copied with `in_flight` requests at once."""
 
     # Plans of the first versions had no such parameter, and one request at a time.
-    in_flight: Annotated[int, param("requests at once, 1 to 64", parse=_check_depth, default=4)] = 1
+    in_flight: Annotated[int, param("requests in flight, 1 to 64", parse=_check_depth, default=4)] = 1

@@ -75,7 +75,7 @@ def compare_checksums(found: Checksum, expected: Checksum, how: str) -> None:
     if found == expected:
         return
     if found.size != expected.size:
-        what = f"{found.size} bytes were found, {expected.size} were written"
+        what = f"{expected.size} bytes were written, but {found.size} were found"
     else:
         what = f"the checksum is {found.xxh3}, not {expected.xxh3}"
     raise WorkloadError(f"the data did not arrive intact: {what} (read {how})")
@@ -231,7 +231,7 @@ class MovingTrial(Workload[M]):
         if free < self.amount:
             raise WorkloadError(
                 f"{self.amount / 1e6:.0f} MB do not fit on the disk: {free / 1e6:.0f} MB are free on its "
-                f"{disk.spec.filesystem if disk.device else 'directory'}",
+                f"{f'{disk.spec.filesystem} filesystem' if disk.device else 'directory'}",
                 hint="use a larger disk (--set size=4G) or less data (--scale)",
             )
 
@@ -283,7 +283,7 @@ def explain_refusals(disk: AttachedDisk) -> Iterator[None]:
                 "(--set location=DIRECTORY)"
             )
         elif error.errno == errno.EIO:
-            hint = "the underlying disk failed; the console and the host's log say why"
+            hint = "the underlying disk failed; see the console and the host's kernel log"
         raise WorkloadError(error.message, hint=hint, cause=error.cause) from error
 
 
@@ -297,9 +297,9 @@ def check_sources(cells: Iterable[Cell]) -> None:
         try:
             size = Path(path).stat().st_size
         except OSError as error:
-            raise UsageError(f"{path}: {error.strerror}", hint="give a file that can be read") from error
+            raise UsageError(f"{path}: {error.strerror}", hint="give a readable file") from error
         if size < amount:
             raise UsageError(
                 f"{path} has {size} bytes, but the plan needs {amount}",
-                hint="ask for less, or give a longer file",
+                hint="reduce the amount, or give a larger file",
             )

@@ -17,7 +17,7 @@ def require_network(cells: Iterable[Cell]) -> None:
     for cell in cells:
         if cell.levels.get(NETWORK) in {None, Network.NONE}:
             raise UsageError(
-                f"{cell.id}: {cell.workload.name} needs a network, and the machine has none", hint=_HINT
+                f"{cell.id}: {cell.workload.name} needs a network, but the machine has none", hint=_HINT
             )
 
 

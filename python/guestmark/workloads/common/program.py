@@ -91,7 +91,7 @@ def find_same(
         )
     if build := describe_builds(cell, os.path.basename(name), host.path):
         return FoundProgram(program, build.said, build)
-    return FoundProgram(program, f"{found} is another file than on this host (SHA-256 {digest[:12]}… there)")
+    return FoundProgram(program, f"{found} differs from this host's file (its SHA-256 is {digest[:12]}…)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +273,7 @@ def check_command(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, type
     words = _split_name(name)
     if is_of_shell(name) and (len(argv) > 1 or len(words) == 1):
         raise UsageError(
-            f"{name!r} is for a shell, not a program",
+            f"{name!r} is part of the shell, not a program",
             hint=_suggest_quoting(["sh", "-c", join_for_shell(argv)], typed),
         )
     if len(words) > 1:
@@ -299,17 +299,17 @@ def _explain_unrunnable(file: str) -> tuple[str, str] | None:
         return "", ""
     except (OSError, ValueError) as error:
         return (
-            f"cannot be looked at: {getattr(error, 'strerror', None) or error}",
+            f"cannot be accessed: {getattr(error, 'strerror', None) or error}",
             "give the path of a program",
         )
     if stat.S_ISDIR(mode):
         return "is a directory, not a program", "name a program in it"
     if not stat.S_ISREG(mode):
-        return "is not a regular file, so not a program", "give the path of a program"
+        return "is not a regular file, so it is not a program", "give the path of a program"
     if not os.access(file, os.X_OK):
         return (
             "is not executable",
-            f"chmod +x {shlex.quote(os.path.normpath(file))}, or name its interpreter before it",
+            f"run chmod +x {shlex.quote(os.path.normpath(file))}, or put its interpreter before it",
         )
     return None
 
@@ -331,13 +331,13 @@ def _suggest_quoting(words: Sequence[str], typed: bool) -> str:
 def _suggest_program(name: str, path: str, cwd: str) -> str:
     """Returns a hint for a program that was not found."""
     if "/" in name:
-        return f"there is no such file (seen from {cwd})"
+        return f"there is no such file (current directory: {cwd})"
     if _explain_unrunnable(os.path.join(cwd, name)) is None:
-        return f"a program in the current directory is called ./{name}"
+        return f"to run the program in the current directory, write ./{name}"
     from difflib import get_close_matches
 
     close = get_close_matches(name, set(_list_programs(path, cwd)), n=1, cutoff=0.8)
-    return f"did you mean {close[0]!r}?" if close else "is it installed, and in a directory of PATH?"
+    return f"did you mean {close[0]!r}?" if close else "check that it is installed, in a directory of PATH"
 
 
 def _list_programs(path: str, cwd: str) -> Iterable[str]:

@@ -79,7 +79,7 @@ class StartedMachine:
         self.touched = time.monotonic()
         # Pages have 4 KiB, or up to 64 KiB on some architectures.
         if done.pages * 4096 < size and done.pages * 65536 < size:
-            raise MachineError(f"the machine touched {done.pages} pages, which is not {size} bytes")
+            raise MachineError(f"the machine touched {done.pages} pages, which are fewer than {size} bytes")
 
     def compute_moments(self) -> StartMoments:
         """Returns the moments so far.
@@ -91,8 +91,8 @@ class StartedMachine:
         allowed = _APART_S + _APART * (self.answered - began)
         if not began - allowed <= program <= self.answered + allowed:
             raise MachineError(
-                f"by its clock the machine's first instruction was {(program - began) * 1e3:.0f} ms after it was "
-                f"executed, and its first answer {(self.answered - began) * 1e3:.0f} ms"
+                f"by the machine's clock, its first instruction ran {(program - began) * 1e3:.0f} ms after its start, "
+                f"but its first answer came after {(self.answered - began) * 1e3:.0f} ms"
             )
         program = min(max(program, began), self.answered)
         times = (began, program, self.answered, self.touched)
@@ -105,9 +105,9 @@ class StartedMachine:
         Raises `MachineError` if that was before the decision.
         """
         if not isinstance(self.machine, StartedHere):
-            raise MachineError("the time at which the machine was executed is unknown")
+            raise MachineError("the time at which the machine was started is unknown")
         if self.machine.started_at < self.decided:
-            raise MachineError("by its clock the machine existed before its start was decided")
+            raise MachineError("the machine's process is older than the decision to start it")
         return self.machine.started_at
 
     def _find_program_start(self) -> float:
@@ -246,7 +246,7 @@ def refuse_too_many(cell: Cell, machines: int, used: int) -> None:
         raise UsageError(
             f"{machines} machines of {size} do not fit: {cell.platform} has room for {max(0, room // each)} in "
             f"the {max(0, room) / (1 << 30):.1f} GiB that this host can spare",
-            hint=f"ask for fewer, or for smaller ones: --set {MEMORY.name}=256M",
+            hint=f"use fewer machines, or smaller ones: --set {MEMORY.name}=256M",
         )
 
 
@@ -254,6 +254,6 @@ def _refuse_too_few(pages: HugePages, machines: int, needed: int) -> None:
     free = pages.count_free() or 0
     if free < needed:
         raise UsageError(
-            f"{machines} machines need {format_count(needed, 'page')} of {pages}, and this host has {free} free",
-            hint=f"ask for fewer, or: echo {needed} >{pages.folder}/nr_hugepages",
+            f"{machines} machines need {format_count(needed, 'page')} of {pages}, but this host has {free} free",
+            hint=f"use fewer machines, or run: echo {needed} >{pages.folder}/nr_hugepages",
         )

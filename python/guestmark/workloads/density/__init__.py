@@ -49,7 +49,12 @@ class DensityParams(Params, frozen=True, kw_only=True):
 
     command: Annotated[
         list[str],
-        param("command that each machine runs", "words", parse=check_runnable, default=["sh", "-c", _COUNT]),
+        param(
+            "command that each machine runs",
+            "list of arguments",
+            parse=check_runnable,
+            default=["sh", "-c", _COUNT],
+        ),
     ]
     touch: Annotated[
         int,
@@ -106,7 +111,7 @@ def _parse_guests(text: str) -> str:
     number = int(text) if text.strip().isascii() and text.strip().isdigit() else 0
     if not 2 <= number <= _MOST:
         raise ValueError(
-            f"{text!r} is not a number of machines from 2 to {_MOST}; every trial measures one alone as well"
+            f"{text!r} is not a number of machines from 2 to {_MOST}; a single machine is always measured in addition"
         )
     return str(number)
 
@@ -120,7 +125,7 @@ class DensityWorkload(Workload[DensityParams]):
     """Runs a fleet of machines on this host."""
 
     name = "density"
-    help = "what one more machine costs a host that holds several: memory, idle time, starts, speed of the others"
+    help = "measures the cost of one more machine: memory, idle time, starts, and the speed of the others"
     measures = ALL
     factors = (GUESTS,)
     runs_command = True

@@ -131,16 +131,16 @@ def _build_memory_table(groups: Sequence[_Group]) -> Table:
         cells.append(_render_number(group.largest_fleet, density.WAKEUPS, 1.0))
         rows.append(Row(RowName((group.name,), id=group.largest_fleet.cell.id), tuple(cells)))
     return Table(
-        "Memory that one more machine takes, by four ways to count it",
+        "Memory that one more machine takes, counted in four ways",
         ("",),
         tuple(columns),
         tuple(rows),
         divisible=True,
         legend=(
             line(
-                "Slopes over the number of machines, each with its working set touched. Control group: all that is "
-                "charged to it, the kernel's memory for it and files it was first to read included; PSS: shared pages "
-                "divided; RSS: shared pages in each; MemAvailable: of the whole host, other programs included."
+                "Slopes over the number of machines, each with its working set touched. Control group: everything that "
+                "is charged to it, including kernel memory and files that it was the first to read; PSS: shared pages "
+                "divided; RSS: shared pages in each; MemAvailable: of the whole host, including other programs."
             ),
         ),
         heading="One more machine:",
@@ -208,7 +208,7 @@ def _build_throughput_table(groups: Sequence[_Group]) -> Table:
         ]
         rows.append(Row(RowName((group.name,), id=group.largest_fleet.cell.id), tuple(cells)))
     return Table(
-        "Runs a second of all machines together, by their number, and the law fitted to them",
+        "Runs per second of all machines together, by number of machines, and the law fitted to them",
         ("",),
         tuple(columns),
         tuple(rows),
@@ -219,7 +219,7 @@ def _build_throughput_table(groups: Sequence[_Group]) -> Table:
                 f"one alone, by least squares of relative errors; {Claim.SCALES}."
             ),
         ),
-        heading="Runs a second of all together, by how many there are:",
+        heading="Runs per second of all machines together, by number of machines:",
     )
 
 
@@ -324,12 +324,12 @@ def _describe_memory(group: _Group) -> str:
             known.append(summary.mean / (1 << 20))
     memory = sizes[density.MEMORY]
     if memory is None or not known:
-        return "its memory is not known. "
-    of = "of its control group" if _has_groups(group) else "of PSS, as it has no control group"
+        return "its memory use is unknown. "
+    of = "by its control group" if _has_groups(group) else "by PSS, as it has no control group"
     low, high = min(known), max(known)
     disagreeing = ""
     if low > 0 and high / low > 1.2:
-        disagreeing = f", {_format_rate(low)} to {_format_rate(high)} by other ways to count"
+        disagreeing = f", {_format_rate(low)} to {_format_rate(high)} by the other counts"
     return f"one more takes {_format_rate(memory.mean / (1 << 20))} MiB {of}{disagreeing}. "
 
 
@@ -340,10 +340,10 @@ def _describe_speed(group: _Group) -> str:
     kept = group.largest_fleet.summary.get(density.KEPT.name)
     said = ""
     if kept:
-        said = f"With {most} of them each has {figures.format_percent(kept.mean)} of its speed alone"
+        said = f"With {most} of them, each runs at {figures.format_percent(kept.mean)} of its speed alone"
     if law.error > _MISFIT:
-        return f"{said}; the scalability law is off by {figures.format_percent(law.error)} and says nothing more."
-    return f"{said}; by the law {_describe_peak(group.fit, most)}."
+        return f"{said}; the scalability law is off by {figures.format_percent(law.error)} and predicts nothing."
+    return f"{said}; by the law, {_describe_peak(group.fit, most)}."
 
 
 def _describe_peak(found: Fit, most: int) -> str:
@@ -354,10 +354,10 @@ def _describe_peak(found: Fit, most: int) -> str:
         more = ""
         if found.knee is not None and found.knee[0] > most:
             more = Claim.MORE_WOULD_DO_MORE
-        return f"with {most} of them all together do {share:.1f} times as much as one alone{more}"
+        return f"{most} of them together do {share:.1f} times as much as one alone{more}"
     ends = found.knee
     between = "" if ends is None else f" [{ends[0]:.1f}, {_describe_limit(ends[1], most)}]"
-    return f"all together do most, {law.ceiling:.1f} times one alone, with {max(1.0, law.knee):.1f}{between} of them"
+    return f"all together do most with {max(1.0, law.knee):.1f}{between} of them: {law.ceiling:.1f} times one alone"
 
 
 def _describe_limit(number: float, most: int) -> str:

@@ -61,7 +61,7 @@ class DensityTrial(DensityWorkload):
     def impossible(cls, cell: Cell) -> str:
         """Returns why the memory of a cell's machines cannot be read from this host; empty if it can."""
         if not cell.platform.starts_are_seen or cell.platform.is_nested:
-            return "its machines are not processes of this host, whose memory could be read"
+            return "its machines are not processes of this host, so their memory cannot be read"
         return ""
 
     @contextlib.contextmanager
@@ -85,13 +85,13 @@ class DensityTrial(DensityWorkload):
         """Runs the command once, so that it is cached. Raises `WorkloadError` if it fails."""
         if not list_processes(machine):
             raise WorkloadError(
-                f"no process of this host is known to be {self.cell.platform}, so its memory cannot be read",
-                hint="its definition needs pid: a command that prints the number of the machine's first process",
+                f"no process on this host is known to belong to {self.cell.platform}, so its memory cannot be read",
+                hint="add pid to its definition: a command that prints the process id of the machine's first process",
             )
         if not machine.agent.in_machine:
             raise WorkloadError(
-                f"{self.cell.platform} is plain: no agent holds memory in it, and each command costs an exec",
-                hint="density needs an exec that carries streams",
+                f"{self.cell.platform} is plain, so no agent can hold memory in it, and each command costs an exec",
+                hint="density needs an exec that carries the standard streams",
             )
         self._fleet[0].touch_memory(self.params.touch, self.limit_s)
         self._run_once(machine)
@@ -152,10 +152,10 @@ class DensityTrial(DensityWorkload):
             time.sleep(_SETTLE_S)
         if compute_spare_memory() < wanted or _read_memory_pressure() > _PRESSED:
             raise WorkloadError(
-                f"this host has no room for machine {len(self._fleet) + 1}: "
-                f"{format_size(max(0, compute_spare_memory()))} to spare, "
-                f"and {_read_memory_pressure():.0f} % of the time something waits for memory",
-                hint="ask for fewer: --set guests=…",
+                f"this host has no memory for machine {len(self._fleet) + 1}: it can spare "
+                f"{format_size(max(0, compute_spare_memory()))}, "
+                f"and something waits for memory {_read_memory_pressure():.0f} % of the time",
+                hint="use fewer machines: --set guests=…",
             )
 
     # --- memory -------------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class DensityTrial(DensityWorkload):
         grouped = [(each.machines, each.groups) for each in held if each.groups is not None]
         if len(grouped) < len(held):
             self.warnings.append(
-                "its machines have no control groups for memory, so the memory of one more is the slope of their PSS"
+                "its machines have no control groups for memory, so the memory per machine is the slope of their PSS"
             )
             return {density.MEMORY: found[density.PSS], **found}
         return {density.MEMORY: least_squares_slope(grouped), **found}

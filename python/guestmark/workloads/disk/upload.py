@@ -100,7 +100,7 @@ class UploadTrial(MovingTrial[UploadedBytes]):
         received_ns = time.monotonic_ns()
         after = agent.ping()
         if done.bytes != self.amount:
-            raise WorkloadError(f"{done.bytes} of {self.amount} bytes arrived in the guest")
+            raise WorkloadError(f"only {done.bytes} of {self.amount} bytes arrived in the guest")
         wall = clocks.convert_to_host_clock(
             (done.started_ns, done.ended_ns), (before, after), (sent_ns, received_ns)
         )
@@ -114,7 +114,7 @@ def read_pieces(path: Path, amount: int) -> Iterator[bytes]:
         while left:
             piece = stream.read(min(_PIECE, left))
             if not piece:
-                raise WorkloadError(f"{path} is {left} bytes shorter than the {amount} that were asked for")
+                raise WorkloadError(f"{path} is {left} bytes shorter than the {amount} bytes to send")
             left -= len(piece)
             yield piece
 
@@ -181,9 +181,9 @@ class TarTrial(MovingTrial[SourcedBytes]):
         )
         if not done.ok:
             said = " ".join(done.stderr.decode(errors="replace").split())
-            ending = "ran past its limit" if done.timed_out else f"failed: {said[-300:]}"
+            ending = "exceeded its time limit" if done.timed_out else f"failed: {said[-300:]}"
             hint = (
-                "the guest's disk is full: take a larger one"
+                "the guest's disk is full: use a larger one (--set size=4G)"
                 if classify_message(Speaker.TAR, said).cause is Cause.NO_ROOM
                 else ""
             )

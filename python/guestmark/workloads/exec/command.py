@@ -25,7 +25,7 @@ _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}", re.ASCII)
 def check_runnable(words: list[str]) -> list[str]:
     """Returns the words of a command unchanged. Raises `ValueError` for words that no kernel would run."""
     if not words or not words[0] or any("\0" in word for word in words):
-        raise ValueError("an empty name or a NUL character cannot be run")
+        raise ValueError("its name is empty, or it contains a NUL character")
     return words
 
 
@@ -33,7 +33,7 @@ def _check_expression(text: str | None) -> str | None:
     try:
         regex.read_groups(text or "")
     except regex.PatternError as error:
-        raise ValueError(f"it is not a regular expression: {error}") from error
+        raise ValueError(f"not a valid regular expression: {error}") from error
     return text
 
 
@@ -50,7 +50,7 @@ def choose_output(
         reader = "--metric reads" if by_metric else "is searched for the expected text"
         raise UsageError(
             f"--output null discards what {reader}",
-            hint="omit --output: a pipe is used where one is needed",
+            hint="omit --output: guestmark uses a pipe where one is needed",
         )
     return asked or (StandardOutput.PIPE if read else StandardOutput.NULL)
 
@@ -82,8 +82,8 @@ class ExecParams(Params, frozen=True, kw_only=True, omit_defaults=True):
     argv: Annotated[
         list[str],
         param(
-            "the program and its arguments",
-            "words",
+            "program and arguments",
+            "list of arguments",
             key="command",
             parse=check_runnable,
             default=...,
@@ -92,23 +92,23 @@ class ExecParams(Params, frozen=True, kw_only=True, omit_defaults=True):
     ] = []
     # In the form of `MetricSpec.to_params`.
     metrics: Annotated[
-        list[dict[str, Any]], param("further metrics, in the form of `--metric`", accepts=list[str])
+        list[dict[str, Any]], param("further metrics, written as for `--metric`", accepts=list[str])
     ] = []
     stdin: Annotated[Input | None, param("standard input", "path", key="input", accepts=str | None)] = None
     # Shell commands by name: setup, prepare, check, conclude, cleanup.
     hooks: dict[str, str] = {}
     # Factors whose levels replace `{name}` in the command: see `name_factor`.
     parameters: list[str] = []
-    ignore_failure: Annotated[bool, param("count failing runs as well")] = False
+    ignore_failure: Annotated[bool, param("measure runs that fail, too")] = False
     push: Annotated[list[File], param("files to copy to another machine", "paths", accepts=list[str])] = []
     cwd: str | None = None  # in place of the caller's
     statuses: Annotated[
         tuple[int, ...],
-        param("exit statuses of success", accepts=list[int] | None, default=None, min_length=1),
+        param("exit statuses that mean success", accepts=list[int] | None, default=None, min_length=1),
     ] = (0,)
     expect: Annotated[
         str | None,
-        param("expression that the output must match", "regular expression", parse=_check_expression),
+        param("expression that must match the output", "regular expression", parse=_check_expression),
     ] = None
     # Runs from before this parameter existed used a pipe.
     output: Annotated[
@@ -120,7 +120,7 @@ class ExecParams(Params, frozen=True, kw_only=True, omit_defaults=True):
     disks: Annotated[
         list[dict[str, Any]],  # in the form of `setting.disk`
         param(
-            "the disk on the host",
+            "disk under test on the host: a directory or a loop device",
             key="host_disk",
             accepts=Literal["directory", "loop"] | None,
             default=None,
@@ -129,14 +129,14 @@ class ExecParams(Params, frozen=True, kw_only=True, omit_defaults=True):
 
     INPUTS: ClassVar = {
         "values": param(
-            "values of `{NAME}` in the command; `scale` may name them",
+            "values for `{NAME}` in the command; `scale` can refer to them",
             accepts=dict[str, str | int | float],
             default={},
         ),
         "setup": _declare_shell_command("runs once on each fresh machine"),
         "prepare": _declare_shell_command("runs before each run"),
         "conclude": _declare_shell_command("runs after each run and its check"),
-        "cleanup": _declare_shell_command("runs once, last"),
+        "cleanup": _declare_shell_command("runs once, at the end"),
         "check": _declare_shell_command("runs after each run; if it fails, so does the trial"),
     }
 
@@ -160,10 +160,10 @@ class ExecParams(Params, frozen=True, kw_only=True, omit_defaults=True):
         given = {name: text for name, text in hooks.items() if text}
         for name in values:
             if not any("{" + name + "}" in text for text in (*argv, *given.values())):
-                raise ValueError(f"values.{name} is not used: the command holds no {{{name}}}")
+                raise ValueError(f"values.{name} is not used: the command does not contain {{{name}}}")
         specs, derived = split_metrics(parse_metrics(metrics))
         if derived:
-            raise ValueError(f"metrics.{derived[0].metric.name}: in plans, arithmetic belongs in [derived]")
+            raise ValueError(f"metrics.{derived[0].metric.name}: in a plan, arithmetic belongs in [derived]")
         words = [_substitute_values(word, values) for word in argv]
         texts = {name: _substitute_values(text, values) for name, text in given.items()}
         # Names that remain after this substitution are factors; each cell substitutes its levels.

@@ -52,8 +52,8 @@ def describe_files(paths: Sequence[str]) -> list[File]:
             ) from error
         if files.setdefault(name, file).path != whole:
             raise UsageError(
-                f"--push: two files are called {name}",
-                hint="all are copied into one directory there: rename one",
+                f"--push: two files have the name {name}",
+                hint="all files are copied into the same directory: rename one of them",
             )
     return list(files.values())
 

@@ -91,7 +91,7 @@ def build_plan(options: ExecOptions, argv: Sequence[str]) -> Plan:
 def _check_options(options: ExecOptions, argv: Sequence[str]) -> None:
     """Raises `UsageError` for a command that cannot be run or options that do not fit the commands."""
     if not argv or not argv[0]:
-        raise UsageError("no command is given", hint="e.g. guestmark exec --on host,uml -- sysbench cpu run")
+        raise UsageError("no command was given", hint="e.g. guestmark exec --on host,uml -- sysbench cpu run")
     if any("\0" in argument for argument in argv):
         raise UsageError("the command contains a NUL character", hint="remove it: no program can receive one")
     if options.blocks is None and options.time_limit_s == 0:
@@ -196,7 +196,7 @@ def _check_parameters_are_used(commands: Sequence[Sequence[str]], options: ExecO
     texts = [word for words in (*commands, *options.hooks.values()) for word in words]
     for name in options.parameters:
         if not any("{" + name + "}" in text for text in texts):
-            raise UsageError(f"no command holds {{{name}}}", hint=f"e.g. -- program --option {{{name}}}")
+            raise UsageError(f"no command contains {{{name}}}", hint=f"e.g. -- program --option {{{name}}}")
 
 
 def _make_title(labels: Sequence[str]) -> str:
@@ -219,7 +219,7 @@ def _name_commands(
     """
     if len(names) > len(commands):
         raise UsageError(
-            f"{len(names)} names for {len(commands)} commands", hint="give -n once for each command"
+            f"{len(names)} names for {len(commands)} commands", hint="give -n at most once for each command"
         )
     if len(commands) == 1:
         return [("", names[0] if names else texts.get(0, shlex.join(commands[0])))]

@@ -71,7 +71,7 @@ def copy_files_to_machine(
 def _copy_file_to_machine(machine: Machine, file: File, target: str) -> None:
     machine.agent.write_file(target, _read_pieces(file.path), mode=file.mode | 0o600, timeout_s=_FILE_S)
     if machine.agent.sha256(target, timeout_s=_FILE_S).sha256 != file.sha256:
-        raise WorkloadError(f"{file.path} has changed since the run began, or did not arrive whole")
+        raise WorkloadError(f"{file.path} has changed since the run began, or was not copied completely")
 
 
 def _read_pieces(path: str) -> Iterator[bytes]:
@@ -164,8 +164,8 @@ class ExecTrial(ExecWorkload):
         for word in words:
             if os.path.exists(os.path.join(here, word)):
                 remarks.append(
-                    f"the command runs in a new directory on its disk, where {word} of {here} is not: "
-                    "give its whole path"
+                    f"the command runs in a new directory on its disk and will not find {word} of {here} there: "
+                    "give its absolute path"
                 )
         return remarks
 
@@ -295,7 +295,7 @@ class ExecTrial(ExecWorkload):
         except WorkloadError as error:
             hints = []
             if error.cause is Cause.STATUS and self._typed:
-                hints.append("-i measures it all the same")
+                hints.append("-i measures failing runs, too")
             if not result.stderr and self.params.output is not StandardOutput.PIPE:
                 hints.append("its standard output went to /dev/null: --show-output keeps and shows it")
             raise WorkloadError(error.message, hint="; ".join(hints), cause=error.cause) from error
@@ -330,8 +330,8 @@ class ExecTrial(ExecWorkload):
         left_s = wall_s - (self._shell_start.wall_s if self._shell_start else cost.wall_s)
         if left_s < cost.high_s - cost.low_s:
             self.warnings.append(
-                f"an empty command takes {cost.low_s * 1e3:.3g} to {cost.high_s * 1e3:.3g} ms from outside, and this "
-                "one no more than that uncertainty: let one run do more"
+                f"an empty command takes {cost.low_s * 1e3:.3g} to {cost.high_s * 1e3:.3g} ms when timed from outside, "
+                "and this command's own time is within that uncertainty: make each run do more work"
             )
         return max(left_s, _LEAST_S)
 
@@ -446,14 +446,14 @@ def _make_not_runnable_error(argv: list[str], error: CommandError, *, there: boo
     name = argv[0]
     if error.cause is Cause.NOT_FOUND and there:
         return WorkloadError(
-            f"{Cause.NOT_FOUND.words} there: {name!r}",
-            hint="install it there, or copy it there: --push FILE",
+            f"{Cause.NOT_FOUND.words} on the machine: {name!r}",
+            hint="install it on the machine, or copy it: --push FILE",
             cause=Cause.NOT_FOUND,
         )
     if error.cause is Cause.NOT_FOUND and len(argv) == 1 and any(character.isspace() for character in name):
         return WorkloadError(
             f"{Cause.NOT_FOUND.words}: {name!r}",
-            hint=f"write the words apart, or sh -c {name!r} for a shell",
+            hint=f"pass each argument separately, or use a shell: sh -c {name!r}",
             cause=Cause.NOT_FOUND,
         )
     return error

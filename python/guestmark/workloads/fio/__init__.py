@@ -93,20 +93,20 @@ def _read_job(file: str) -> str:
 
 def _check_job(text: str, values: Mapping[str, object]) -> None:
     if len(text) > _LARGEST:
-        raise ValueError("the job file is longer than 1 MiB")
+        raise ValueError("the job file is larger than 1 MiB")
     if not re.search(r"^\s*\[[^\]]+\]", text, re.MULTILINE):
-        raise ValueError("the job file holds no [job]")
+        raise ValueError("the job file contains no [job] section")
     for number, line in enumerate(text.splitlines(), 1):
         if _ELSEWHERE.match(line):
             raise ValueError(
-                f"line {number}, {line.strip()!r}: a job's files are on the disk under test: no absolute path"
+                f"line {number}, {line.strip()!r}: a job's files must be on the disk under test: use a relative path"
             )
         if _INCLUDED.match(line):
-            raise ValueError(f"line {number}, {line.strip()!r}: the whole job must be in one file")
+            raise ValueError(f"line {number}, {line.strip()!r}: a job must be one file, without include")
     used = set(find_variables(text))
     for name in values:
         if name not in used:
-            raise ValueError(f"values.{name} is not used: the job file holds no ${{{name}}}")
+            raise ValueError(f"values.{name} is not used: the job file does not contain ${{{name}}}")
     for name in sorted(used - set(values) - {THREADS_VARIABLE}):
         raise ValueError(f"the job file needs values.{name}")
 
@@ -117,16 +117,16 @@ class FioParams(Params, frozen=True, kw_only=True):
     `host_disk` is as in the workload `sysbench`.
     """
 
-    job: Annotated[str, param("the text of a job file", accepts=str | None, default=None)]
+    job: Annotated[str, param("text of a job file, in place of `file`", accepts=str | None, default=None)]
     name: str = ""  # of the job file
     values: Annotated[
         dict[str, str],
-        param("values of `${NAME}` in the job", accepts=dict[str, str | int | float], default={}),
+        param("values for `${NAME}` in the job", accepts=dict[str, str | int | float], default={}),
     ] = {}
     disks: Annotated[
         list[dict[str, Any]],
         param(
-            "the disk on the host",
+            "disk under test on the host: a directory or a loop device",
             key="host_disk",
             accepts=Literal["directory", "loop"],
             default="directory",
@@ -135,7 +135,7 @@ class FioParams(Params, frozen=True, kw_only=True):
     ] = []
 
     INPUTS: ClassVar = {
-        "file": param("the job file; or give `job`", "path", accepts=str | None, default=None)
+        "file": param("path of the job file, in place of `job`", "path", accepts=str | None, default=None)
     }
 
     @classmethod

@@ -26,7 +26,7 @@ from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge_ex
 from guestmark.workloads.fio import JOB_FILE, Fio, FioWorkload, build_job_environment
 from guestmark.workloads.sysbench import READ_THROUGHPUT, READS, WRITE_THROUGHPUT, WRITES
 
-_HINT = "guestmark reads the JSON of fio 3 (Debian 12 and 13); is this another version?"
+_HINT = "guestmark parses the JSON of fio 3 (Debian 12 and 13); check fio --version"
 _P99 = "99.000000"
 
 
@@ -115,7 +115,7 @@ def _mean_latency(latencies: Sequence[Mapping[str, Any]]) -> float | None:
 def _read_field(table: Any, name: str, *kinds: type) -> Any:
     value = table.get(name) if isinstance(table, dict) else None
     if not isinstance(value, kinds) or isinstance(value, bool):
-        what = "is not there" if value is None else f"is {value!r:.60}"
+        what = "is missing" if value is None else f"is {value!r:.60}"
         raise WorkloadError(f"{name!r} {what} in fio's JSON", hint=_HINT)
     return value
 

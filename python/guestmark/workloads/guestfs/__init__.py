@@ -24,7 +24,7 @@ class GuestfishParams(SourcedBytes, frozen=True, kw_only=True):
     """guestfish uses its command `method`; `fill` allows only the `content` zero or one."""
 
     method: Annotated[
-        str, param("the command of guestfish", accepts=Literal["upload", "copy", "tgz-in", "fill"])
+        str, param("guestfish command to use", accepts=Literal["upload", "copy", "tgz-in", "fill"])
     ] = "upload"
 
     @classmethod
@@ -35,7 +35,7 @@ class GuestfishParams(SourcedBytes, frozen=True, kw_only=True):
         """
         made = super().make(**given)
         if made.method == "fill" and (made.content == "random" or made.file is not None):
-            raise ValueError("guestfish fills with zero or one only")
+            raise ValueError("guestfish can fill only with zero or one")
         return made
 
 
@@ -95,14 +95,14 @@ class GuestfsApiWorkload(Workload[GuestfsApiParams]):
 class GuestfsRunParams(Params, frozen=True, kw_only=True):
     """`phases` adds a second launch to each trial, whose messages show the phases."""
 
-    phases: Annotated[bool, param("launch a second time for the phases")] = True
+    phases: Annotated[bool, param("launch a second time to trace the phases")] = True
 
 
 class GuestfsRunWorkload(Workload[GuestfsRunParams]):
     """Launches libguestfs and does nothing else."""
 
     name = "guestfs-run"
-    help = "how libguestfs's guest starts and shuts down: guestfish ... run"
+    help = "times the start and shutdown of libguestfs's guest: guestfish ... run"
     measures = BOOT_METRICS
     programs = _PROGRAMS
     only_factors = _OF_GUEST

@@ -115,7 +115,7 @@ def _follow_marks(
         said = stream.read(4096) if readable else None
         if said is None:
             raise WorkloadError(
-                f"guestfish did not get to {names[len(reached)]!r} within {timeout_s:.0f} s{_last_words(process)}"
+                f"guestfish did not reach {names[len(reached)]!r} within {timeout_s:.0f} s{_last_words(process)}"
             )
         if not said:
             break
@@ -129,7 +129,7 @@ def _follow_marks(
     status = None if ended_at is None else process.wait(_EXIT_S)
     process.console.wait_for_end()
     if ended_at is None or status != 0 or len(reached) < len(names):
-        ending = "did not end" if status is None else f"ended with status {status}"
+        ending = "did not exit" if status is None else f"exited with status {status}"
         raise WorkloadError(f"guestfish {ending}{_last_words(process)}")
     return Timeline(process.started_at, reached, qemu, ended_at, process.console, confined)
 

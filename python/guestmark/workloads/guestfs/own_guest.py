@@ -92,15 +92,16 @@ def run(outer: Machine, accelerator: str, script: Sequence[str | Mark], timeout_
         sign = f"{_MARK}{name}\n".encode()
         arrived = guestfish.wait(deadline - time.monotonic(), _make_file_pattern_matcher(sign))
         if sign not in guestfish.output:
-            how = "ended before" if arrived else f"did not within {timeout_s:.0f} s get to"
+            how = "exited before" if arrived else "did not reach"
+            limit = "" if arrived else f" within {timeout_s:.0f} s"
             guestfish.send_signal(9)
-            raise WorkloadError(f"guestfish {how} {name!r}: {_last_words(guestfish.read_text())}")
+            raise WorkloadError(f"guestfish {how} {name!r}{limit}: {_last_words(guestfish.read_text())}")
         marks[name] = time.monotonic()
     if not guestfish.wait(max(1.0, deadline - time.monotonic())) or guestfish.ended is None:
-        raise WorkloadError(f"guestfish did not end: {_last_words(guestfish.read_text())}")
+        raise WorkloadError(f"guestfish did not exit: {_last_words(guestfish.read_text())}")
     if guestfish.ended.status != 0:
         raise WorkloadError(
-            f"guestfish ended with status {guestfish.ended.status}: {_last_words(guestfish.read_text())}"
+            f"guestfish exited with status {guestfish.ended.status}: {_last_words(guestfish.read_text())}"
         )
     printed = guestfish.read_text()
     _attest_printed(printed, accelerator)
@@ -169,7 +170,8 @@ def explain_unusable(spec: PlatformSpec) -> str:
         return _explain_missing_uml()
     if spec.inner.kind not in ACCELERATORS or len(spec.layers) > _DEEPEST:
         return (
-            f"libguestfs starts its own guest with tcg or kvm, here or in one outer guest, and none on {spec}"
+            "libguestfs can start its own guest with tcg or kvm on this host or inside one outer guest, "
+            f"but not on {spec}"
         )
     return ""
 
@@ -216,7 +218,7 @@ class GuestfsApiTrial(OwnGuestTrial[session.GuestfsApiParams]):
         started_at, marks, printed = self._run_session(machine, script)
         self._found.calls = len(calls)
         if found := session.find_missing_output(printed, self.params.rounds):
-            raise WorkloadError(f"libguestfs did not do as it was told: {found}")
+            raise WorkloadError(f"libguestfs's output is not as expected: {found}")
         wall_s, launch_s = marks["done"] - marks["launched"], marks["launched"] - started_at
         values = ((WALL, wall_s), (CALLS, len(calls) / wall_s), (LAUNCH, launch_s))
         return [Measurement(metric, value, (value,)) for metric, value in values]

@@ -90,7 +90,7 @@ def _check_certificate(certificate: str | None) -> str | None:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path)
     except OSError as error:  # includes errors of SSL
         raise ValueError(
-            f"{certificate} is not a PEM file with certificate and key: {error.strerror}"
+            f"{certificate} is not a PEM file with a certificate and its key: {error.strerror}"
         ) from error
     return path
 
@@ -98,7 +98,7 @@ def _check_certificate(certificate: str | None) -> str | None:
 def _check_size(size: str) -> str:
     number = parse_size(size)
     if not _SMALLEST <= number <= _LARGEST:
-        raise ValueError(f"{size!r} is not between 4K and 1G, the sizes that iPXE can hold")
+        raise ValueError(f"{size!r} is not between 4K and 1G, the sizes that iPXE supports")
     return format_size(number)
 
 
@@ -115,7 +115,7 @@ class NetbootParams(Params, frozen=True, kw_only=True):
     certificate: Annotated[
         str | None, param("certificate and key for `protocol=https` (PEM)", "path", parse=_check_certificate)
     ] = None
-    kernel: Annotated[bool, param("end each boot in a kernel whose agent answers")] = False
+    kernel: Annotated[bool, param("end each boot with a kernel that runs the agent")] = False
 
 
 def list_round_metrics(params: NetbootParams) -> tuple[Metric, ...]:

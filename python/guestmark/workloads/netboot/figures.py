@@ -37,11 +37,11 @@ def find_fetches(trace: Trace, files: int, size: int, protocol: str) -> list[Fet
     found = _find_transfers(trace) if protocol == "tftp" else _find_connections(trace, size)
     if len(found) != files:
         what = "transfers" if protocol == "tftp" else "connections"
-        raise WorkloadError(f"the capture holds {len(found)} {what} for {files} files")
+        raise WorkloadError(f"the capture contains {len(found)} {what} for {files} files")
     for fetch in found:
         if fetch.unique_bytes < size:
             raise WorkloadError(
-                f"the capture holds {fetch.unique_bytes} bytes from the server for a file of {size}"
+                f"the capture contains only {fetch.unique_bytes} bytes from the server for a file of {size}"
             )
     return sorted(found, key=lambda fetch: fetch.start_ns)
 
@@ -54,8 +54,8 @@ def _find_connections(trace: Trace, size: int) -> list[Fetch]:
         client, server = connection.client, connection.server
         if server.missing_bytes:
             raise WorkloadError(
-                f"the capture of {client.address}:{client.port} holds {server.unique_bytes} bytes from the server, "
-                f"{server.missing_bytes} are missing, for a file of {size}"
+                f"the capture of {client.address}:{client.port} contains {server.unique_bytes} bytes from the server "
+                f"and lacks {server.missing_bytes}, for a file of {size}"
             )
         found.append(
             Fetch(

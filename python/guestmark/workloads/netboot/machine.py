@@ -309,14 +309,14 @@ def describe_failure(
 def _explain_no_packets(screen: str, invariant_tsc: bool | None) -> str:
     if not any(said in screen for said in _STARTED):
         nothing = "the card sent nothing (its ROM was not started, or the firmware hangs)"
-        return nothing if screen.strip() else f"{nothing}; console=vga would show its screen"
+        return nothing if screen.strip() else f"{nothing}; --set console=vga shows its screen"
     # iPXE measures time before it opens a card. If it accepts no timer, it waits for ever.
     hung = "its ROM was started and hangs while it initialises devices, before it uses the card"
     if invariant_tsc is not False:
         return hung
     return (
         f"{hung}; the processor has no invariant TSC, without which iPXE refuses the TSC as its timer: "
-        "a ROM without another timer hangs just here"
+        "a ROM without another timer hangs at this point"
     )
 
 
@@ -412,7 +412,7 @@ def read_screen_text(monitor: Monitor, scratch: Path) -> str:
     try:
         data = read_plain_file(file, size)
     except OSError as error:
-        raise MachineError(f"QEMU wrote no screen: {error.strerror}") from error
+        raise MachineError(f"QEMU did not save the screen's text: {error.strerror}") from error
     # Every second byte is a character's colour.
     characters = data[0:size:2].decode("cp437")
     lines = [characters[at : at + _COLUMNS].rstrip(" \0") for at in range(0, len(characters), _COLUMNS)]

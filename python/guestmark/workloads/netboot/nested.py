@@ -113,7 +113,7 @@ def run_inside(guest: Guest, cell: Cell, limit_s: float) -> Inside:
     try:
         reply: Reply = msgspec.json.decode(lines[-1], type=Reply)
     except msgspec.DecodeError:
-        said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
+        said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it printed nothing"]
         raise MachineError(
             f"the boot inside the outer guest failed: {said[0]}", console=guest.console()
         ) from None

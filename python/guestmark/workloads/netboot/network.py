@@ -84,7 +84,7 @@ def open_listener(address: str, port: int, kind: socket.SocketKind = socket.SOCK
         sock.close()
         if error.errno == errno.EADDRINUSE:
             raise PlatformUnusableError(
-                f"port {port} on {address} is in use", hint="choose another, or port = 0 for any free one"
+                f"port {port} on {address} is in use", hint="use another port, or port = 0 for any free one"
             ) from error
         raise PlatformUnusableError(f"port {port} on {address}: {error.strerror}") from error
     return sock
@@ -208,7 +208,7 @@ def make_tap(port: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> list[in
     if len(fds) != _SOCKETS:
         for fd in fds:
             os.close(fd)
-        raise PlatformUnusableError("the tap's set-up ended without a result", hint=_TAP_HINT)
+        raise PlatformUnusableError("the tap was not set up, without an error message", hint=_TAP_HINT)
     return list(fds)
 
 
@@ -253,7 +253,7 @@ def _open_passt(port: int, serving: Serving) -> Iterator[Link]:
             log.seek(0)
             lines = log.read().decode(errors="replace").strip().splitlines()
             # passt's last line may merely complain that there is no system log.
-            said = next((line for line in reversed(lines) if "syslog" not in line), "it said nothing")
+            said = next((line for line in reversed(lines) if "syslog" not in line), "it printed nothing")
             raise PlatformUnusableError(f"passt does not start: {said}", hint="use network=user")
         yield Link(
             ("-netdev", f"stream,id={NETDEV},server=off,addr.type=fd,addr.str={ours.fileno()}"),

@@ -53,7 +53,7 @@ class Rom:
             if firmware != "bios":
                 raise UsageError(
                     f"{self.path} boots under BIOS only",
-                    hint="take firmware=bios, or a .rom with an EFI image",
+                    hint="use firmware=bios, or a .rom with an EFI image",
                 )
             return
         code = _BIOS_CODE if firmware == "bios" else _EFI_CODE
@@ -61,7 +61,7 @@ class Rom:
         if not fitting:
             has = "EFI" if firmware == "bios" else "BIOS"
             raise UsageError(
-                f"{self.path} holds no image for {firmware.upper()}, only one for {has}",
+                f"{self.path} contains no image for {firmware.upper()}, only one for {has}",
                 hint="build iPXE for it (bin-x86_64-efi/….efirom, or bin/….rom), or change firmware",
             )
         if not self.own:
@@ -73,7 +73,7 @@ class Rom:
         found = ", ".join(f"{image.vendor:04x}:{image.product:04x}" for image in fitting)
         raise UsageError(
             f"{self.path} is a ROM for {found}, but {nic.name} is {nic.vendor:04x}:{nic.product:04x}",
-            hint=f"build it as {nic.vendor:04x}{nic.product:04x}.rom: firmware runs only a card's own ROM",
+            hint=f"build it as {nic.vendor:04x}{nic.product:04x}.rom: firmware runs only the card's own ROM",
         )
 
 
@@ -86,8 +86,8 @@ def find_rom(level: str, nic: Nic, *, as_kernel: bool = False) -> Rom:
         found = read_rom(Path(level) if "/" in level else _choose_rom_path(level))
         if as_kernel and not found.is_kernel:
             raise UsageError(
-                f"{found.path} cannot boot over passt, whose DHCP names no boot file",
-                hint="give an iPXE that boots as a kernel (.lkrn), or take network=user",
+                f"{found.path} cannot boot over passt, because passt's DHCP server offers no boot file",
+                hint="use an iPXE image that boots as a kernel (.lkrn), or network=user",
             )
         return found
     if as_kernel:
@@ -100,7 +100,7 @@ def find_rom(level: str, nic: Nic, *, as_kernel: bool = False) -> Rom:
         if path.is_file():
             return replace(read_rom(path), own=False)
     raise UsageError(
-        f"there is no boot ROM for {nic.name}", hint="install the package ipxe-qemu, or give rom=FILE"
+        f"there is no boot ROM for {nic.name}", hint="install the package ipxe-qemu, or use rom=FILE"
     )
 
 
@@ -110,10 +110,10 @@ def _choose_rom_path(name: str) -> Path:
         path = Path(directory) / f"{name}{ending}"
         if directory and path.is_file():
             return path
-    where = f"in {directory}" if directory else f"since {BUILDS} is not set"
+    where = f"in {directory}" if directory else f"because {BUILDS} is not set"
     raise UsageError(
         f"there is no build of iPXE called {name!r} {where}",
-        hint=f"put {name}.rom (or .lkrn) into a directory and name that in {BUILDS}, or give rom=/PATH",
+        hint=f"put {name}.rom (or .lkrn) into a directory and set {BUILDS} to it, or use rom=/PATH",
     )
 
 
@@ -123,9 +123,9 @@ def read_rom(path: Path) -> Rom:
         with path.open("rb") as stream:
             data = stream.read(_LARGEST + 1)
     except OSError as error:
-        raise UsageError(f"ROM {path} cannot be read: {error.strerror}", hint="give another rom") from error
+        raise UsageError(f"ROM {path} cannot be read: {error.strerror}", hint="use another ROM") from error
     if len(data) > _LARGEST:
-        raise UsageError(f"{path} is larger than any ROM may be (16 MiB)", hint="give another rom")
+        raise UsageError(f"{path} is larger than any ROM may be (16 MiB)", hint="use another ROM")
     is_kernel = data[0x202:0x206] == b"HdrS"
     images = () if is_kernel else _read_images(path, data)
     return Rom(path, hashlib.sha256(data).hexdigest(), images)
@@ -154,7 +154,7 @@ def _read_images(path: Path, data: bytes) -> tuple[Image, ...]:
         start += 512 * blocks
     if not images:
         raise UsageError(
-            f"{path} is not a boot ROM (no PCI option ROM, no .lkrn)",
+            f"{path} is not a boot ROM (neither a PCI option ROM nor a .lkrn)",
             hint="build one with iPXE's makefile, or use rom=distribution",
         )
     return tuple(images)

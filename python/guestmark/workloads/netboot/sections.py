@@ -51,7 +51,7 @@ def render_phases(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
             leases.append(spans(Span(result.cell.id, Tone.NAME), f"  {describe_lease(lease)}"))
     if not leases:
         return [chart]
-    return [chart, Bullets(line("How addresses were given (last trial):", Tone.STRONG), tuple(leases))]
+    return [chart, Bullets(line("How addresses were assigned (last trial):", Tone.STRONG), tuple(leases))]
 
 
 def describe_lease(lease: Lease) -> str:
@@ -274,8 +274,8 @@ def render_rounds(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     best, held = find_best_iterations(scatter, start_s, each_s), matrices[0].shape[1]
     said = (
         f"rounds of one boot scatter by {format_share(np.sqrt(scatter.within), 1)}, boots by "
-        f"{format_share(np.sqrt(scatter.between), 1)}, and a boot takes {start_s:.1f} s beside rounds of "
-        f"{each_s:.1f} s: {best} rounds of each boot are best in a given time"
+        f"{format_share(np.sqrt(scatter.between), 1)}; a boot takes {start_s:.1f} s and a round {each_s:.1f} s: "
+        f"{best} rounds per boot give the most precise result in a given time"
     )
     if best >= _TIMES * held or held >= _TIMES * best:
         said += f" (--iterations {best}; this run has {held})"

@@ -76,15 +76,15 @@ class Settings:
         firmware = levels[FIRMWARE]
         network = levels.get(NETWORK) or Network.USER
         if network not in _NETWORKS:
-            raise UsageError(f"no network boots over network={network}", hint="use user, tap or passt")
+            raise UsageError(f"no machine boots over network={network}", hint="use user, tap or passt")
         if cell.platform.is_nested and cell.workload.read_params(NetbootParams).kernel:
             raise UsageError(
                 "a boot inside an outer guest cannot continue with a kernel",
-                hint="leave out params.kernel, or use --on tcg or kvm",
+                hint="omit params.kernel, or use --on tcg or kvm",
             )
         ip, serving = levels[IP], _read_serving(cell)
         if ip == "6" and network is not Network.USER:
-            raise UsageError("only QEMU's own network supports IPv6", hint="take network=user with ip=6")
+            raise UsageError("only QEMU's own network supports IPv6", hint="use network=user with ip=6")
         boots = rom.find_rom(levels[ROM], nic, as_kernel=network is Network.PASST)
         boots.check_card(nic, firmware)
         needed = file_size + _OWN_MEMORY
@@ -166,6 +166,6 @@ def _read_serving(cell: Cell) -> Serving:
     if protocol is Protocol.HTTPS and not certificate:
         raise UsageError(
             "protocol=https needs a certificate that the ROM was built to trust",
-            hint="give params.certificate, a PEM file with the key, and a ROM of your own: rom=FILE",
+            hint="set params.certificate to a PEM file that includes the key, and rom=FILE to your own ROM",
         )
     return Serving(protocol, cell.levels[SERVER_DELAY], certificate or "")

@@ -209,7 +209,7 @@ class NetbootTrial(NetbootWorkload):
                 raise NetbootError(
                     f"this build of iPXE cannot fetch files over {protocol.upper()} (error {code})",
                     machine,
-                    hint="take another protocol, or a ROM of your own that was built with it: rom=FILE",
+                    hint="use another protocol, or a ROM built with support for it: rom=FILE",
                 )
             raise NetbootError(
                 f"iPXE could not fetch a file: error {code}", machine, hint=f"https://ipxe.org/{code[2:]}"
@@ -220,22 +220,22 @@ class NetbootTrial(NetbootWorkload):
         machine.check_running()
         assert self._server is not None
         if (status := self._server.poll()) is not None:
-            how = f"died of signal {-status}" if status < 0 else f"ended with status {status}"
+            how = f"was killed by signal {-status}" if status < 0 else f"exited with status {status}"
             raise WorkloadError(f"{machine.settings.serving.server_name} {how} while files were fetched")
         with contextlib.suppress(FileNotFoundError):
             if capture.stat().st_size > self._capture_limit:
                 raise NetbootError(
-                    f"the capture has grown past its limit of {self._capture_limit / 1e6:.0f} MB for "
+                    f"the capture exceeds its limit of {self._capture_limit / 1e6:.0f} MB for "
                     f"{self._files * self._size / 1e6:.0f} MB of files",
                     machine,
-                    hint="most packets are repeated over and over; look at the console",
+                    hint="packets are probably repeated endlessly; see the console",
                 )
 
     def _analyse_capture(self, machine: NetbootMachine, capture: Path, wall_s: float) -> list[Measurement]:
         try:
             open_plain_file(capture).close()
         except OSError as error:
-            raise WorkloadError(f"QEMU wrote no capture: {error.strerror}") from error
+            raise WorkloadError(f"QEMU's capture cannot be read: {error.strerror}") from error
         trace = analyse_file(capture, filter_by=str(get_bound_port(machine.link.data)), sequence=True)
         self.found.picture = reduce_for_drawing(trace)
         protocol = machine.settings.serving.protocol
@@ -244,8 +244,8 @@ class NetbootTrial(NetbootWorkload):
         fastest = max(fetch.unique_bytes / fetch.duration_s for fetch in fetches if fetch.duration_s)
         if 0 < self._rate < _FAST_ENOUGH * fastest:
             self.warnings.append(
-                f"the HTTP server alone gives {self._rate / 1e6:.0f} MB/s, which is little more than the "
-                f"{fastest / 1e6:.0f} MB/s measured: it may be the limit"
+                f"the HTTP server alone reaches {self._rate / 1e6:.0f} MB/s, little more than the "
+                f"{fastest / 1e6:.0f} MB/s measured, so it may be the bottleneck"
             )
         self.warnings += [
             f"capture: {limit.count} {limit.text}" for limit in trace.limits if limit.kind not in _EXPECTED
@@ -256,7 +256,8 @@ class NetbootTrial(NetbootWorkload):
         free = shutil.disk_usage(directory).free
         if free < self._capture_limit:
             raise WorkloadError(
-                f"{directory.parent} has {free / 1e6:.0f} MB free, a capture may need {self._capture_limit / 1e6:.0f}",
+                f"{directory.parent} has {free / 1e6:.0f} MB free, but a capture may need "
+                f"{self._capture_limit / 1e6:.0f} MB",
                 hint="use --scale, or set TMPDIR to a directory with more room",
             )
 

@@ -103,7 +103,7 @@ def _order_tests(tests: list[str]) -> list[str]:
         if name not in set(TrafficTest):
             raise ValueError(make_unknown_name_error("test", name, list(TrafficTest)).message)
     if not tests:
-        raise ValueError(f"no test is named; there are {', '.join(TrafficTest)}")
+        raise ValueError(f"no test is named; choose from {', '.join(TrafficTest)}")
     return [test for test in TrafficTest if test in tests]
 
 
@@ -111,10 +111,10 @@ def _check_sizes(sizes: list[int]) -> list[int]:
     for size in sizes:
         if not _SMALLEST_SIZE <= size <= _LARGEST_SIZE:
             raise ValueError(
-                f"{size} is not the size of a datagram, {_SMALLEST_SIZE} to {_LARGEST_SIZE} bytes"
+                f"{size} is not a valid size of a datagram ({_SMALLEST_SIZE} to {_LARGEST_SIZE} bytes)"
             )
     if not sizes or len(set(sizes)) != len(sizes):
-        raise ValueError("sizes are different numbers, at least one")
+        raise ValueError("sizes must be one or more different numbers")
     return sizes
 
 
@@ -123,15 +123,15 @@ class NetworkParams(Params, frozen=True, kw_only=True):
     up means from the machine to its peer.
     """
 
-    tests: Annotated[list[str], param("tests to do", "names", parse=_order_tests)] = msgspec.field(
+    tests: Annotated[list[str], param("tests to run", "names", parse=_order_tests)] = msgspec.field(
         default_factory=lambda: [*TrafficTest]
     )
-    time: Annotated[str, param("how long each test is counted", "duration", parse=_check_time)] = "500ms"
-    flows: Annotated[int, param("streams at once of `upload` and `download`", ge=1, le=256)] = 1
-    load: Annotated[int, param("streams in each direction beside requests", ge=1, le=256)] = 4
-    request: Annotated[int, param("bytes of a request", ge=1, le=1 << 20)] = 1
-    response: Annotated[int, param("bytes of a response", ge=1, le=1 << 20)] = 1
-    sizes: Annotated[list[int], param("bytes of a datagram", "numbers", parse=_check_sizes)] = msgspec.field(
+    time: Annotated[str, param("how long each test is measured", "duration", parse=_check_time)] = "500ms"
+    flows: Annotated[int, param("parallel streams of `upload` and `download`", ge=1, le=256)] = 1
+    load: Annotated[int, param("streams in each direction during requests", ge=1, le=256)] = 4
+    request: Annotated[int, param("bytes per request", ge=1, le=1 << 20)] = 1
+    response: Annotated[int, param("bytes per response", ge=1, le=1 << 20)] = 1
+    sizes: Annotated[list[int], param("bytes per datagram", "numbers", parse=_check_sizes)] = msgspec.field(
         default_factory=lambda: [64, 1400]
     )
     capture: Annotated[

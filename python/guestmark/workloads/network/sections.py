@@ -30,7 +30,7 @@ _LEGEND = (
 )
 
 _HEADING = (
-    "processor seconds a GB; what TCP waited for, in % of the time it had data to send; segments sent again"
+    "processor seconds per GB; what TCP waited for, in % of the time it had data to send; retransmissions"
 )
 
 _Found = Mapping[str, list[MeasuredTest]]
@@ -155,7 +155,7 @@ def _describe_tcp(records: Sequence[MeasuredTest]) -> str:
     streams = [stream for record in records for stream in record.streams]
     controls = sorted({stream.congestion_control for stream in streams if stream.congestion_control})
     if not controls:
-        return "its TCP says nothing"
+        return "its TCP reports nothing"
     again = statistics.fmean(sum(stream.retransmits or 0 for stream in record.streams) for record in records)
     words = ["/".join(controls)]
     receiver = [stream.receiver_share for stream in streams if stream.receiver_share is not None]
@@ -164,5 +164,5 @@ def _describe_tcp(records: Sequence[MeasuredTest]) -> str:
         words.append(f"receiver's window {100 * statistics.fmean(receiver):.0f} %")
     if own:
         words.append(f"send buffer {100 * statistics.fmean(own):.0f} %")
-    words.append(f"{figures.format_number(again, 0)} again")
+    words.append(f"{figures.format_number(again, 0)} retransmitted")
     return ", ".join(words)

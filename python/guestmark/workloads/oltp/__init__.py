@@ -101,14 +101,14 @@ class ServerSizes(msgspec.Struct, kw_only=True):
 def _parse_whole_mib(size: str) -> str:
     number = parse_size(size)
     if number < _SMALLEST or number % (1 << 20):
-        raise ValueError(f"{size!r} is not whole MiB, at least {format_size(_SMALLEST)}")
+        raise ValueError(f"{size!r} is not a whole number of MiB, at least {format_size(_SMALLEST)}")
     return f"{number >> 20}M"
 
 
 def _check_names(settings: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
     for name in settings:
         if not _NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is not the name of a server's setting")
+            raise ValueError(f"{name!r} is not a valid name of a setting")
     return settings
 
 
@@ -128,7 +128,7 @@ class OltpParams(Params, frozen=True, kw_only=True):
     test: Annotated[
         str,
         param(
-            "sysbench's test",
+            "sysbench test to run",
             accepts=Literal["read_only", "read_write", "write_only"],
             default="read_write",
         ),
@@ -138,7 +138,11 @@ class OltpParams(Params, frozen=True, kw_only=True):
     threads: Annotated[
         str,
         param(
-            "connections at once", "number", coerce=convert_number_to_text, parse=THREADS.parse, default="1"
+            "concurrent connections",
+            "number",
+            coerce=convert_number_to_text,
+            parse=THREADS.parse,
+            default="1",
         ),
     ]
     time: Annotated[
@@ -175,7 +179,7 @@ class OltpParams(Params, frozen=True, kw_only=True):
     disks: Annotated[
         list[dict[str, Any]],
         param(
-            "the disk on the host",
+            "where the database is stored on the host: in a directory or on a loop device",
             key="host_disk",
             accepts=Literal["directory", "loop"],
             parse=_build_host_data_disk,
@@ -189,7 +193,7 @@ class OltpParams(Params, frozen=True, kw_only=True):
         from guestmark.workloads.oltp.databases import KINDS
 
         if given["time"] == "0" and given["transactions"] == "0":
-            raise ValueError("without a limit of time or transactions the test would not end")
+            raise ValueError("without a limit on time or transactions, the test would never end")
         texts: dict[str, str] = {}
         for name, value in settings.items():
             if name.replace("-", "_") in KINDS[given["server"]].reserved:
@@ -226,7 +230,7 @@ class OltpWorkload(Workload[OltpParams]):
 
     name = "oltp"
     help = (
-        "transactions of sysbench on a real MariaDB or PostgreSQL server, over its local socket or a network"
+        "runs sysbench transactions on a real MariaDB or PostgreSQL server, over its local socket or a network"
     )
     measures = ALL
     factors = (THREADS, CLIENT)

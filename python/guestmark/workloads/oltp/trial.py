@@ -74,8 +74,9 @@ def check_cells(cells: Iterable[Cell], account: Account) -> list[str]:
             _check_directory(database, disk, account)
             if not disk.loop and is_in_memory(disk.location):
                 remarks[
-                    f"{cell.id}: {disk.location} is in memory, where MariaDB does not flush its log, and a flush costs "
-                    "nothing; a guest's disk has flushes in any case (--set location=DIRECTORY, on a disk)"
+                    f"{cell.id}: {disk.location} is in memory, where MariaDB does not flush its log and a flush would "
+                    "cost nothing, while a guest's disk is always flushed; use --set location=DIRECTORY with a "
+                    "directory on a disk"
                 ] = None
         if remark := _warn_of_threads(cell):
             remarks[remark] = None
@@ -87,8 +88,8 @@ def _check_room(cell: Cell, database: Database, disk: DiskSpec, *, on_directory:
     needed = database.needed_bytes + parse_size(params.log) + database.row_bytes * params.tables * params.rows
     room = count_free_bytes(disk.location) if on_directory else disk.size
     if needed > room:
-        where = f"{disk.location} has {room / 1e9:.1f} GB free" if on_directory else (
-            f"its disk has {format_size(room)}"
+        where = f"but {disk.location} has {room / 1e9:.1f} GB free" if on_directory else (
+            f"but its disk has {format_size(room)}"
         )  # fmt: skip
         raise UsageError(
             f"{cell.id}: {params.tables} tables of {params.rows} rows need at least {needed / 1e6:.0f} MB, "
@@ -101,14 +102,14 @@ def _check_directory(database: Database, disk: DiskSpec, account: Account) -> No
     socket = database.locate_socket(disk.location.rstrip("/") + _TRIAL)
     if len(os.fsencode(socket)) > _SOCKET_LIMIT:
         raise UsageError(
-            f"{disk.location} is too long for the path of the server's socket",
-            hint="choose a directory with a shorter path with --set location=DIRECTORY",
+            f"the path {disk.location} is too long for the server's socket",
+            hint="choose a directory with a shorter path: --set location=DIRECTORY",
         )
     for folder in (Path(disk.location), *Path(disk.location).parents):
         if os.geteuid() == 0 and not _can_enter_directory(folder, account):
             raise UsageError(
-                f"{folder} cannot be entered by the user {account.uid}, whom the server runs as",
-                hint="choose another directory with --set location=DIRECTORY",
+                f"the server runs as user {account.uid}, who cannot enter {folder}",
+                hint="choose another directory: --set location=DIRECTORY",
             )
 
 
@@ -181,8 +182,8 @@ class OltpTrial(OltpWorkload):
         filesystem = cell.levels.get(FILESYSTEM) or ""
         if filesystem in _OF_ITS_SERVER and os.geteuid() == 0:
             return (
-                f"new files over {filesystem} belong to root, the hypervisor's user, and database servers run as "
-                "nobody and cannot open them (use virtiofs, or another user than root)"
+                f"files created over {filesystem} belong to root, the hypervisor's user, and the database server, "
+                "which runs as nobody, cannot open them (use virtiofs, or do not run guestmark as root)"
             )
         return ""
 
@@ -339,7 +340,7 @@ class OltpTrial(OltpWorkload):
                 error.console = f"{machine.console()}\n{error.console}".lstrip()
             if (free := self._count_free_bytes(machine)) < _FULL_BYTES:
                 error.message += f"; its disk has {free / 1e6:.1f} MB free"
-                error.hint = "take a larger disk (--set size=8G), fewer rows, or a shorter time"
+                error.hint = "use a larger disk (--set size=8G), fewer rows, or a shorter time"
             raise
 
     def _count_free_bytes(self, machine: Machine) -> float:
@@ -361,11 +362,9 @@ def _list_sysbench_values(
 ) -> list[tuple[Metric, float]]:
     sql = report.sql
     if sql is None:
-        raise WorkloadError("sysbench has printed no SQL statistics")
+        raise WorkloadError("sysbench printed no SQL statistics")
     if not sql.transactions:
-        raise WorkloadError(
-            "no transaction was finished in time", hint="give it longer (params.time) or fewer rows"
-        )
+        raise WorkloadError("no transaction finished in time", hint="use a longer params.time, or fewer rows")
     return [
         (oltp.TRANSACTIONS, sql.transactions_per_s),
         (oltp.QUERIES, sql.queries_per_s),

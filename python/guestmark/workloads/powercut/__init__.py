@@ -67,11 +67,16 @@ class PowercutParams(Params, frozen=True, kw_only=True):
     ]
     records: Annotated[int, param("number of records", default=100, ge=2, le=100_000)]
     settings: Annotated[dict[str, str], param("settings of the database server")] = {}
-    command: Annotated[list[str], param("the program of the methods `command` and `syncs`", "words")] = []
+    command: Annotated[
+        list[str], param("program of the methods `command` and `syncs`", "list of arguments")
+    ] = []
     check: Annotated[str, param("judges each recovered disk, for the method `command`", "shell command")] = ""
     acknowledge: Annotated[
         str,
-        param("lines of the command that acknowledge something; by default every line", "regular expression"),
+        param(
+            "output lines of the command that count as acknowledgements; by default every line",
+            "regular expression",
+        ),
     ] = ""
     needs: Annotated[str, param("succeeds if the program is installed on this host", "shell command")] = ""
     package: Annotated[str, param("package to install if `needs` fails")] = ""
@@ -82,7 +87,7 @@ class PowercutParams(Params, frozen=True, kw_only=True):
     env: Annotated[dict[str, str], param("environment variables")] = {}
     cwd: Annotated[str, param("directory in which the command runs; by default one on the disk", "path")] = ""
     statuses: Annotated[
-        tuple[int, ...], param("exit statuses of success", accepts=list[int], default=[0], parse=tuple)
+        tuple[int, ...], param("exit statuses that mean success", accepts=list[int], default=[0], parse=tuple)
     ] = (0,)
     states: Annotated[
         int,
@@ -118,11 +123,9 @@ class PowercutParams(Params, frozen=True, kw_only=True):
 
         method, command, check = Method(given["method"]), given["command"], given["check"]
         if given["settings"] and not method.is_served:
-            raise ValueError(f"settings are those of a database server, and {method.value} uses none")
+            raise ValueError(f"settings are for a database server, and the method {method.value} runs none")
         if bool(check) != (method is Method.COMMAND) or bool(command) != method.is_program:
-            raise ValueError(
-                "the method command needs both command and check, and other methods take no check"
-            )
+            raise ValueError("the method command needs both command and check; other methods take no check")
         if (given["check_limit_s"] is not None or given["acknowledge"]) and not check:
             raise ValueError("check_limit and acknowledge need a check")
         disk: dict[str, Any] = {"role": "target", "host": "loop", "logged": True}

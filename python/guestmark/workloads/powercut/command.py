@@ -94,7 +94,7 @@ class Acknowledging:
             program.send_signal(signal.SIGKILL)
             raise WorkloadError(
                 f"{argv[0]} did not end within {limit_s:g} s{room.said or printed.quoted_errors}",
-                hint=room.hint or "see --trial-limit",
+                hint=room.hint or "use a longer --trial-limit",
             )
         program.wait(0)  # the message says why it could not be started
         self._take_lines([*printed.take_lines(), *printed.take_last_line()], program, mark)
@@ -102,14 +102,14 @@ class Acknowledging:
         ended = program.ended
         status = None if ended is None else ended.status
         if status != 0:
-            how = "a signal" if status is None else f"status {status}"
+            how = "was killed by a signal" if status is None else f"exited with status {status}"
             raise WorkloadError(
-                f"{argv[0]} ended with {how}{room.said or printed.quoted_errors or ': it printed nothing'}",
+                f"{argv[0]} {how}{room.said or printed.quoted_errors or ': it printed nothing'}",
                 hint=room.hint or "it runs in the root directory of the disk, which {disk} stands for",
             )
         if self._pattern and not self.lines:
             raise WorkloadError(
-                f"{argv[0]} printed no line with {self._pattern!r}, so that nothing was acknowledged",
+                f"{argv[0]} printed no line that matches {self._pattern!r}, so nothing was acknowledged",
                 hint="the expression of --acknowledge is searched for in each line of its standard output",
             )
         return len(self.lines)
@@ -245,7 +245,7 @@ def _follow_program(
             break
     if program.ended is None:
         program.send_signal(signal.SIGKILL)
-        raise WorkloadError(f"{name} did not end within {limit_s:g} s", hint="see --trial-limit")
+        raise WorkloadError(f"{name} did not end within {limit_s:g} s", hint="use a longer --trial-limit")
     return program.ended.status
 
 
@@ -341,11 +341,11 @@ class Syncing:
             complaint = classify_message(Speaker.ANY, self.promises.errors)
             if complaint.cause is Cause.NO_ROOM:
                 raise WorkloadError(
-                    f"{words} ended with status {self.promises.status} because its disk is full: {complaint.line}",
+                    f"{words} exited with status {self.promises.status} because its disk is full: {complaint.line}",
                     hint="give it a larger disk: --set size=SIZE",
                 )
             raise WorkloadError(
-                f"{words} ended with status {self.promises.status}: {self.promises.said or 'it said nothing'}",
+                f"{words} exited with status {self.promises.status}: {self.promises.said or 'it printed nothing'}",
                 hint="it runs in a new directory on its disk, where every call is traced",
             )
 

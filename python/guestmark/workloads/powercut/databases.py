@@ -144,9 +144,11 @@ class Rows:
             return f"its table of {_PAGE_ROWS} rows mixes rows of {len(changes)} changes"
         change, rows, numbers = (int(str(value)) for value in changes[0])
         if rows != _PAGE_ROWS or numbers != _PAGE_ROWS:
-            return f"its table of {_PAGE_ROWS} rows has {rows}, with {numbers} numbers"
+            return f"its table of {_PAGE_ROWS} rows now has {rows} rows with {numbers} different numbers"
         acknowledged = (newest + 1) // self._between
-        return f"its table has change {change}, not {acknowledged}" if change < acknowledged else ""
+        if change >= acknowledged:
+            return ""
+        return f"its table is at change {change}, but change {acknowledged} was acknowledged"
 
     def read(
         self, agent: Agent, directory: Path, names: Sequence[str], newest: int, *, exact: bool

@@ -210,11 +210,11 @@ def list_limits(found: Proven) -> list[str]:
         said.append(describe_torn_superblocks(found))
     if found.blind:
         said.append(
-            "the check also passes when told of a line that was never acknowledged, so it does not search for each line"
+            "the check also passes for a line that was never acknowledged, so it does not search for each line"
         )
     if found.alone:
         said.append(
-            f"one state was judged after the other, as checks would disturb each other: {found.alone}"
+            f"states were judged one at a time, because checks would disturb each other: {found.alone}"
         )
     return said
 

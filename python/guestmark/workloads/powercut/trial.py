@@ -136,14 +136,14 @@ class PowercutTrial(powercut.PowercutWorkload):
         if why := _explain_no_log(target) or _explain_missing_program(params.needs, params.package):
             return why
         if len(cell.platform.layers) > _DEEPEST:
-            return "writes are logged on this host, for a guest in it and for one inside that"
+            return "writes can be logged for at most two layers of guests on this host"
         if reason := logged.explain_no_log():
-            return f"no log of its writes can be taken: {reason}"
+            return f"its writes cannot be logged: {reason}"
         filesystem = target.filesystem
         method = Method(params.method)
         served = method.is_served
         if reason := recovery.explain_not_recoverable(filesystem, mounted=served or method.is_program):
-            return f"{filesystem} is recovered by mounting it here: {reason}"
+            return f"{filesystem} has to be mounted here to recover it: {reason}"
         if served:
             try:
                 KINDS[params.method]()
@@ -312,7 +312,7 @@ class PowercutTrial(powercut.PowercutWorkload):
             self._stopped = found.stopped == INTERRUPTED
         except GuestmarkError as error:
             return None, Again(
-                word=Durability.UNKNOWN, states=0, losing=0, why=f"it was not made: {error.message}"
+                word=Durability.UNKNOWN, states=0, losing=0, why=f"it could not be recorded: {error.message}"
             )
         again = Again(
             word=found.word, states=found.states, losing=found.losing, why=found.first_loss or found.why,
@@ -446,9 +446,9 @@ class PowercutTrial(powercut.PowercutWorkload):
         if program.ended is None:
             program.send_signal(signal.SIGKILL)
             hangs = time.monotonic() - last > _HANGS_SHARE * self.limit_s
-            slow = f"{heard:,} of {count:,} records were written within {self.limit_s:g} s"
+            slow = f"only {heard:,} of {count:,} records were written within {self.limit_s:g} s"
             raise self._make_write_error(
-                disk, slow, hangs=hangs, hint="write fewer --records, or see --trial-limit"
+                disk, slow, hangs=hangs, hint="use fewer --records, or a longer --trial-limit"
             )
         if program.ended.status != 0 or heard != count:
             said = program.read_text().strip().splitlines()
@@ -483,8 +483,8 @@ class PowercutTrial(powercut.PowercutWorkload):
             self._disk = None
             disk.image.logged.kill()
         raise WorkloadError(
-            f"{disk.spec.location} is full, where the image and the log of its writes are",
-            hint="choose another directory with --set location=DIRECTORY, or write less",
+            f"{disk.spec.location}, which holds the image and the log of its writes, is full",
+            hint="choose another directory: --set location=DIRECTORY, or write less",
         )
 
     def _write_without_barriers(self, agent: Agent, disk: AttachedDisk) -> proof.LogPart | None:
@@ -527,7 +527,7 @@ def _explain_missing_program(needs: str, package: str) -> str:
             ["sh", "-c", needs], stdin=subprocess.DEVNULL, capture_output=True, timeout=_ASKED_S, check=False
         )
     except subprocess.TimeoutExpired:
-        return f"{needs} does not end"
+        return f"{needs} does not finish"
     if done.returncode == 0:
         return ""
     return f"it is not installed here (apt install {package})" if package else f"{needs} fails here"
@@ -536,7 +536,7 @@ def _explain_missing_program(needs: str, package: str) -> str:
 def _explain_no_log(target: DiskSpec) -> str:
     """Returns why no log of writes to a target is possible; empty if it is."""
     if target.is_directory:
-        return f"{target.filesystem} is a directory of this host, whose own disk has no log of writes"
+        return f"{target.filesystem} is a directory of this host, and writes to this host's own disk are not logged"
     if target.is_device:
         return f"{target.location} is written to directly, and only writes to images are logged"
     return ""

@@ -44,7 +44,7 @@ def _check_words(words: list[str]) -> list[str]:
         for name in re.findall(r"\{([a-z]+)\}", word):
             if name not in _PLACEHOLDERS:
                 raise ValueError(
-                    f"{{{name}}} stands for nothing; there are {{address}}, {{port}} and {{directory}}"
+                    f"{{{name}}} is not a placeholder; those are {{address}}, {{port}} and {{directory}}"
                 )
     return words
 
@@ -52,7 +52,7 @@ def _check_words(words: list[str]) -> list[str]:
 def _check_files(files: dict[str, str]) -> dict[str, str]:
     for name in files:
         if not _FILE_NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is not the name of a file")
+            raise ValueError(f"{name!r} is not a valid file name")
     return files
 
 
@@ -60,7 +60,7 @@ def _check_expression(text: str | None) -> str | None:
     try:
         regex.read_groups(text or "")
     except regex.PatternError as error:
-        raise ValueError(f"it is not a regular expression: {error}") from error
+        raise ValueError(f"not a valid regular expression: {error}") from error
     return text
 
 
@@ -77,23 +77,30 @@ class ServiceParams(Params, frozen=True, kw_only=True, omit_defaults=True):
     the server itself all addresses, 0.0.0.0), its port, and a new directory of the server with `files` in it.
     """
 
-    server: Annotated[list[str], param("the server and its arguments", "words", parse=_check_words)]
-    client: Annotated[list[str], param("the client and its arguments", "words", parse=_check_words)]
+    server: Annotated[
+        list[str], param("the server and its arguments", "list of arguments", parse=_check_words)
+    ]
+    client: Annotated[
+        list[str], param("the client and its arguments", "list of arguments", parse=_check_words)
+    ]
     side: Annotated[Side, param("where the server runs", accepts=Side, strict=False)] = Side.MACHINE
     port: Annotated[int, param("TCP port of the server", ge=1, le=65535)] = _FIRST_PORT
     metrics: Annotated[
         list[dict[str, Any]],
         param("metrics in the client's output, in the form of `--metric`", accepts=list[str], default=[]),
     ] = []
-    setup: Annotated[list[str] | None, param("runs once beside the server, before it starts", "words")] = None
+    setup: Annotated[
+        list[str] | None, param("runs once, on the server's side, before it starts", "list of arguments")
+    ] = None
     load: Annotated[
-        list[str] | None, param("runs once beside the client, once the server is ready", "words")
+        list[str] | None,
+        param("runs once, on the client's side, when the server is ready", "list of arguments"),
     ] = None
     files: Annotated[dict[str, str], param("files in the server's directory", parse=_check_files)] = {}
     errors: Annotated[
         str | None,
         param(
-            "expression in the client's output that means that the server answers with errors",
+            "expression in the client's output that shows that the server answers with errors",
             "regular expression",
             parse=_check_expression,
         ),
@@ -101,8 +108,8 @@ class ServiceParams(Params, frozen=True, kw_only=True, omit_defaults=True):
     ready: Annotated[
         list[str] | None,
         param(
-            "command that succeeds beside the client once the server is ready, if accepting a connection is not enough",
-            "words",
+            "command on the client's side that succeeds once the server is ready, if a connection is not enough",
+            "list of arguments",
         ),
     ] = None
     ready_within: Annotated[
@@ -121,7 +128,7 @@ class ServiceParams(Params, frozen=True, kw_only=True, omit_defaults=True):
         for spec in specs:
             if spec.event is not None or spec.file:
                 raise ValueError(
-                    f"metrics.{spec.metric.name}: a service's metrics are in its client's output"
+                    f"metrics.{spec.metric.name}: a service's metrics must come from its client's output"
                 )
         return cls(metrics=[spec.to_params() for spec in specs], **given)
 
@@ -146,7 +153,7 @@ class ServiceWorkload(Workload[ServiceParams]):
     """Runs the user's server and its client."""
 
     name = "service"
-    help = "runs a server of yours on the machine or its peer, measured by what its client prints"
+    help = "runs your server on the machine or its peer, and measures what its client prints"
 
     @classmethod
     def list_metrics(cls, params: ServiceParams) -> tuple[Metric, ...]:

@@ -66,7 +66,7 @@ class ServiceTrial(ServiceWorkload):
                     packages = find_program_packages(words[0])
                     raise PlatformUnusableError(
                         f"{words[0]} is not installed here",
-                        hint=install_hint(packages[0]) if packages else "install it, or give its whole path",
+                        hint=install_hint(packages[0]) if packages else "install it, or give its absolute path",
                     )
         return ()
 
@@ -114,7 +114,7 @@ class ServiceTrial(ServiceWorkload):
         self.printed = output
         if self.params.errors and (found := find_match(self.params.errors, output)):
             raise WorkloadError(
-                f"the server answers with errors: {found}", hint="its figures would measure failing requests"
+                f"the server answers with errors: {found}", hint="the figures would be of failing requests"
             )
         measured = []
         for spec in self.params.metric_specs:
@@ -173,8 +173,8 @@ class ServiceTrial(ServiceWorkload):
         said = last_line(result.stderr) or last_line(result.stdout) or "it printed nothing"
         if result.timed_out:
             raise WorkloadError(f"{what} took longer than its limit: {said}", hint="see --trial-limit")
-        ended = f"signal {result.signal}" if result.signal else f"status {result.status}"
-        raise WorkloadError(f"{what} ended with {ended}: {said}", hint=f"it ran {shlex.join(result.argv)}")
+        how = _describe_exit(result.signal, result.status)
+        raise WorkloadError(f"{what} {how}: {said}", hint=f"it ran {shlex.join(result.argv)}")
 
     def _wait_until_ready(self, program: Background, server: Agent, client: Agent, before: set[int]) -> None:
         deadline = time.monotonic() + parse_duration(self.params.ready_within)
@@ -196,7 +196,7 @@ class ServiceTrial(ServiceWorkload):
                 raise WorkloadError(
                     f"the server was not ready within {self.params.ready_within}: "
                     f"port {self.params.port}: {said.removeprefix('guestmark-agent: ')}{where}",
-                    hint=f"it has to listen on {{address}} and {{port}}; it said: "
+                    hint=f"it must listen on {{address}} and {{port}}; it printed: "
                     f"{last_line(bytes(program.output)) or 'nothing'}",
                 )
             else:
@@ -207,12 +207,17 @@ class ServiceTrial(ServiceWorkload):
         self._server.wait(0.0)
         ended = self._server.ended
         if ended is not None:
-            how = f"signal {ended.signal}" if ended.signal else f"status {ended.status}"
+            how = _describe_exit(ended.signal, ended.status)
             said = last_line(bytes(self._server.output)) or "nothing"
             raise WorkloadError(
-                f"the server ended with {how} {when}",
-                hint=f"it said: {said}; it has to stay in the foreground",
+                f"the server {how} {when}",
+                hint=f"it printed: {said}; it must stay in the foreground",
             )
+
+
+def _describe_exit(number: int | None, status: int | None) -> str:
+    """Returns how a program ended: by a signal, or with an exit status."""
+    return f"was killed by signal {number}" if number else f"exited with status {status}"
 
 
 def last_line(output: bytes) -> str:

@@ -67,7 +67,7 @@ def _parse_flags(text: str) -> str:
         return NO_FLAGS
     for word in words:
         if word not in _FLAGS:
-            raise ValueError(f"{text!r} is neither {NO_FLAGS} nor made of {', '.join(_FLAGS)}")
+            raise ValueError(f"{text!r} is neither {NO_FLAGS} nor a list of {', '.join(_FLAGS)}")
     return ",".join(flag for flag in _FLAGS if flag in words)
 
 
@@ -108,7 +108,7 @@ OPTIONS = {
         Option("file_fsync_end", "fileio", "call fsync at the end", _parse_switch, ("on", "off")),
         Option("file_fsync_mode", "fileio", "how files are synced", one_of("fsync", "fdatasync"),
                ("fsync", "fdatasync")),
-        Option("file_merged_requests", "fileio", "most requests merged into one; 0: none", parse_count),
+        Option("file_merged_requests", "fileio", "largest number of requests to merge; 0: none", parse_count),
         Option("file_rw_ratio", "fileio", "reads per write of rndrw", _parse_ratio),
     )
 }  # fmt: skip
@@ -161,7 +161,7 @@ def _choose_limits(test: str, given: Mapping[str, str]) -> dict[str, str]:
     limits = {"events": given.get("events", "0"), "time": given.get("time", "0")}
     if limits == {"events": "0", "time": "0"}:
         if given.keys() & limits.keys():
-            raise ValueError("without a limit on events or time the test would not end")
+            raise ValueError("without a limit on events or time, the test would never end")
         limits["time"] = "10"
     return limits
 
@@ -173,12 +173,12 @@ class SysbenchParams(Params, frozen=True, kw_only=True, omit_defaults=True):
     mounted with the same options as in a guest (`loop`, needs root).
     """
 
-    test: Annotated[str, param("sysbench's test", accepts=Literal[TESTS])]
+    test: Annotated[str, param("sysbench test to run", accepts=Literal[TESTS])]
     options: dict[str, str]
     disks: Annotated[
         list[dict[str, Any]],
         param(
-            "the disk of `fileio` on the host",
+            "disk of `fileio` on the host: a directory or a loop device",
             key="host_disk",
             accepts=Literal["directory", "loop"],
             default="directory",

@@ -294,7 +294,7 @@ class _Reader:
         raise self._make_line_error(what)
 
     def _make_line_error(self, expected: str) -> WorkloadError:
-        hint = "guestmark reads what sysbench 1.0 prints (Debian 12 and 13); is this another version?"
+        hint = "guestmark parses the output of sysbench 1.0 (Debian 12 and 13); check sysbench --version"
         if self._at >= len(self._lines):
             return WorkloadError(f"sysbench's output ends where {expected} was expected", hint=hint)
         number, line = self._lines[self._at]
@@ -306,7 +306,7 @@ class _Reader:
         value = {name: float(text) for name, text in self._values.items() if name != "version"}
         events, total_time_s = int(value["events"]), value["total_time"]
         if "threads" not in value:
-            raise WorkloadError("sysbench's output does not say its number of threads")
+            raise WorkloadError("sysbench's output does not state its number of threads")
         rate = value.get("rate", events / total_time_s if total_time_s else 0.0)
         report = Report(
             version=self._values["version"],

@@ -60,7 +60,7 @@ def explain_cached_files(options: Mapping[str, str], memory: int) -> str:
         return ""
     return (
         f"the files ({format_size(size)}) are smaller than the machine's memory ({memory / 2**20:.0f}M) and O_DIRECT "
-        "is not used: the page cache is measured, not the disk (larger file_total_size, or file_extra_flags=direct)"
+        "is not used: the page cache is measured, not the disk (use larger files, or file_extra_flags=direct)"
     )
 
 
@@ -78,7 +78,7 @@ def _check_size(cell: Cell, options: Mapping[str, str], disk: DiskSpec) -> None:
     size = parse_size(options["file_total_size"])
     if disk.filesystem is Filesystem.NONE and not cell.platform.is_this_host:
         raise UsageError(
-            f"{cell.id}: fileio makes files, so its disk needs a filesystem", hint="e.g. filesystem=ext4"
+            f"{cell.id}: fileio needs a filesystem on its disk", hint="use --set filesystem=ext4"
         )
     on_directory = cell.platform.is_this_host and not disk.loop
     room = count_free_bytes(disk.location) if on_directory else disk.size
@@ -256,7 +256,7 @@ class SysbenchTrial(SysbenchWorkload):
         if free < size:
             raise WorkloadError(
                 f"files of {size / 1e6:.0f} MB do not fit on the disk: {free / 1e6:.0f} MB are free",
-                hint="take a larger disk (--set size=8G), a smaller file_total_size, or --scale",
+                hint="use a larger disk (--set size=8G), a smaller file_total_size, or --scale",
             )
 
 

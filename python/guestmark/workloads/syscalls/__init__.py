@@ -55,15 +55,15 @@ def _order_calls(calls: list[str]) -> list[str]:
         if name not in SYSTEM_CALLS:
             raise ValueError(make_unknown_name_error("call", name, SYSTEM_CALLS).message)
     if not calls:
-        raise ValueError(f"no call is named; there are {', '.join(SYSTEM_CALLS)}")
+        raise ValueError(f"no call is named; choose from {', '.join(SYSTEM_CALLS)}")
     return [name for name in SYSTEM_CALLS if name in calls]
 
 
 class SyscallsParams(Params, frozen=True, kw_only=True):
     """Each operation is executed at least `operations` times and for `time`; `calls` selects some of them."""
 
-    operations: Annotated[int, param("fewest executions of each call", ge=1, le=10_000_000)] = 50
-    time: Annotated[str, param("shortest time for each call", "duration", parse=_check_time)] = "50ms"
+    operations: Annotated[int, param("minimum executions of each call", ge=1, le=10_000_000)] = 50
+    time: Annotated[str, param("minimum time for each call", "duration", parse=_check_time)] = "50ms"
     calls: Annotated[list[str], param("calls to measure", "names", parse=_order_calls)] = msgspec.field(
         default_factory=lambda: [*SYSTEM_CALLS]
     )

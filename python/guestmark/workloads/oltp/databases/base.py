@@ -49,7 +49,7 @@ class Link:
     def sendall(self, data: bytes) -> None:
         """Sends all of the data."""
         if not self._relay.is_running:
-            raise ConnectionError("the connection has ended")
+            raise ConnectionError("the connection is closed")
         self._relay.send_input(bytes(data))
 
     def recv(self, size: int) -> bytes:

@@ -69,8 +69,8 @@ def find_prepared(
             keeper().forget(part)
     except OSError as error:
         raise MachineError(
-            f"the loaded database cannot be made: {error.strerror} ({error.filename})",
-            hint=f"make room for it in {_BUILD} and {folder}",
+            f"cannot create the preloaded database: {error.strerror} ({error.filename})",
+            hint=f"free some space in {_BUILD} and {folder}",
         ) from error
     finally:
         keeper().remove(work)
@@ -113,7 +113,7 @@ def _install_data(database: Database, settings: Mapping[str, str], data: str, la
         if not done.ok:
             said = (done.stdout + done.stderr).decode(errors="replace")
             raise MachineError(
-                f"{Path(command[0]).name} cannot make a data directory{pick_telling_lines(said)}",
+                f"{Path(command[0]).name} cannot create a data directory{pick_telling_lines(said)}",
                 console=said,
             )
 

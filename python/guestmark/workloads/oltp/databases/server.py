@@ -177,7 +177,7 @@ class Server:
 
         All such queries share one session. Raises `WorkloadError` if the server does not answer.
         """
-        with self._explain_failures("does not say how often it has flushed"):
+        with self._explain_failures("does not report how often it has flushed"):
             return self._connect_session().count_flushes()
 
     def admit_peer(self) -> None:
@@ -187,7 +187,7 @@ class Server:
 
     def execute_statement(self, statement: str) -> list[tuple[object, ...]]:
         """Runs a statement in the shared session; returns its rows. Raises `WorkloadError` with the server's text."""
-        with self._explain_failures("refuses a statement"):
+        with self._explain_failures("rejected a statement"):
             return self._connect_session().execute(statement)
 
     def _connect_session(self) -> Session:
@@ -214,7 +214,7 @@ class Server:
         assert self._process is not None
         self._process.wait(1.0)
         if not self.is_running:
-            raise self.make_error("ended while it was used")
+            raise self.make_error("exited while in use")
 
     def stop_server(self) -> float:
         """Shuts the server down; returns the seconds. Raises `MachineError` if that was not clean by log and status."""
@@ -232,7 +232,7 @@ class Server:
         ended = self._process.ended
         # A clean shutdown shows in three places; a crashed server may lack only one of them.
         if ended is None or ended.status != 0 or self.database.stopped.decode() not in self.log:
-            raise self.make_error("was not shut down cleanly")
+            raise self.make_error("did not shut down cleanly")
         return time.monotonic() - begin
 
     def make_error(self, what: str) -> MachineError:
