@@ -104,7 +104,7 @@ def test_another_image_than_the_one_asked_for_is_noticed(
 def test_a_disk_without_a_system_is_refused(tmp_path: Path) -> None:
     blank = tmp_path / "blank.raw"
     blank.write_bytes((b"\xeb\x63".ljust(510, b"\0") + b"\x55\xaa").ljust(8 << 20, b"\0"))
-    with pytest.raises(PlatformUnusableError, match=r"blank\.raw cannot be entered: libguestfs says"):  # noqa: SIM117
+    with pytest.raises(PlatformUnusableError, match=r"put into blank\.raw: libguestfs reports"):  # noqa: SIM117
         with start("tcg", image=str(blank)):
             pass
 

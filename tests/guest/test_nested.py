@@ -128,7 +128,7 @@ def test_an_inner_guest_that_cannot_start_is_told_from_the_outer() -> None:
 def test_an_outer_processor_without_virtualization_is_said() -> None:
     cell = cell_of("tcg/kvm", outer_cpu="max,svm=off")
     with (
-        pytest.raises(PlatformUnusableError, match=r"max,svm=off.* no nested virtualization"),
+        pytest.raises(PlatformUnusableError, match=r"max,svm=off.* does not support nested virtualization"),
         registry.get_platform("tcg/kvm").start(cell),
     ):
         pass

@@ -78,7 +78,7 @@ def test_a_command_shorter_than_the_uncertainty_is_said_to_be(guestmark: Command
     ("given", "said"),
     [
         (("--input", "FILE", "--", "cat"), "cannot give it standard input: own:cell is plain"),
-        (("--push", "FILE", "--", "FILE"), "cannot bring files to it: own:cell is plain"),
+        (("--push", "FILE", "--", "FILE"), "cannot copy files to it: own:cell is plain"),
         (("--", "no-such-command"), "command not found on the machine: 'no-such-command'"),
         (("--", "sh", "-c", "echo words; exit 3"), "the command failed with exit status 3"),
     ],

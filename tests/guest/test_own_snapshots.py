@@ -103,7 +103,7 @@ def test_machine_check_finds_a_restore_that_makes_a_new_machine(
     assert done.status == 1, done
     said = " ".join(done.stdout.split())
     assert "✗ a restored machine continues from the saved one: cell was not restored" in said
-    assert "restore has to make the machine {id} of {snapshot}" in said
+    assert "restore has to create the machine {id} from {snapshot}" in said
     assert nothing_left(guestmark, tmp_path)
 
 

@@ -156,13 +156,15 @@ def _send_probe(path: Path) -> None:
     sink.wait(_PROBE_S, lambda output: output.endswith(b"\n"))
     port = sink.read_text().strip()
     if not port.isdecimal():
-        raise AttestationError(f"the machine's network cannot be tried: {port or 'the peer does not listen'}")
+        raise AttestationError(
+            f"the machine's network cannot be tested: {port or 'the peer does not listen'}"
+        )
     target = f"{path.peer.address}:{port}"
     done = path.machine.agent.exec([PROGRAM, "network", "burst", target, *words], timeout_s=_PROBE_S)
     if not done.ok:
         said = done.stderr.decode(errors="replace").strip().splitlines() or ["no answer in time"]
         raise AttestationError(
-            f"the machine does not reach its peer: {said[-1].removeprefix('guestmark-agent: ')}"
+            f"the machine cannot reach its peer: {said[-1].removeprefix('guestmark-agent: ')}"
         )
     sink.wait(_PROBE_S)
 
@@ -213,8 +215,8 @@ def _check_counters(
     sent = machine[1].tx_bytes - machine[0].tx_bytes
     received = peer[1].rx_bytes - peer[0].rx_bytes
     if machine[1].tx_bytes:
-        yield Check("whether bytes left by the machine's interface", True, sent >= PROBE_BYTES)
-    yield Check("whether bytes came by the peer's interface", True, received >= PROBE_BYTES)
+        yield Check("whether bytes left through the machine's interface", True, sent >= PROBE_BYTES)
+    yield Check("whether bytes arrived at the peer's interface", True, received >= PROBE_BYTES)
 
 
 def _check_program(path: Path, machine: LinkState) -> Iterator[Check]:
@@ -224,7 +226,7 @@ def _check_program(path: Path, machine: LinkState) -> Iterator[Check]:
         name = "libslirp" if path.level in _BY_LIBSLIRP else "passt"
         found = "libslirp" if any(mac.startswith(_OF_LIBSLIRP) for mac in macs) else "passt"
         yield Check(
-            "the program that answers for the peer, by hardware address", name, found if macs else "nobody"
+            "the program that answers for the peer, by hardware address", name, found if macs else "none"
         )
 
 

@@ -146,7 +146,7 @@ def _wait_for_address(process: SupervisedProcess, level: Network, namespaces: Na
     process.console.wait_for_end()
     lines = [line for line in process.console.read_text().splitlines() if line.strip()]
     # passt complains about a missing system log after the lines that matter.
-    said = [line for line in lines if "syslog" not in line] or ["it said nothing"]
+    said = [line for line in lines if "syslog" not in line] or ["it printed nothing"]
     raise PlatformUnusableError(
         f"network={level} cannot be used here: {said[-1].strip()[:200]}",
         hint="install a newer version of it, or use network=veth",

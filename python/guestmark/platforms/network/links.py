@@ -58,11 +58,13 @@ def _ask_agent(agent: Agent, options: Sequence[str]) -> LinkState:
     try:
         done = agent.exec([PROGRAM, "network", "link", *options], timeout_s=_LIMIT_S)
     except WorkloadError as error:
-        raise MachineError(f"its network cannot be set up: {error.message}", cause=error.cause) from error
-    if not done.ok:
-        said = done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
         raise MachineError(
-            f"its network cannot be set up: {said[-1].removeprefix('guestmark-agent: ')}",
+            f"the machine's network cannot be set up: {error.message}", cause=error.cause
+        ) from error
+    if not done.ok:
+        said = done.stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"]
+        raise MachineError(
+            f"the machine's network cannot be set up: {said[-1].removeprefix('guestmark-agent: ')}",
             hint="omit the factor that its card or kernel does not support, or use another network or nic",
         )
     return msgspec.msgpack.decode(done.stdout, type=LinkState)

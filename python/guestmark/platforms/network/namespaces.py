@@ -103,7 +103,7 @@ def open_namespaces(joint: LinkKind, options: LinkOptions) -> Iterator[Namespace
             )
         except subprocess.TimeoutExpired:
             raise PlatformUnusableError(
-                "the network was not set up in time", hint="repeat it; see guestmark doctor"
+                "the network was not set up in time", hint="run it again; see guestmark doctor"
             ) from None
         if done.returncode:
             raise _explain_failure(done.stderr.decode(errors="replace"), joint)
@@ -158,4 +158,4 @@ def _explain_failure(said: str, joint: LinkKind) -> PlatformUnusableError:
         hint += " and /dev/net/tun (module tun)"
     if os.geteuid() != 0:
         hint = explain_how_to_allow() or hint
-    return PlatformUnusableError(f"the machine's network cannot be made: {reason}", hint=hint)
+    return PlatformUnusableError(f"the machine's network cannot be set up: {reason}", hint=hint)

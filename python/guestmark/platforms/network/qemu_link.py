@@ -150,7 +150,7 @@ def _open_inside(
     level = levels[NETWORK]
     if level is Network.PASST:
         raise UsageError(
-            f"a guest inside another one cannot have network={level}", hint="use network=tap, vhost or user"
+            f"a nested guest cannot have network={level}", hint="use network=tap, vhost or user"
         )
     nic = levels[NIC]
     with open_inner_network(levels, place, joint, replace(options, named=True), nic.drivers) as network:
@@ -207,12 +207,12 @@ def format_card(levels: Levels, virtio: VirtioBus) -> str:
     if not nic.is_virtio:
         if queues > 1 or ring is not None:
             raise UsageError(
-                f"nic={nic.name} has one queue of a fixed size",
+                f"nic={nic.name} has a single queue of a fixed size",
                 hint="use nic=virtio-net with nic_queues and nic_ring, or exclude the combination",
             )
         if not virtio.on_pci:
             raise PlatformUnusableError(
-                f"nic={nic.name} needs a machine with PCI", hint="use nic=virtio-net, or another machine"
+                f"nic={nic.name} needs a machine with PCI", hint="use nic=virtio-net, or another machine type"
             )
         return f"{nic.device},netdev={NETDEV},mac={MACHINE_MAC},romfile="
     words = [virtio.format_device("virtio-net"), f"netdev={NETDEV}", f"mac={MACHINE_MAC}"]

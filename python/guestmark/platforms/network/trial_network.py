@@ -131,7 +131,7 @@ class TrialNetwork:
         if not address or port not in self.machine_ports:
             raise PlatformUnusableError(
                 f"the peer cannot reach port {port} of a machine with network={self.level}",
-                hint="let the machine connect to the peer, or take network=tap or veth",
+                hint="let the machine connect to the peer, or use network=tap or veth",
             )
         return address, port
 
@@ -171,7 +171,7 @@ class TrialNetwork:
         """Returns remarks about the programs that moved the bytes."""
         movers = self.found.movers if self.found else []
         return [
-            f"{mover.program}, which moves the network's bytes, was built to be debugged"
+            f"{mover.program}, which carries the network traffic, is a debug build"
             for mover in movers
             if mover.debug
         ]

@@ -93,7 +93,7 @@ def _open_inside(levels: Levels, place: Place, joint: LinkKind, options: LinkOpt
     level = levels[NETWORK]
     if joint is not LinkKind.TAP:
         raise UsageError(
-            f"a guest inside another one cannot have network={level}",
+            f"a nested guest cannot have network={level}",
             hint=f"use network={Network.TAP} or {Network.HYBRID}",
         )
     with open_inner_network(levels, place, joint, options, ("uml-vector",)) as network:

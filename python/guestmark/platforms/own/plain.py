@@ -83,10 +83,10 @@ class PlainAgent(Agent):
             self._answers[name] = make_inert(value).strip()[:_LONGEST_LINE]
         if not done.ok or not self._answers.get("arch"):
             said = make_inert((done.stderr or done.stdout).decode(errors="replace")).strip()[-_LONGEST_LINE:]
-            how = "did not end in time" if done.timed_out else f"ended with status {done.status}"
+            how = "did not end in time" if done.timed_out else f"exited with status {done.status}"
             raise MachineError(
                 f"nothing can be run in {self._made.definition.name}: its command {how}{f': {said}' if said else ''}",
-                hint=f"try it by hand: {shlex.join(self._made.fill(self._made.definition.exec, ['uname', '-a']))}",
+                hint=f"try it yourself: {shlex.join(self._made.fill(self._made.definition.exec, ['uname', '-a']))}",
             )
 
     def hello(self, timeout_s: float = 60.0) -> Hello:
@@ -219,7 +219,7 @@ class PlainAgent(Agent):
     def write_file(self, path: str, data: bytes | Iterable[bytes], **_: Any) -> wire.Count:
         """Create an empty file: no others can be copied to the machine."""
         if data:
-            raise self._refuse("bring files to it")
+            raise self._refuse("copy files to it")
         begin = time.monotonic_ns()
         if not self.exec(["/bin/sh", "-c", ': > "$1"', "sh", path], timeout_s=_ASK_S).ok:
             raise self._refuse(f"write {path}")
@@ -236,11 +236,11 @@ class PlainAgent(Agent):
 
     def start_background(self, *_: Any, **__: Any) -> Background:
         """Refuse: commands run only one after the other."""
-        raise self._refuse("run a program beside others in it")
+        raise self._refuse("run several programs at once in it")
 
     def _call(self, call: Call[Any, Any], *arguments: Any, **more: Any) -> Any:
         if call is not wire.EXEC:
-            raise self._refuse(f"do {call.name} in it")
+            raise self._refuse(f"call {call.name} in it")
         return super()._call(call, *arguments, **more)
 
     def _refuse(self, what: str) -> CallError:

@@ -73,10 +73,14 @@ class ExecSession(Session):
         """Return the error for a command that ended before the agent's greeting."""
         said, status = self.read_errors(), self.status()
         last = last_inert_line(said) or last_inert_line(printed)
-        how = f"its command ended with status {status}" if status is not None else "its command says nothing"
+        how = (
+            f"its command exited with status {status}"
+            if status is not None
+            else "its command printed nothing"
+        )
         return MachineError(
             f"nothing can be run in {self.dest}: {last or how}",
-            hint=f"try it by hand, streams and all: echo hello | {self.by_hand.replace('COMMAND', 'cat')}",
+            hint=f"try it yourself, with its input and output: echo hello | {self.by_hand.replace('COMMAND', 'cat')}",
             console=said,
         )
 
@@ -280,7 +284,7 @@ def _list_parameters(cell: Cell, definition: Definition) -> dict[str, str]:
         if parameter.levels and level not in parameter.levels:
             raise UsageError(
                 f"own:{definition.name}: {name} cannot be {level!r}",
-                hint=f"its levels: {', '.join(parameter.levels)}",
+                hint=f"use one of {', '.join(parameter.levels)}",
             )
     return levels
 
@@ -331,8 +335,8 @@ def _read_host_pid(made: Made) -> int | None:
     found = parse_pid(said)
     if found is None:
         raise MachineError(
-            f"{made.definition.name}: pid printed {make_inert(said)[:60]!r}, which is no process of a machine",
-            hint="it has to print the number of the machine's first process, and nothing else",
+            f"{made.definition.name}: pid printed {make_inert(said)[:60]!r}, which is not a machine's process",
+            hint="it has to print only the process id of the machine's first process",
         )
     return found
 

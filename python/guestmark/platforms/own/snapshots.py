@@ -70,7 +70,7 @@ class Snapshot:
         if not programs and not files:
             raise AttestationError(
                 f"{name} was not restored: nothing of the saved machine is in it",
-                hint="restore has to make the machine {id} of {snapshot}",
+                hint="restore has to create the machine {id} from {snapshot}",
             )
         return OwnRestored(
             template=hashlib.sha256(self.id.encode()).hexdigest()[:16],

@@ -53,8 +53,8 @@ def find_boot(architecture: Architecture, cell: Cell, levels: Levels, notify: No
         share = _choose_share(kernel)
         if levels.get(ROOTFS) and share != NINE_P:
             raise PlatformUnusableError(
-                f"the kernel {kernel.release} has no 9p, so another root than the host's cannot be shared with it",
-                hint="give another kernel with --set kernel=FILE",
+                f"the kernel {kernel.release} has no 9p, so it can use only the host's root",
+                hint="use another kernel: --set kernel=FILE",
             )
         return Boot(find_agent_binary(), kernel, share, Path(levels.get(ROOTFS) or _HOST_ROOT))
     made = parts.get_parts(architecture, find_packages(cell))
@@ -67,7 +67,7 @@ def find_boot(architecture: Architecture, cell: Cell, levels: Levels, notify: No
     if share != NINE_P:
         raise PlatformUnusableError(
             f"the kernel {kernel.release} has no 9p, so a root of {architecture.name} cannot be shared with it",
-            hint="give another kernel with --set kernel=FILE",
+            hint="use another kernel: --set kernel=FILE",
         )
     return Boot(made.agent, kernel, share, Path(levels.get(ROOTFS) or made.root.path), made.root)
 
@@ -99,6 +99,6 @@ def _choose_share(kernel: Kernel) -> str:
     if not tree.has_module("virtiofs"):
         raise PlatformUnusableError(
             f"the kernel {kernel.release} has neither 9p nor virtiofs, so the host's root cannot be shared with it",
-            hint="give another kernel with --set kernel=FILE",
+            hint="use another kernel: --set kernel=FILE",
         )
     return VIRTIOFS

@@ -81,8 +81,8 @@ def build_root_arguments(
         return drives.build_plan9_arguments(SHARE_TAG, boot.root, "none", virtio, read_only=True)
     if not isinstance(process, SupervisedProcess):
         raise PlatformUnusableError(
-            "a guest inside a guest gets its root over 9p, which its kernel does not have",
-            hint="give a kernel with 9p: --set kernel=FILE",
+            "a nested guest mounts its root over 9p, which its kernel does not support",
+            hint="use a kernel with 9p: --set kernel=FILE",
         )
     return stack.enter_context(
         virtiofs.serve_directory(process, virtiofs.choose_root_share(SHARE_TAG), virtio.bus)

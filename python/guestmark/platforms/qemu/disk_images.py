@@ -204,19 +204,19 @@ def find_image_boot(
     for factor in (KERNEL, KERNEL_ARGS, MODULES, ROOTFS):
         if levels.get(factor):
             raise PlatformUnusableError(
-                f"an image boots its own kernel and root, and {factor.name} names another",
-                hint=f"give image or {factor.name}",
+                f"an image boots its own kernel and root, which {factor.name} cannot change",
+                hint=f"leave out image or {factor.name}",
             )
     if levels[START] is Start.RESTORED:
         raise PlatformUnusableError("a guest with an image cannot be restored", hint="use start=cold for it")
     if not architecture.is_host:
         raise PlatformUnusableError(
-            f"images of {architecture.name} are not supported",
-            hint="use an image of this host's architecture",
+            f"images for {architecture.name} are not supported",
+            hint="use an image for this host's architecture",
         )
     if not virtio.on_pci:
         raise PlatformUnusableError(
-            "a machine without PCI has no firmware that boots a disk", hint="leave machine out"
+            "a machine without PCI has no firmware that boots a disk", hint="leave out machine"
         )
     path = Path(levels[IMAGE])
     agent = find_agent_binary()
@@ -251,7 +251,7 @@ def _choose_entry() -> ImageEntry:
     if all(map(shutil.which, _SEED_PROGRAMS)):
         return ImageEntry.SEED
     raise PlatformUnusableError(
-        "nothing puts the agent into a disk image: guestfish is not installed, nor are mkfs.vfat and mcopy",
+        "the agent cannot be put into a disk image: neither guestfish nor mkfs.vfat and mcopy are installed",
         hint="install libguestfs's tools (Debian: apt-get install guestfish)",
     )
 
@@ -294,7 +294,7 @@ def _describe_image(path: Path) -> _Description:
     found = msgspec.json.decode(done.stdout)
     if found.get("encrypted"):
         raise PlatformUnusableError(
-            f"{path.name} is encrypted, so that the agent cannot be put into it", hint="decrypt a copy of it"
+            f"{path.name} is encrypted, so the agent cannot be put into it", hint="use a decrypted copy"
         )
     return _Description(str(found["format"]), int(found["virtual-size"]))
 
@@ -321,7 +321,9 @@ def _make_overlay(path: Path, overlay: Path, entry: ImageEntry) -> DiskImage:
     command = _create_command(str(path), overlay, described.format)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise PlatformUnusableError(f"no overlay of {path.name} can be made: {last_inert_line(done.stderr)}")
+        raise PlatformUnusableError(
+            f"an overlay of {path.name} cannot be created: {last_inert_line(done.stderr)}"
+        )
     with path.open("rb") as content:
         digest = hashlib.file_digest(content, "sha256").hexdigest()
     return DiskImage(
@@ -339,8 +341,8 @@ def _check_architecture(path: Path, said: str, architecture: Architecture) -> No
     named = [line for line in said.splitlines() if line.replace("_", "").isalnum()]
     if named and named[0] != architecture.machine_name:
         raise PlatformUnusableError(
-            f"{path.name} holds a system for {named[0]}, and this host is {architecture.machine_name}",
-            hint="use an image of this host's architecture",
+            f"{path.name} contains a system for {named[0]}, but this host is {architecture.machine_name}",
+            hint="use an image for this host's architecture",
         )
 
 
@@ -359,7 +361,7 @@ def _make_seed(target: Path, agent: Path) -> None:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise PlatformUnusableError(
-                    f"no seed of cloud-init can be made: {last_inert_line(done.stderr)}"
+                    f"a seed for cloud-init cannot be created: {last_inert_line(done.stderr)}"
                 )
 
 
@@ -376,7 +378,7 @@ def _find_firmware(path: Path) -> ImageFirmware:
     if firmware is None:
         raise PlatformUnusableError(
             f"{path.name} has neither a boot loader for BIOS nor an EFI system partition",
-            hint="an image without a boot loader is a root: unpack it and give --set rootfs=DIRECTORY",
+            hint="if it is only a root filesystem, unpack it and use --set rootfs=DIRECTORY",
         )
     return firmware
 
@@ -405,8 +407,9 @@ def _inject_agent(path: Path, overlay: Path, agent: Path, accelerator: str) -> s
         )
     if done.status != 0:
         raise PlatformUnusableError(
-            f"{path.name} cannot be entered: libguestfs says {_find_error(done.output)}",
-            hint="it needs a Linux system on a filesystem that is not encrypted; its file stays as it is",
+            f"the agent cannot be put into {path.name}: libguestfs reports {_find_error(done.output)}",
+            hint="the image must contain a Linux system on an unencrypted filesystem; "
+            "the file itself is never modified",
         )
     return done.output
 

@@ -19,5 +19,5 @@ def find_ovmf() -> tuple[str, str]:
         if all(Path(file).is_file() for file in pair):
             return pair
     raise PlatformUnusableError(
-        "firmware for UEFI needs OVMF, which is not installed", hint="install the package ovmf"
+        "UEFI needs the firmware OVMF, which is not installed", hint="install the package ovmf"
     )

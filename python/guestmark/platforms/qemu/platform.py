@@ -320,8 +320,8 @@ class QemuPlatform:
     def _check_processors(self, levels: Levels) -> None:
         if levels[SMP] > 1 and not self.architecture.several_processors:
             raise PlatformUnusableError(
-                f"a machine of {self.architecture.name} has one processor, and smp={levels[SMP]} was asked for",
-                hint="give it one: --set smp=1",
+                f"machines of {self.architecture.name} have one processor, but smp={levels[SMP]} was requested",
+                hint="use --set smp=1",
             )
 
     def make_parts(self, packages: Sequence[str], progress: Progress) -> None:
@@ -416,7 +416,7 @@ def _require_restorable(cell: Cell, boot: Boot, place: Place, virtio: VirtioBus,
     disks = cell.view(Disks)
     unsavable = next((disk.bus for disk in disks if disk.bus in _UNSAVABLE_BUSES), None)
     if place is not HERE:
-        why = "a guest inside another one cannot be restored"
+        why = "nested guests cannot be restored"
     elif boot.share != NINE_P:
         why = "guests whose root is not served by 9p cannot be saved"
     elif unsavable is not None:
@@ -428,7 +428,7 @@ def _require_restorable(cell: Cell, boot: Boot, place: Place, virtio: VirtioBus,
     elif cell.levels[NETWORK] is not Network.NONE:
         why = "guests with a network cannot be saved"
     elif watched:
-        why = "restored guests do not boot, so there is nothing to watch"
+        why = "restored guests do not boot, so no boot can be watched"
     else:
         return
     raise PlatformUnusableError(why, hint="use start=cold for them")

@@ -23,7 +23,7 @@ from guestmark.setting.filesystem import choose_share_cache
 ROOT_DAEMON = confinement.SERVES_ROOT
 # Cache modes that the old daemon names differently.
 _OLD_CACHES = {"never": "none"}
-_ALTERNATIVE = "give a kernel with 9p: --set kernel=FILE"
+_ALTERNATIVE = "use a kernel with 9p: --set kernel=FILE"
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ def load_nested_class() -> NestedPlatformClass:
 PLATFORMS = (
     PlatformKind(
         "ssh",
-        "another machine, whatever it runs on",
+        "another machine, reached over ssh",
         load_platform_class,
         holds_guests=True,
         load_nested_class=load_nested_class,

@@ -209,7 +209,7 @@ def _make_source(place: ImageHolder, spec: DiskSpec) -> Image:
                     agent.fill(str(path), spec.size, Pattern(kind), flush=False, timeout_s=_PROGRAM_S)
             except CallError as error:
                 raise MachineError(
-                    f"the source disk cannot be made: {error.message}", cause=error.cause
+                    f"the source disk cannot be created: {error.message}", cause=error.cause
                 ) from error
         place.sources[key] = path
     return InnerImage(spec, place.sources[key], time.monotonic() - begin, was_there, place=place)

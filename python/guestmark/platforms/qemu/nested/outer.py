@@ -113,7 +113,7 @@ def find_shortage(cells: Iterable[Cell]) -> PlatformUnusableError | None:
         if needed > available:
             inner = format_size(cell.levels.with_defaults(DEFAULTS)[MEMORY])
             images = count_image_bytes(cell)
-            parts, hint = [f"{inner} for the inner guest"], "give the inner guest less: --set memory=256M"
+            parts, hint = [f"{inner} for the inner guest"], "use less memory for it: --set memory=256M"
             if images:
                 parts.append(f"{format_size(images)} for its disks")
                 hint += " --set size=256M"
@@ -121,7 +121,7 @@ def find_shortage(cells: Iterable[Cell]) -> PlatformUnusableError | None:
             parts.append(f"{format_size(_OWN_MEMORY)} for {outer}")
             return PlatformUnusableError(
                 f"{cell.platform} needs {format_size(needed)} ({', '.join(parts)}), "
-                f"this host has {format_size(available >> 20 << 20)} free",
+                f"but this host has {format_size(available >> 20 << 20)} free",
                 hint=hint,
             )
     return None

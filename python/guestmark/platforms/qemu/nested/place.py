@@ -226,7 +226,7 @@ class OuterPlace:
         with self.hold_agent() as agent:
             done = agent.exec([AGENT, *words], timeout_s=_ANSWER_S, question=True)
         if not done.ok:
-            raise MachineError(f"{words[0]} cannot be asked for: {last_words(done.stderr)}")
+            raise MachineError(f"the agent's command {words[0]} failed: {last_words(done.stderr)}")
         return done.stdout
 
     @contextlib.contextmanager
@@ -243,7 +243,7 @@ class OuterPlace:
             while not select.select([port], [], [], _MOMENT_S)[0]:
                 if not self.poll_background(background) or time.monotonic() > deadline:
                     raise PlatformUnusableError(
-                        f"the network cannot be made inside {self.guest.cell.platform}: "
+                        f"the network cannot be set up inside {self.guest.cell.platform}: "
                         f"{last_words(bytes(background.output))}",
                         hint="its kernel needs the module tun, and vhost_net for network=vhost",
                     )

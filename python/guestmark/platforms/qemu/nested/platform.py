@@ -51,13 +51,13 @@ class NestedPlatform:
         for layer in spec.layers[:-1]:
             if not layer.description.holds_guests:
                 raise PlatformUnusableError(
-                    f"{layer.kind} cannot hold another guest", hint="nest in tcg or kvm"
+                    f"{layer.kind} cannot hold another guest", hint="use tcg or kvm as the outer platform"
                 )
             if layer.is_foreign:
                 raise PlatformUnusableError(
-                    f"a guest of {layer.architecture.name} holds no others: its root is made of packages, "
+                    f"a guest of {layer.architecture.name} cannot hold another guest: its root is made of packages, "
                     "and contains neither this host's files nor what an inner guest boots",
-                    hint=f"measure {layer} itself; kvm inside emulation is tcg/kvm",
+                    hint=f"measure {layer} itself; for kvm inside emulation, use tcg/kvm",
                 )
         self.name = str(spec)
         self._spec = spec
@@ -135,8 +135,8 @@ class NestedPlatform:
     def _check_virtualization(self, place: OuterPlace, held: RunningOuter) -> None:
         if self._spec.inner.description.needs_kvm and not place.has_kvm:
             raise PlatformUnusableError(
-                f"inside {self._spec.outer.kind}: the outer guest's processor ({held.spec.cpu}) supports no nested "
-                "virtualization: there is no /dev/kvm in it",
+                f"inside {self._spec.outer.kind}: the outer guest's processor ({held.spec.cpu}) does not support "
+                "nested virtualization: there is no /dev/kvm in it",
                 hint=r"use --set outer_cpu=max\,svm=on, or an outer platform that has it",
             )
 
