@@ -68,9 +68,9 @@ def test_a_domain_is_known_without_being_started(test_driver: None) -> None:
 @pytest.mark.parametrize(
     ("levels", "telling"),
     [
-        ({}, "test is running, and nothing says what makes it fresh"),
+        ({}, "test is running, so trials cannot start it"),
         ({"snapshot": "clean"}, "test has no snapshot of that name"),
-        ({"memory": "1G"}, "cannot be given memory"),
+        ({"memory": "1G"}, "does not support memory"),
     ],
 )
 def test_what_cannot_be_made_fresh_is_left_alone(
@@ -282,9 +282,9 @@ def test_a_domain_is_compared_with_the_host(lab: Libvirt, guestmark: CommandLine
         "exec", "--on", "host,virsh:one,virsh:two", "--set", "snapshot=throw-away", "--blocks", 1, "--warmup", 0,
         "--json", "-", "--", "true", timeout=180,
     )  # fmt: skip
-    # `two` runs, and nothing says what makes it fresh: its trials fail, and the others are measured.
+    # `two` runs, so it cannot be started afresh: its trials fail, and the others are measured.
     assert done.status == 1, done.stderr
-    assert "two is running, and nothing says what makes it fresh" in done.stdout + done.stderr
+    assert "two is running, so trials cannot start it" in done.stdout + done.stderr
     trials = [
         trial
         for each in done.document()["cells"]

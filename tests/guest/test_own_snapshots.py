@@ -72,8 +72,8 @@ def test_clones_of_a_snapshot_are_judged_with_a_control(guestmark: CommandLine, 
     ("changes", "said"),
     [
         ({"restore": CREATE}, "was not restored: nothing of the saved machine is in it"),
-        ({"snapshot": "echo no room >&2; exit 28"}, "ended with status 28: no room"),
-        ({"restore": "echo no such snapshot >&2; exit 3"}, "ended with status 3: no such snapshot"),
+        ({"snapshot": "echo no room >&2; exit 28"}, "exited with status 28: no room"),
+        ({"restore": "echo no such snapshot >&2; exit 3"}, "exited with status 3: no such snapshot"),
     ],
 )
 def test_a_machine_that_is_not_restored_is_no_trial(

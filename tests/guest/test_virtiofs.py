@@ -73,7 +73,7 @@ def test_a_daemon_that_ends_at_once_ends_the_start_at_once_in_its_own_words(
     (programs / "virtiofsd").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     begin = time.monotonic()
-    said = "virtiofsd ended with status 3: virtiofsd: this host is too old"
+    said = "virtiofsd exited with status 3: virtiofsd: this host is too old"
     with pytest.raises(MachineError, match=said), start("tcg", kernel=str(kernel)):
         pass
     assert time.monotonic() - begin < 20

@@ -50,8 +50,8 @@ class Ended:
         return _last_line(self.errors) or _last_line(self.stdout)
 
     def describe(self) -> str:
-        """Describe the end, as in "ended with status 3: no such image"."""
-        how = f"ended with status {self.status}" if self.status is not None else self.why
+        """Describe the end, as in "exited with status 3: no such image"."""
+        how = f"exited with status {self.status}" if self.status is not None else self.why
         return f"{how}: {self.last}" if self.last else how
 
 
@@ -98,7 +98,7 @@ def make_error(argv: Sequence[str], ended: Ended) -> MachineError:
     """Return the error for a command that ended in this way."""
     return MachineError(
         f"{argv[0]} {ended.describe()}",
-        hint=f"try it by hand: {shlex.join(argv)}",
+        hint=f"try it yourself: {shlex.join(argv)}",
         console=decode_output(ended.stdout),
     )
 
@@ -150,8 +150,8 @@ def run_supervised(
 def _check_startable(argv: Sequence[str], environment: Mapping[str, str]) -> None:
     """Raise `MachineError` for a missing program, with a better message than the supervisor's."""
     if shutil.which(argv[0], path=environment.get("PATH", os.defpath)) is None:
-        why = "it is not a program" if os.path.exists(argv[0]) else "No such file or directory"
-        raise MachineError(f"{argv[0]} cannot be started: {why}", hint=f"is {argv[0]} installed?")
+        why = "it is not an executable file" if os.path.exists(argv[0]) else "No such file or directory"
+        raise MachineError(f"{argv[0]} cannot be started: {why}", hint=f"check that {argv[0]} is installed")
 
 
 def _feed_input(pipe: IO[bytes] | None, data: bytes) -> None:

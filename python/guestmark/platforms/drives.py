@@ -187,7 +187,7 @@ def build_drive_arguments(made: Sequence[Image], machine: str, virtio: VirtioBus
             continue
         if not virtio.on_pci and virtio.bus not in spec.bus.without_pci:
             raise UsageError(
-                f"machine={machine} has no bus {spec.bus}", hint="choose bus=virtio-blk, or another machine"
+                f"machine={machine} has no bus {spec.bus}", hint="use bus=virtio-blk, or another machine type"
             )
         if spec.bus is Bus.VHOST_USER:
             arguments += build_vhost_user_arguments(spec)

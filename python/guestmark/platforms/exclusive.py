@@ -212,7 +212,7 @@ def _acquire_lock(policy: LockPolicy) -> int:
         except OSError as error:
             raise GuestmarkError(
                 f"the lock of this machine, {path}, cannot be opened: {error.strerror}",
-                hint=f"{LOCK_VARIABLE} names another file, which everyone who measures here must use",
+                hint=f"set {LOCK_VARIABLE} to another file; everyone who measures here must use the same one",
             ) from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -188,7 +188,7 @@ def _check_limits(process: HypervisorProcess, when: str) -> None:
     if taken := confinement.explain_exhaustion(process.groups):
         raise MachineError(
             f"the guest ended{when}; {taken}",
-            hint="give its guests less, with --set memory=…, or end other programs",
+            hint="give its guests less memory (--set memory=…), or end other programs",
             cause=Cause.ENDED,
             console=process.console.read_text(),
         )
@@ -207,7 +207,7 @@ def _find_ended_helper(process: HypervisorProcess) -> tuple[str, Cause] | None:
             last_words = f": {lines[-1][:400]}" if lines else "; it printed nothing"
             if status in _SIGKILLED:
                 return f"{name} {Cause.KILLED.words}", Cause.KILLED
-            return f"{name} ended with status {status}{last_words}", classify_message(
+            return f"{name} exited with status {status}{last_words}", classify_message(
                 Speaker.ANY, last_words
             ).cause
     return None

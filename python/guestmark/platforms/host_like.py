@@ -250,7 +250,7 @@ class HostPlatform(HostLike):
         ]
         if others:
             raise UsageError(
-                f"the host cannot be given {', '.join(sorted(others))}", hint="factors are for guests"
+                f"the host does not support {', '.join(sorted(others))}", hint="leave out factors of guests"
             )
 
     @contextlib.contextmanager

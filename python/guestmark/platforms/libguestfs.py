@@ -62,13 +62,13 @@ def _build_kernel_environment(home: Path) -> dict[str, str]:
             return {}
     if not Path("/lib/modules").is_dir():  # it also looks there, whatever SUPERMIN_MODULES says
         raise PlatformUnusableError(
-            "libguestfs cannot make its appliance: supermin gives up where there is no /lib/modules",
-            hint="make an empty one: as root, mkdir /lib/modules",
+            "libguestfs cannot build its appliance: supermin needs the directory /lib/modules",
+            hint="create an empty one, as root: mkdir /lib/modules",
         )
     kernel = find_kernel()
     if kernel.modules is None:
         raise PlatformUnusableError(
-            f"libguestfs needs the modules of its kernel, and {kernel.image} has none",
+            f"libguestfs needs the modules of its kernel, but {kernel.image} has none",
             hint="install your distribution's kernel package",
         )
     # supermin needs an index that depmod has made, which the package's tree lacks until it is installed.
@@ -94,7 +94,7 @@ def _index_modules(modules: Path, home: Path, release: str) -> None:
         if "t10-pi.ko" not in index:  # without it no SCSI disk appears in libguestfs's guest
             raise PlatformUnusableError(
                 f"the kernel modules in {modules} lack some that libguestfs needs",
-                hint=f"remove {modules.parent}; it is fetched again when needed",
+                hint=f"remove {modules.parent}; it is downloaded again when needed",
             )
         # The old tree is replaced by a rename, so that another process never sees one without an index.
         target = home / "lib" / "modules" / release
@@ -135,7 +135,7 @@ def _build_appliance(home: Path, environment: Mapping[str, str]) -> None:
     finally:
         process.stop()
     if status is None:
-        raise MachineError(f"libguestfs did not make its appliance within {_BUILD_S:.0f} s")
+        raise MachineError(f"libguestfs did not build its appliance within {_BUILD_S:.0f} s")
     _check_status(status, process.console.read_text(), "libguestfs")
     for path in appliance.glob("*"):
         os.utime(path, (begin, begin))
@@ -174,7 +174,7 @@ def _check_status(status: int, said: str, what: str) -> None:
         lines = said.strip().splitlines() or ["no message"]
         raise MachineError(
             f"{what} failed: {lines[0]}",
-            hint="`libguestfs-test-tool` says more; guestmark uses LIBGUESTFS_BACKEND=direct",
+            hint="run libguestfs-test-tool for details; guestmark uses LIBGUESTFS_BACKEND=direct",
             console="\n".join(lines),
         )
 

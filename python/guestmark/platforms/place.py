@@ -42,7 +42,7 @@ def open_plain_file(path: Path | str) -> BinaryIO:
     file = os.fdopen(os.open(path, flags), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise OSError(errno.EINVAL, "not a plain file", str(path))
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     return file
 
 
@@ -235,7 +235,7 @@ def make_channel() -> tuple[socket.socket, socket.socket]:
 
 def last_words(said: bytes) -> str:
     """Returns the last line that the agent's binary has printed on its standard error."""
-    lines = said.decode(errors="replace").strip().splitlines() or ["it said nothing"]
+    lines = said.decode(errors="replace").strip().splitlines() or ["it printed nothing"]
     return lines[-1].removeprefix("guestmark-agent: ")
 
 
@@ -373,7 +373,7 @@ class ThisHost:
             stdin=subprocess.DEVNULL, capture_output=True, timeout=_ANSWER_S, check=False,
         )  # fmt: skip
         if done.returncode:
-            raise MachineError(f"{words[0]} cannot be asked for: {last_words(done.stderr)}")
+            raise MachineError(f"the agent's command {words[0]} failed: {last_words(done.stderr)}")
         return done.stdout
 
 

@@ -339,6 +339,6 @@ def make_watchdog(process: SupervisedProcess, what: str) -> Callable[[], None]:
         if not process.is_running():
             process.console.wait_for_end()
             status = process.wait(0)
-            raise MachineError(f"{what} ended with status {status}", console=process.console.read_text())
+            raise MachineError(f"{what} exited with status {status}", console=process.console.read_text())
 
     return check

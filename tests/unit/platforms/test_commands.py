@@ -22,10 +22,10 @@ def shell(script: str, limit_s: float = 10.0, **more: object) -> Ended:
 
 
 def test_the_end_of_a_command_is_described() -> None:
-    assert shell("echo out; echo why >&2; exit 3").describe() == "ended with status 3: why"
-    assert shell("echo out; exit 3").describe() == "ended with status 3: out"
-    assert shell("exit 3").describe() == "ended with status 3"
-    assert shell("kill -KILL $$").describe() == "ended with status 137"
+    assert shell("echo out; echo why >&2; exit 3").describe() == "exited with status 3: why"
+    assert shell("echo out; exit 3").describe() == "exited with status 3: out"
+    assert shell("exit 3").describe() == "exited with status 3"
+    assert shell("kill -KILL $$").describe() == "exited with status 137"
     # A signal that has no name in Python.
     assert shell("kill -40 $$").status == 168
     assert shell("echo begun; sleep 100", 0.3).describe() == "did not end within 0.3 s: begun"
@@ -50,8 +50,8 @@ def test_a_flood_is_ended_long_before_the_disk_is_full() -> None:
 def test_a_command_that_cannot_be_started_is_named(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("x")
     for program, why in (
-        ("no-such-program", "No such file"), (str(tmp_path / "text"), "not a program"), ("", "No such file"),
-        (str(tmp_path), "not a program"),
+        ("no-such-program", "No such file"), (str(tmp_path / "text"), "not an executable file"), ("", "No such file"),
+        (str(tmp_path), "not an executable file"),
     ):  # fmt: skip
         with pytest.raises(MachineError, match=why):
             run_command([program], os.environ, 5)

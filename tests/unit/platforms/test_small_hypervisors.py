@@ -121,7 +121,7 @@ def test_one_that_is_missing_says_what_to_do(name: str, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("line", ["", "QEMU emulator version 7.2", "firecrackers v1"])
 def test_another_program_is_refused(name: str, line: str, tmp_path: Path) -> None:
     with (
-        pytest.raises(PlatformUnusableError, match=r"cannot read the version|says it is") as caught,
+        pytest.raises(PlatformUnusableError, match=r"cannot read the version|reports that it is") as caught,
         registry.get_platform(f"tcg/{name}").start(cell(f"tcg/{name}", vmm=saying(tmp_path, line))),
     ):
         pass

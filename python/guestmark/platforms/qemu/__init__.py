@@ -44,6 +44,6 @@ def _describe_accelerator(accelerator: Accelerator, text: str) -> PlatformKind:
 
 
 PLATFORMS = (
-    _describe_accelerator(KVM, "QEMU with the processor's virtualization (KVM)"),
+    _describe_accelerator(KVM, "QEMU with KVM, the processor's virtualization"),
     _describe_accelerator(TCG, "QEMU that emulates the processor (TCG)"),
 )

@@ -66,7 +66,7 @@ class SandboxPlatform(HostLike):
             raise PlatformUnusableError(f"{self.name} works only for root", hint="run guestmark as root")
         if disks:
             raise PlatformUnusableError(
-                f"{self.name} has no disks: its files are this host's kernel's", hint="measure disks on host"
+                f"{self.name} has no disks: it uses this host's filesystems", hint="measure disks on host"
             )
 
     @contextlib.contextmanager
@@ -109,7 +109,7 @@ class SandboxPlatform(HostLike):
             def begin() -> float:
                 prepared.close_write_end()
                 if not select.select([prepared.read], [], [], _SETUP_S)[0] or not os.read(prepared.read, 16):
-                    raise self.explain_silence(MachineError("its root cannot be made"), within)
+                    raise self.explain_silence(MachineError("its root cannot be set up"), within)
                 began = time.monotonic()
                 os.write(go.write, b"go\n")
                 return began
@@ -138,7 +138,7 @@ class SandboxPlatform(HostLike):
         return MachineError(
             f"{self.name} did not start: {reason[:400]}",
             hint=(os.geteuid() and explain_how_to_allow())
-            or "sandboxes need mount and process namespaces and overlays; guestmark doctor tries them",
+            or "sandboxes need mount and process namespaces and overlays; guestmark doctor checks them",
             cause=error.cause,
             console=within.read_console(),
         )
@@ -259,7 +259,7 @@ class SandboxMachine(Host):
         """Returns remarks about requested limits that the machine lacks, and about its network."""
         found = super().remarks()
         if self._unlimited:
-            found.append("no memory limit was set: this process may not make control groups for memory")
+            found.append("no memory limit was set: this process may not create control groups for memory")
         return found
 
     def _require_sandboxed(self, found: Sandboxed) -> None:

@@ -20,4 +20,4 @@ def explain_bad_destination(dest: str) -> str:
         )
     if found := _BRACKETS.fullmatch(dest):
         return f"ssh expects IPv6 addresses without brackets: {found[1] or ''}{found[2]}"
-    return "" if _DEST.fullmatch(dest) else "e.g. user@example.org, or a Host of ssh_config"
+    return "" if _DEST.fullmatch(dest) else "use e.g. user@example.org, or a Host from ssh_config"

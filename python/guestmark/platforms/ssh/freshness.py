@@ -19,7 +19,7 @@ RESTART = Factor(
 )
 READY = Factor(
     "ready",
-    "a shell command on this host that succeeds once the restarted machine may be measured; tried once a second",
+    "a shell command on this host that succeeds once the restarted machine may be measured; it is tried every second",
     _parse_command,
 )
 FRESHNESS = (RESTART, READY)

@@ -144,7 +144,7 @@ class RemotePlace(OuterPlace):
             made = agent.exec(["sh", "-c", f"mkfifo {pipe}.in {pipe}.out"], timeout_s=10.0)
         if made.status != 0:
             errors = made.stderr.decode(errors="replace").strip()
-            raise MachineError(f"{self._remote.session.dest} has no place for a guest's lines: {errors}")
+            raise MachineError(f"{self._remote.session.dest} cannot create pipes for a guest: {errors}")
         session = self._remote.session
         connection = _Connection(session.way, _LINE.format(pipe=pipe))
         self._connections.append(connection)
@@ -287,7 +287,7 @@ class RemoteGuestPlatform:
         """Boots the guest there and yields it; see `Platform.start`."""
         if PLACEMENT in cell.levels:
             raise UsageError(
-                f"{self.name} cannot be given a placement", hint="placement is for machines of this host"
+                f"{self.name} does not support placement", hint="placement is for machines on this host"
             )
         with self._outer.start(cell, deadline_s) as remote, contextlib.ExitStack() as stack:
             deadline = time.monotonic() + (deadline_s or _READY_S)

@@ -56,12 +56,12 @@ def restart_machine(cell: Cell, dest: str, deadline: float) -> bool:
     command, ready = cell.factors.get(RESTART.name), cell.factors.get(READY.name)
     if command is None:
         if ready is not None:
-            raise UsageError(f"{cell.id}: ready needs restart", hint="--set restart=COMMAND")
+            raise UsageError(f"{cell.id}: ready needs restart", hint="add --set restart=COMMAND")
         return False
     ended = _run_shell(command, dest, deadline - time.monotonic())
     if not ended.ok:
         raise MachineError(
-            f"{dest} was not restarted: its command {ended.describe()}", hint=f"try it by hand: {command}"
+            f"{dest} was not restarted: its command {ended.describe()}", hint=f"try it yourself: {command}"
         )
     if ready is not None:
         await_ready(ready, dest, deadline)
@@ -75,7 +75,7 @@ def await_ready(command: str, dest: str, deadline: float) -> None:
     )
     if not ended.ok:
         raise MachineError(
-            f"{dest} did not become ready: its command {ended.describe()}", hint=f"try it by hand: {command}"
+            f"{dest} did not become ready: its command {ended.describe()}", hint=f"try it yourself: {command}"
         )
 
 
@@ -245,7 +245,9 @@ class SshPlatform:
             try:
                 return self._try_twice(deadline_s)
             except agents.AgentNotMadeError as error:
-                tell_user(f"{self._dest} is {error.architecture.name}: an agent for it is built, once")
+                tell_user(
+                    f"{self._dest} is {error.architecture.name}: building an agent for it; this is needed only once"
+                )
                 parts.get_agent(error.architecture, LineProgress(tell_user))
                 return self._try_twice(deadline_s)
         except UnreachableError as error:
@@ -287,7 +289,7 @@ def check_cell(cell: Cell) -> None:
     ]
     if given:
         raise UsageError(
-            f"{cell.platform} cannot be given {', '.join(sorted(given))}", hint="factors are for guests"
+            f"{cell.platform} does not support {', '.join(sorted(given))}", hint="leave out factors of guests"
         )
 
 

@@ -41,7 +41,7 @@ def explain_refusal(dest: str, said: str, status: int | None, printed: str = "")
     cause = classify_message(Speaker.SSH, text).cause
     if cause is Cause.CUT:
         return UnreachableError(
-            f"{dest} {cause.words}: {last}", hint=f"try it by hand: ssh {dest}", cause=cause, console=said
+            f"{dest} {cause.words}: {last}", hint=f"try it yourself: ssh {dest}", cause=cause, console=said
         )
     if cause is not Cause.OTHER:
         why = f": {last}" if cause is Cause.UNKNOWN_NAME else ""
@@ -50,9 +50,11 @@ def explain_refusal(dest: str, said: str, status: int | None, printed: str = "")
             f"{dest} {cause.words}{why}", hint=cause.hint.format(name=dest), cause=cause, console=said
         )
     if last:
-        return MachineError(f"no session on {dest}: {last}", hint=f"try it by hand: ssh {dest}", console=said)
-    how = "there was no message" if status is None else f"ssh ended with status {status}"
-    return MachineError(f"no session on {dest}: {how}", hint=f"try it by hand: ssh {dest}", console=said)
+        return MachineError(
+            f"no session on {dest}: {last}", hint=f"try it yourself: ssh {dest}", console=said
+        )
+    how = "ssh printed nothing" if status is None else f"ssh exited with status {status}"
+    return MachineError(f"no session on {dest}: {how}", hint=f"try it yourself: ssh {dest}", console=said)
 
 
 def _explain_proxy_failure(dest: str, said: str) -> MachineError:
@@ -65,7 +67,7 @@ def _explain_proxy_failure(dest: str, said: str) -> MachineError:
     kind = MachineError if is_final(before) else UnreachableError
     return kind(
         f"{dest} cannot be reached, because its ProxyJump or ProxyCommand failed: {why}",
-        hint=f"try it by hand: ssh {dest}",
+        hint=f"try it yourself: ssh {dest}",
         console=said,
     )
 
@@ -85,7 +87,7 @@ def make_session_error(dest: str, said: str, why: str, *, gone: bool) -> Machine
         if gone
         else f"the agent on {dest} failed"
     )
-    return MachineError(f"{message} ({why})", hint=f"see whether it still answers: ssh {dest}", console=said)
+    return MachineError(f"{message} ({why})", hint=f"check that it still answers: ssh {dest}", console=said)
 
 
 GREETING = "guestmark-ssh-1"
@@ -341,7 +343,7 @@ class Session:
         if word == REFUSED:
             raise MachineError(
                 f"{self.dest} has no place for the agent: {rest}",
-                hint="set TMPDIR there to a directory with room where programs may run",
+                hint="set TMPDIR there to a directory with free space where programs may run",
             )
         if word != READY:
             raise self.make_refusal_error()
@@ -410,7 +412,7 @@ class Session:
         if not greeting.system:
             raise PlatformUnusableError(
                 f"cannot find out what {self.dest} runs: uname is not in its PATH",
-                hint=f"see what it is: {self.by_hand} env",
+                hint=f"to see its PATH: {self.by_hand} env",
             )
         if greeting.system != "Linux":
             raise PlatformUnusableError(
@@ -436,7 +438,7 @@ class Session:
             self._patience_s = 0.0
             raise MachineError(
                 f"{self.dest} never stops printing at login",
-                hint=f"look at its shell's start-up files: {self.by_hand} true",
+                hint=f"check its shell's start-up files: {self.by_hand} true",
             )
 
     def _read_line(self, deadline: float) -> str:
@@ -450,7 +452,7 @@ class Session:
             if left <= 0:
                 raise MachineError(
                     f"{self.dest} did not answer in time",
-                    hint=f"try it by hand: {self.by_hand}",
+                    hint=f"try it yourself: {self.by_hand}",
                     console=self.read_errors(),
                 )
             ready, _, _ = select.select([source], [], [], min(left, 0.2))
@@ -476,8 +478,8 @@ class Session:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise MachineError(
-                    f"{self.dest} took the agent too slowly",
-                    hint=f"check whether it is busy or the connection slow: {self.by_hand}",
+                    f"copying the agent to {self.dest} took too long",
+                    hint=f"check whether it is busy or the connection is slow: {self.by_hand}",
                     console=self.read_errors(),
                 )
             _, ready, _ = select.select([], [target], [], min(left, 0.2))

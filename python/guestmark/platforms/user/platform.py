@@ -120,19 +120,19 @@ class UserPlatform(HostLike):
         if not layer.is_foreign:
             raise PlatformUnusableError(
                 f"this host runs programs of {self.architecture.name} itself",
-                hint="measure host",
+                hint="use the platform host",
             )
         if not self.architecture.user_emulator or not self.architecture.root:
             raise PlatformUnusableError(
-                f"there are no packages of {self.architecture.name} to take programs from",
-                hint=f"its agent's own workloads run on tcg@{self.architecture.name}",
+                f"there are no packages for {self.architecture.name} that could provide programs",
+                hint=f"use tcg@{self.architecture.name}, which runs the agent's own workloads",
             )
 
     def check_cell(self, cell: Cell, disks: Sequence[DiskSpec]) -> None:
         """Raises `PlatformUnusableError` for a cell with disks."""
         if disks:
             raise PlatformUnusableError(
-                f"{self.name} has no disks: its programs are emulated, and files are this host's kernel's",
+                f"{self.name} has no disks: its programs use this host's filesystems",
                 hint="measure disks on host",
             )
 
@@ -162,7 +162,7 @@ class UserPlatform(HostLike):
         """Returns the error for namespaces that are not available."""
         return MachineError(
             f"the root of {self.architecture.name} cannot be entered: {error.message}",
-            hint=explain_how_to_allow() or "it takes user and mount namespaces, and overlays in them",
+            hint=explain_how_to_allow() or "it needs user and mount namespaces, and overlays in them",
             cause=error.cause,
         )
 
@@ -183,7 +183,7 @@ class UserPlatform(HostLike):
             if found and is_static(found):
                 return found
         raise PlatformUnusableError(
-            f"{name}-static is not installed (one that needs this host's libraries cannot be used in another root)",
+            f"{name}-static is not installed (a dynamically linked emulator cannot be used in another root)",
             hint=f"install the package {_PACKAGE}",
         )
 
@@ -206,7 +206,7 @@ class EmulatedHost(Host):
         )
         if machine_name != self._row.machine_name:
             raise AttestationError(
-                f"programs are not emulated: asked {self._row.machine_name}, uname -m says {machine_name!r}"
+                f"programs are not emulated: asked {self._row.machine_name}, uname -m prints {machine_name!r}"
             )
         return EmulatedPrograms(
             kernel=here.kernel,

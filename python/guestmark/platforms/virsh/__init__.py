@@ -22,7 +22,7 @@ def load_nested_class() -> NestedPlatformClass:
 PLATFORMS = (
     PlatformKind(
         "virsh",
-        "a domain of libvirt, fresh for each trial",
+        "a libvirt domain, fresh for each trial",
         load_platform_class,
         holds_guests=True,
         load_nested_class=load_nested_class,

@@ -94,7 +94,7 @@ def explain_refusal(domain: str, said: str) -> MachineError | PlatformUnusableEr
     last = make_inert(lines[-1])[:_LIMIT] if lines else "virsh failed without a message"
     return MachineError(
         f"libvirt refuses {domain}: {last}",
-        hint="try it by hand with virsh",
+        hint="try it yourself with virsh",
         console=make_inert(said, lines=True),
     )
 
@@ -167,7 +167,7 @@ def attest_domain(found: RemoteMachine, agent: Agent, domain: str) -> LibvirtMac
         raise AttestationError(
             f"the machine that answers ssh is not the domain {domain}: neither its UUID nor one of its network cards "
             "is found there",
-            hint="say what ssh calls the domain: --set ssh=DEST",
+            hint="set the domain's ssh destination: --set ssh=DEST",
         )
     return LibvirtMachine(**msgspec.structs.asdict(found), libvirt=described)
 
@@ -289,7 +289,7 @@ class VirshPlatform:
         if not self._mark.replace(agent, _MARKED_FOLDER, fsync=True):
             raise AttestationError(
                 f"the domain {self._domain} is not fresh: a file that the last trial left is still there",
-                hint="is /var/tmp on a disk that the snapshot does not include?",
+                hint="check that the snapshot includes the disk with /var/tmp",
             )
 
 
@@ -323,9 +323,9 @@ def make_fresh(domain: str, way: str, deadline: float) -> contextlib.AbstractCon
         return _revert_snapshot(domain, way, deadline, was_off=state == _OFF)
     if state != _OFF:
         raise PlatformUnusableError(
-            f"{domain} is {state}, and nothing says what makes it fresh",
-            hint=f"virsh shutdown {domain}: each trial then starts it from throw-away disks; or name a snapshot "
-            f"to go back to, which gives up what it is now: --set snapshot=NAME; or --set snapshot={NONE}",
+            f"{domain} is {state}, so trials cannot start it from throw-away disks",
+            hint=f"shut it down: virsh shutdown {domain}; or revert it to a snapshot for each trial, which discards "
+            f"its present state: --set snapshot=NAME; or measure it as it runs: --set snapshot={NONE}",
         )
     return _start_throw_away(domain, deadline)
 
@@ -390,7 +390,7 @@ def _wait_for_domain_start(domain: str, life: subprocess.Popen[bytes], deadline:
     assert life.stderr is not None
     ready, _, _ = select.select([life.stdout], [], [], max(0.0, deadline - time.monotonic()))
     if not ready:
-        raise MachineError(f"libvirt did not start {domain} in time", hint="try it by hand with virsh")
+        raise MachineError(f"libvirt did not start {domain} in time", hint="try it yourself with virsh")
     if life.stdout.readline().strip() != _STARTED.encode():
         raise explain_refusal(domain, life.stderr.read().decode(errors="replace"))
 

@@ -36,7 +36,7 @@ def _describe_hypervisor(program: Program, aio: Aio, text: str) -> PlatformKind:
 
 
 PLATFORMS = (
-    _describe_hypervisor(CLOUD_HYPERVISOR, Aio.IO_URING, "Cloud Hypervisor, with the processor's help"),
+    _describe_hypervisor(CLOUD_HYPERVISOR, Aio.IO_URING, "Cloud Hypervisor, with KVM"),
     # Its default, a system call for each request, in the thread of its devices.
-    _describe_hypervisor(FIRECRACKER, Aio.THREADS, "Firecracker, with the processor's help"),
+    _describe_hypervisor(FIRECRACKER, Aio.THREADS, "Firecracker, with KVM"),
 )

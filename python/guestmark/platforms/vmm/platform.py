@@ -273,7 +273,7 @@ class VmmPlatform:
         if not (program := self._find_program(levels)):
             return Unusable(
                 f"{name} is not installed, and this distribution has no package of it",
-                "download a binary of its releases and put it in PATH, or name it: --set vmm=FILE",
+                "download a release's binary and put it into PATH, or name it: --set vmm=FILE",
             )
         try:
             _read_version(program, self._hypervisor.says)
@@ -375,7 +375,7 @@ def _read_version(program: str, says: str) -> str:
     name, found, version = line.partition(says)
     if name or not found:
         raise PlatformUnusableError(
-            f"{program} says it is {line!r}, not {says.strip()}",
+            f"{program} reports that it is {line!r}, not {says.strip()}",
             hint="name the right program: --set vmm=FILE",
         )
     return version.strip().removeprefix("v")
