@@ -15,7 +15,7 @@ from pathlib import Path
 
 from guestmark.powercut import cuts, evidence, user_check
 from guestmark.powercut.records import Acknowledged
-from guestmark.powercut.survey import CrashState, Disk, start_bench
+from guestmark.powercut.survey import CrashState, Disk, start_worker_pool
 from guestmark.powercut.user_check import Check, Limit
 from guestmark.powercut.writelog import WriteLog
 
@@ -29,7 +29,7 @@ def judge_states(
     """Return the seconds and processor seconds of judging, how often the check ran, and which states failed."""
     used = _processor_s()
     check = Check(
-        kept.check, kept.lines, Limit(_LIMIT_S), apart=not user_check.explain_not_separable(), always=False,
+        kept.check, kept.lines, Limit(_LIMIT_S), apart=not user_check.explain_no_sandbox(), always=False,
         forgetful=forgetful,
     )  # fmt: skip
     with WriteLog(kept.log) as log:
@@ -42,7 +42,7 @@ def judge_states(
             seed=1,
         )
         disk = Disk(kept.base, kept.filesystem, kept.form, log, log.entries, seen.find_newest_after)
-        with start_bench(disk, check, _ROOM) as bench:
+        with start_worker_pool(disk, check, _ROOM) as bench:
             order = chosen.choose_sampling_order()[:count]
             begin = time.monotonic()
             states: list[CrashState] = []

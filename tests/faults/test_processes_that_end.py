@@ -50,7 +50,7 @@ name, looks = sys.argv[1], {
     "paths in use": leftovers._read_paths_in_use,
     "descendants": lambda: processes.list_descendants(victim.pid),
     "threads": lambda: processes.map_threads(victim.pid),
-    "cages": lambda: list(processes.find_in_cages(1, "guestmark")),
+    "cages": lambda: list(processes.find_sandboxed_processes(1, "guestmark")),
     "mounts": lambda: stack._find_mount_of_device("999:999"),
     "open files": lambda: list(procfs.list_open_files(victim.pid)),
 }

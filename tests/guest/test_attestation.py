@@ -8,7 +8,7 @@ from msgspec.structs import asdict
 
 from guestmark.core.errors import AttestationError, MachineError
 from guestmark.core.machine_facts import GuestMachine
-from guestmark.core.placement import read_list, write_list
+from guestmark.core.placement import format_processor_list, parse_processor_list
 from guestmark.platforms.affinity import find_vcpu_threads
 from guestmark.platforms.base import Machine
 from tests.framework.guests import start
@@ -96,11 +96,12 @@ def test_a_pinned_guest_is_where_it_belongs_and_refused_elsewhere(platform: str)
     with start(platform, placement="pinned") as guest:
         placement = known(guest.attest().placement)
         assert placement.processors == 1
-        assert not set(read_list(placement.machine)) & set(read_list(placement.control))
+        assert not set(parse_processor_list(placement.machine)) & set(parse_processor_list(placement.control))
         has_threads_apart = platform == "tcg" and len(USABLE) > 2
         assert (placement.machine != placement.emulator) == has_threads_apart
         os.sched_setaffinity(known(guest.vmm_pid), USABLE)
-        with pytest.raises(AttestationError, match=f"the placement of .* found {write_list(USABLE)}"):
+        found = format_processor_list(USABLE)
+        with pytest.raises(AttestationError, match=f"the placement of .* found {found}"):
             guest.attest()
     assert sorted(os.sched_getaffinity(0)) == USABLE
 
@@ -109,7 +110,7 @@ def test_a_pinned_guest_is_where_it_belongs_and_refused_elsewhere(platform: str)
 @apart
 def test_every_virtual_processor_has_one_of_its_own() -> None:
     with start("tcg", placement="pinned", smp="2") as guest:
-        assert known(guest.attest().placement).machine == write_list(USABLE[-2:])
+        assert known(guest.attest().placement).machine == format_processor_list(USABLE[-2:])
         threads = find_vcpu_threads(known(guest.query)("query-cpus-fast"), guest.vmm_pid)
         masks = [os.sched_getaffinity(thread) for thread in threads]
         assert all(len(mask) == 1 for mask in masks)

@@ -40,7 +40,7 @@ def device() -> Iterator[str]:
     try:
         with loop.attach_loop(IMAGE) as path:
             yield path
-            devices.give_back_device()
+            devices.wipe_taken_devices()
     finally:
         IMAGE.unlink()
 
@@ -66,7 +66,7 @@ def test_a_device_is_the_disk_of_uml_and_empty_afterwards(device: str) -> None:
         assert known(facts.disks)["target"].size == SIZE
         assert flushes.durability_word is Durability.LOST  # by ubd
     assert {kind for kind, _ in devices.list_signatures(device)} == {"ext4"}
-    devices.give_back_device()
+    devices.wipe_taken_devices()
     assert devices.list_signatures(device) == []
 
 

@@ -542,7 +542,7 @@ def test_a_line_that_was_never_acknowledged_looks_like_one() -> None:
 
 def test_a_world_ends_as_a_whole(tmp_path: Path) -> None:
     """Also when what started it is killed: with a daemon that has left its session, its own files, and its network."""
-    if why := user_check.explain_not_separable():
+    if why := user_check.explain_no_sandbox():
         pytest.skip(why)
     room, disk = tmp_path / "room", tmp_path / "disk"
     for directory in (room, disk):
@@ -574,7 +574,7 @@ def test_a_world_ends_as_a_whole(tmp_path: Path) -> None:
     ],
 )
 def test_root_cannot_undo_the_world_of_a_check(tmp_path: Path, attempt: str) -> None:
-    if why := user_check.explain_not_separable():
+    if why := user_check.explain_no_sandbox():
         pytest.skip(why)
     room, disk = tmp_path / "room", tmp_path / "disk"
     for directory in (room, disk):
@@ -617,7 +617,7 @@ print(tried)
 
 def test_a_check_reaches_no_device_of_the_host(tmp_path: Path) -> None:
     """Not even as root: a disk that is mounted read-only could be written to by its device."""
-    if why := user_check.explain_not_separable():
+    if why := user_check.explain_no_sandbox():
         pytest.skip(why)
     room, disk = tmp_path / "room", tmp_path / "disk"
     for directory in (room, disk):
@@ -645,7 +645,7 @@ def test_a_check_reaches_no_device_of_the_host(tmp_path: Path) -> None:
 def test_a_check_whose_tmp_was_full_says_nothing_of_the_disk(
     tmp_path: Path, where: str, script: str, ending: Ending
 ) -> None:
-    if why := user_check.explain_not_separable():
+    if why := user_check.explain_no_sandbox():
         pytest.skip(why)
     disk = tmp_path / "disk"
     disk.mkdir()

@@ -80,7 +80,7 @@ def build_supervise_command(
 
 
 @contextlib.contextmanager
-def end_command_with_us(command: Sequence[str], *, grace_ms: int = 0) -> Iterator[tuple[list[str], int]]:
+def supervise_command(command: Sequence[str], *, grace_ms: int = 0) -> Iterator[tuple[list[str], int]]:
     """Yields arguments that run `command` under a supervisor, and a descriptor to pass on: it ends with this process.
 
     It also ends when the block is left: by SIGTERM, and by SIGKILL after `grace_ms`.

@@ -43,7 +43,7 @@ class Clock(msgspec.Struct, frozen=True):
     skew_error: float
 
 
-class Delay(msgspec.Struct, frozen=True):
+class DelayStats(msgspec.Struct, frozen=True):
     """One-way delays of matched packets, by aligned clocks."""
 
     count: int
@@ -53,13 +53,13 @@ class Delay(msgspec.Struct, frozen=True):
     max_s: float | None
 
 
-class Way(msgspec.Struct, frozen=True):
+class Direction(msgspec.Struct, frozen=True):
     """One direction of a connection between two points; `uncaptured` packets arrived, but are not in the capture."""
 
     sent: int
     lost: int
     uncaptured: int
-    delay: Delay
+    delay: DelayStats
 
 
 class Flow(msgspec.Struct, frozen=True):
@@ -67,7 +67,7 @@ class Flow(msgspec.Struct, frozen=True):
 
     ends: tuple[tuple[str, int], tuple[str, int]]
     nearer: int | None
-    ways: tuple[Way, Way]
+    ways: tuple[Direction, Direction]
 
 
 class Pair(msgspec.Struct, frozen=True):
@@ -78,7 +78,7 @@ class Pair(msgspec.Struct, frozen=True):
 
     clock: Clock | None
     matched: int
-    ways: tuple[Way, Way]
+    ways: tuple[Direction, Direction]
     flows: list[Flow]
 
 
@@ -282,7 +282,7 @@ def _describe_pair(files: Sequence[str], pair: Pair) -> list[str]:
     lines = [f"clocks: {files[1]} is {offset} {ahead} {files[0]}{skew} ({pair.matched:,} packets at both)"]
     for way, origin, target in zip(pair.ways, files, reversed(files), strict=True):
         if way.sent:
-            lines.append(f"{origin} → {target}: {_describe_way(way)}")
+            lines.append(f"{origin} → {target}: {_describe_direction(way)}")
     losing = []
     for flow in pair.flows:
         for end in (0, 1):
@@ -291,13 +291,15 @@ def _describe_pair(files: Sequence[str], pair: Pair) -> list[str]:
     losing.sort(key=lambda one: -one[2].lost)
     if len(pair.flows) > 1:
         for sender, receiver, way in losing[:_MOST_LINES]:
-            lines.append(f"{format_host_port(*sender)} → {format_host_port(*receiver)}: {_describe_way(way)}")
+            lines.append(
+                f"{format_host_port(*sender)} → {format_host_port(*receiver)}: {_describe_direction(way)}"
+            )
         if len(losing) > _MOST_LINES:
             lines.append(f"… and {len(losing) - _MOST_LINES:,} more that lost packets")
     return lines
 
 
-def _describe_way(way: Way) -> str:
+def _describe_direction(way: Direction) -> str:
     delay = way.delay
     facts = [
         f"{way.sent:,} packets",

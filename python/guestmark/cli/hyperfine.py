@@ -12,7 +12,7 @@ from decimal import Decimal, InvalidOperation
 from guestmark.agent.wire import StandardOutput
 from guestmark.core.errors import UsageError
 from guestmark.core.platform_kind import is_machine_factor
-from guestmark.core.shell_syntax import has_signs, needs_shell
+from guestmark.core.shell_syntax import has_special_characters, needs_shell
 
 # Separates commands after `--`, where one or two dashes could belong to a command.
 SEPARATOR = "---"
@@ -267,7 +267,7 @@ def find_command_texts(argv: Sequence[str]) -> list[str]:
     """
     if not argv or SEPARATOR in argv or shutil.which(argv[0]):
         return []
-    if not _HOLDS_SEVERAL.search(argv[0]) and not has_signs(argv[0]):
+    if not _HOLDS_SEVERAL.search(argv[0]) and not has_special_characters(argv[0]):
         # A word of the shell's is a text when it stands alone; more words are its own, as in `! false`.
         return list(argv) if len(argv) == 1 and needs_shell(argv[0]) else []
     return list(argv) if all(map(_starts_with_program, argv)) else []

@@ -16,7 +16,7 @@ from guestmark.cli.plain_progress import PlainProgress
 from guestmark.cli.present import show_result
 from guestmark.core.errors import ExitStatus
 from guestmark.core.findings import FailedRuns
-from guestmark.core.gate import add_gates, check_proofs
+from guestmark.core.gate import add_gates, check_power_is_cut
 from guestmark.core.model import LeftOut, Plan, RunState, TrialStatus
 from guestmark.disks.scratch import get_scratch_store
 from guestmark.engine import preflight, quiet_host, run
@@ -37,7 +37,7 @@ def measure_plan(plan: Plan, ledger_path: str | None, outputs: Outputs) -> int:
     gc.disable()
     outputs.check()
     plan = add_gates(plan, outputs.gates)
-    check_proofs(plan, proving=outputs.prove)
+    check_power_is_cut(plan, proving=outputs.prove)
     # A request that cannot be met must not leave anything behind, not even a ledger.
     preflight.check_requests(plan, plan.cells)
     with _keep_host_quiet(outputs), open_ledger(ledger_path) as ledger:

@@ -66,7 +66,7 @@ def parse_derived(name: str, expression: str, unit: str = "", better: str = "low
     return Derived(name, unit, Better(better), expression)
 
 
-def check_names(every: Sequence[Derived], known: Iterable[str]) -> None:
+def check_derived_names(every: Sequence[Derived], known: Iterable[str]) -> None:
     """Raises `UsageError` for a name that is neither known nor derived by an earlier expression."""
     names = set(known)
     for derived in every:

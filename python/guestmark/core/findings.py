@@ -265,7 +265,7 @@ def _format_share(some: int, whole: int, what: str) -> str:
     return f"all {whole:,} {what}" if some == whole else f"{some:,} of {whole:,} {what}"
 
 
-class Again(msgspec.Struct, kw_only=True, frozen=True):
+class SecondLog(msgspec.Struct, kw_only=True, frozen=True):
     """The result of a second log of writes, taken of the same disk on another machine."""
 
     word: str  # one of `Durability`
@@ -375,7 +375,7 @@ class Proven(msgspec.Struct, kw_only=True, omit_defaults=True):
     kept: str = ""
     coverage: Coverage | None = None
     # A loss counts only if a second log shows it too.
-    again: Again | None = None
+    again: SecondLog | None = None
     # Flushes that the guest's kernel counted.
     asked: int | None = None
     # Whether the row's own acknowledgements were judged, instead of guestmark's records.

@@ -70,7 +70,7 @@ def add_gates(plan: Plan, texts: Sequence[str]) -> Plan:
     return replace(plan, context=replace(plan.context, gates=every))
 
 
-def is_about_power(text: str) -> bool:
+def is_power_cut_gate(text: str) -> bool:
     """Return whether a gate as typed is about power cuts."""
     return _DURABILITY.fullmatch(text.strip()) is not None
 
@@ -87,7 +87,7 @@ def parse_limits(texts: Iterable[str], cells: Collection[Cell], metrics: Collect
     return gates
 
 
-def check_proofs(plan: Plan, *, proving: bool) -> None:
+def check_power_is_cut(plan: Plan, *, proving: bool) -> None:
     """Raises `UsageError` for a gate about power cuts on cells whose power is not cut in this run."""
     if proving or plan.context.prove:
         return

@@ -36,7 +36,7 @@ def run_together(calls: Iterable[Callable[[], T]]) -> list[T]:
 
 
 @contextmanager
-def answer_interrupt(tell: Callable[[str], None]) -> Iterator[None]:
+def report_interrupt(tell: Callable[[str], None]) -> Iterator[None]:
     """Tell the user that Ctrl-C has ended the program; used before anything is measured."""
     try:
         yield

@@ -19,7 +19,7 @@ FULL_CAPACITY = 1024
 _RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?", re.ASCII)
 
 
-def read_list(text: str) -> tuple[int, ...]:
+def parse_processor_list(text: str) -> tuple[int, ...]:
     """Return the numbers of a list in Linux's form (`0,2-3`), ascending. Raises `ValueError` with one line."""
     numbers: set[int] = set()
     for part in text.strip().split(","):
@@ -33,8 +33,8 @@ def read_list(text: str) -> tuple[int, ...]:
     return tuple(sorted(numbers))
 
 
-def write_list(numbers: Iterable[int]) -> str:
-    """Return the list in Linux's form; the inverse of `read_list`."""
+def format_processor_list(numbers: Iterable[int]) -> str:
+    """Return the list in Linux's form; the inverse of `parse_processor_list`."""
     ranges: list[list[int]] = []
     for number in sorted(set(numbers)):
         if ranges and number == ranges[-1][1] + 1:
@@ -50,7 +50,7 @@ def parse_placement(text: str) -> str:
     if word in (PINNED, FREE):
         return word
     if word.startswith(LIST):
-        return LIST + write_list(read_list(word.removeprefix(LIST)))
+        return LIST + format_processor_list(parse_processor_list(word.removeprefix(LIST)))
     raise ValueError(f"{text!r} is not one of {PINNED}, {FREE}, {LIST}LIST")
 
 
@@ -124,11 +124,11 @@ def choose_processors(topology: Topology, level: str, processors: int, *, emulat
     if level == FREE:
         return _make_placement(topology, level, wanted, every, every, every)
     if level.startswith(LIST):
-        given = read_list(level.removeprefix(LIST))
+        given = parse_processor_list(level.removeprefix(LIST))
         if refused := [number for number in given if number not in every]:
             raise UsageError(
-                f"{NAME}={level}: this process may not use processor {write_list(refused)}",
-                hint=f"it may use {write_list(every)}",
+                f"{NAME}={level}: this process may not use processor {format_processor_list(refused)}",
+                hint=f"it may use {format_processor_list(every)}",
             )
         machine = given[:wanted]
         own = (given[wanted:] or machine) if emulator else machine

@@ -145,7 +145,7 @@ class PlatformSpec:
         outers = [layer.description for layer in self.layers[:-1]]
         return any(known.name == factor for outer in outers for known in outer.accepted_inside)
 
-    def object_to(self, levels: Levels) -> str:
+    def explain_objection(self, levels: Levels) -> str:
         """Return why machines of its destination cannot have these levels; empty if they can."""
         return self.inner.description.objection(self.inner.dest or "", levels)
 

@@ -69,7 +69,7 @@ def find_factor(name: str) -> Factor:
     if name.strip().startswith(VARIABLE):
         return _make_variable_factor(name.strip())
     if name.strip().startswith(OWN_PARAMETER):
-        return _own_parameter(name.strip())
+        return _make_parameter_factor(name.strip())
     factor = factors().get(name.strip().replace("-", "_").lower())
     if factor is None:
         raise make_unknown_name_error("factor", name.strip(), factors())
@@ -96,7 +96,7 @@ def _make_variable_factor(name: str) -> Factor:
     return Factor(name, f"the command's environment variable {variable}", str)
 
 
-def _own_parameter(name: str) -> Factor:
+def _make_parameter_factor(name: str) -> Factor:
     if not _PARAMETER.fullmatch(name):
         raise UsageError(
             f"{name!r} is not the name of a machine parameter", hint="e.g. --set own.image=debian,alpine"

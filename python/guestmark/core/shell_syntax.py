@@ -20,15 +20,15 @@ _OWN = frozenset({
 
 def needs_shell(text: str) -> bool:
     """Return whether the text has a special character outside quotes, or begins with a word of the shell's."""
-    return has_signs(text) or is_of_shell((text.split() or [""])[0])
+    return has_special_characters(text) or is_shell_word((text.split() or [""])[0])
 
 
-def has_signs(text: str) -> bool:
+def has_special_characters(text: str) -> bool:
     """Return whether the text has a special character outside quotes."""
     return _SIGNS.search(_QUOTED.sub("", text)) is not None
 
 
-def is_of_shell(word: str) -> bool:
+def is_shell_word(word: str) -> bool:
     """Return whether a first word belongs to the shell: an assignment, a reserved word, or a builtin."""
     return word in _OWN or _ASSIGNMENT.match(word) is not None
 

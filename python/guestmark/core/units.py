@@ -130,7 +130,7 @@ def format_count(count: int, noun: str) -> str:
 _MOST_NAMES = 100
 
 
-def name_some(names: Sequence[str], noun: str) -> str:
+def list_first_names(names: Sequence[str], noun: str) -> str:
     """Return as many of the first names as a remark has room for, at least one, and how many more there are."""
     shown = list(names[:1])
     for name in names[1:]:

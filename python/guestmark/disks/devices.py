@@ -96,7 +96,7 @@ def take_device(path: str) -> None:
         return
     claim = _claim_device(path)
     if not _taken:
-        atexit.register(give_back_device)
+        atexit.register(wipe_taken_devices)
     _taken[path] = claim
     if list_signatures(path):
         # A killed run left them: `check_device` has refused everything else.
@@ -118,7 +118,7 @@ def _claim_device(path: str) -> socket.socket:
     return claim
 
 
-def give_back_device() -> None:
+def wipe_taken_devices() -> None:
     """Wipe what trials have written to devices, so that the next run finds them empty."""
     while _taken:
         path, claim = _taken.popitem()

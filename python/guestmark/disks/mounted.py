@@ -9,8 +9,7 @@ from typing import Any
 from guestmark.agent.client import Agent
 from guestmark.core.errors import AgentError, AttestationError, WorkloadError
 from guestmark.core.findings import WorkingDirectory
-from guestmark.core.machine_facts import Mount
-from guestmark.core.machine_facts import parse_mounts as parsed_mounts
+from guestmark.core.machine_facts import Mount, parse_mounts
 from guestmark.disks.attached import AttachedDisk
 from guestmark.setting.filesystem import Filesystem
 
@@ -88,7 +87,7 @@ def find_working_directory(agent: Agent, directory: str) -> WorkingDirectory | N
 def find_mount_by_path(text: str, directory: str) -> WorkingDirectory | None:
     """Return the mount of `/proc/self/mountinfo` that holds a directory whose path has no links; None without one."""
     path, found = Path(directory), None
-    for mount in parsed_mounts(text):
+    for mount in parse_mounts(text):
         # Of two mounts at one place the later one hides the other.
         if path.is_relative_to(mount.where) and (found is None or len(mount.where) >= len(found.where)):
             found = mount
@@ -108,7 +107,7 @@ def count_written(agent: Agent) -> int | None:
 def parse_working_directory(text: str, directory: str) -> WorkingDirectory:
     """Parse `/proc/self/fdinfo/N` of the directory followed by `/proc/self/mountinfo`. Raises `AttestationError`."""
     number = _MOUNT_ID.search(text)
-    for mount in parsed_mounts(text) if number else ():
+    for mount in parse_mounts(text) if number else ():
         if number and mount.number == int(number[1]):
             return _describe_mount(mount, directory)
     raise AttestationError(f"the machine's kernel does not show which mount holds {directory}")

@@ -13,8 +13,7 @@ from guestmark.core.model import Cell, LeftOut
 from guestmark.core.workload_kind import count_moved_bytes, index_workload_kinds
 from guestmark.disks import daemon, devices, loop
 from guestmark.disks.location import is_in_memory
-from guestmark.setting.disk import Disks, DiskSpec, Role, has_disks, read_disk_requests
-from guestmark.setting.disk import explain_unshareable as cannot_share
+from guestmark.setting.disk import Disks, DiskSpec, Role, explain_unshareable, has_disks, read_disk_requests
 from guestmark.setting.drive import Bus
 from guestmark.setting.filesystem import Filesystem
 
@@ -109,7 +108,7 @@ def explain_impossible_disk(cell: Cell) -> str:
         for spec in cell.view(Disks):
             if spec.is_device and not cell.platform.is_guest:
                 return f"only guests can use the device {spec.location}"
-            if reason := cannot_share(spec, cell) or (loop.explain_no_loop() if spec.loop else ""):
+            if reason := explain_unshareable(spec, cell) or (loop.explain_no_loop() if spec.loop else ""):
                 return reason
             try:
                 if spec.bus is Bus.VHOST_USER:

@@ -35,10 +35,10 @@ def is_stopped(pid: int) -> bool:
     return False
 
 
-def find_caged_program(pid: int) -> int | None:
+def find_confined_program(pid: int) -> int | None:
     """Return the program that `guestmark-agent confine`, process `pid`, has become or started; None before that."""
     # A cage becomes its program by exec, or starts it as its child.
-    while _is_cage(pid):
+    while _is_confine_process(pid):
         found = list_children(pid)
         if not found:
             return None
@@ -55,16 +55,16 @@ def map_threads(pid: int) -> dict[int, int]:
     return found
 
 
-def find_in_cages(number: int, word: str) -> Iterator[int]:
+def find_sandboxed_processes(inner_pid: int, word: str) -> Iterator[int]:
     """Yield the processes that are `number` inside a cage and have `word` on their command line."""
     for pid in procfs.list_processes():
         numbers = _read_process_numbers(procfs.PROC / str(pid) / "status")
         named = word in procfs.read_text(procfs.PROC / str(pid) / "cmdline")
-        if numbers[-1:] == [number] and named and not _is_cage(pid):
+        if numbers[-1:] == [inner_pid] and named and not _is_confine_process(pid):
             yield pid
 
 
-def _is_cage(pid: int) -> bool:
+def _is_confine_process(pid: int) -> bool:
     return procfs.read_words(pid)[1:2] == ["confine"]
 
 

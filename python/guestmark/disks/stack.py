@@ -93,7 +93,7 @@ def list_layers(path: str | Path) -> list[Layer]:
     return list(_list_layers_below_file(str(found), _DEEPEST))
 
 
-def find_volatile(found: list[Layer]) -> Layer | None:
+def find_volatile_layer(found: list[Layer]) -> Layer | None:
     """Return the layer that loses the most: one in memory, else one that drops flushes; None if there is neither."""
     for loses in (Loses.MEMORY, Loses.FLUSHES):
         for layer in found:

@@ -143,7 +143,7 @@ _SUPERBLOCK = 512
 _MAGIC = b"XFSB"
 
 
-def lay_on_device(image: Path, device: Path) -> None:
+def copy_image_to_device(image: Path, device: Path) -> None:
     """Copy the content of an image with a new filesystem to a device of the same size. Raises `OSError`."""
     with image.open("rb") as read, device.open("r+b", buffering=0) as write:
         start, length = locate_xfs_log(read.read(_SUPERBLOCK))
@@ -188,7 +188,7 @@ def find_template(spec: DiskSpec) -> tuple[Path, bool]:
     with replace_file(target) as part:
         part.unlink()
         _make_template(spec, part)
-    _forget_old(directory)
+    _remove_old_templates(directory)
     return target, False
 
 
@@ -247,7 +247,7 @@ def _make_template(spec: DiskSpec, target: Path) -> None:
                 str(target), writable=writable,
             )  # fmt: skip
             if form is Format.QCOW2 and spec.preallocation is not Preallocation.OFF:
-                _check_map(target, spec)
+                _check_preallocated(target, spec)
     finally:
         if raw != target:
             raw.unlink(missing_ok=True)
@@ -266,7 +266,7 @@ def format_fresh(spec: DiskSpec, device: Path) -> None:
         image.touch()
         os.truncate(image, read_device_size(str(device)))
         _run_maker(spec, image, known, image.parent)
-        lay_on_device(image, device)
+        copy_image_to_device(image, device)
 
 
 def _build_mark_options(spec: DiskSpec) -> tuple[str, ...]:
@@ -314,7 +314,7 @@ def _build_sector_options(spec: DiskSpec) -> tuple[str, ...]:
     return tuple(f"{option}{size}".split())
 
 
-def _check_map(image: Path, spec: DiskSpec) -> None:
+def _check_preallocated(image: Path, spec: DiskSpec) -> None:
     """Raises `AttestationError` unless every cluster is allocated in the file."""
     extents = json.loads(daemon.run_program("qemu-img", "map", "--output=json", str(image)))
     mapped = sum(extent["length"] for extent in extents if "offset" in extent)
@@ -324,7 +324,7 @@ def _check_map(image: Path, spec: DiskSpec) -> None:
         )
 
 
-def _forget_old(directory: Path) -> None:
+def _remove_old_templates(directory: Path) -> None:
     """Remove all but the most recently used templates. Other runs make and remove some at the same time."""
     used: list[tuple[float, Path]] = []
     # Another run may remove a template between the two calls.

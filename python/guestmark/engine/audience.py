@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from guestmark.core.model import LeftOut, Plan
-from guestmark.core.parallel import answer_interrupt
+from guestmark.core.parallel import report_interrupt
 from guestmark.core.reminder import Reminder
 from guestmark.core.units import format_duration
 from guestmark.engine.judgement import Judgement
@@ -87,7 +87,7 @@ def make_prober(
 
         with (
             Reminder(mention, first_s=_MENTION_AFTER_S, every_s=_REMIND_EVERY_S),
-            answer_interrupt(audience.tell),
+            report_interrupt(audience.tell),
         ):
             return probe_all(cast("list[Startable]", platforms), deadline_s=deadline_s)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from guestmark.core.model import Cell, Plan, QuestionKind, Trial
 from guestmark.core.tuning import Settings
-from guestmark.core.units import format_count, format_duration, name_some
+from guestmark.core.units import format_count, format_duration, list_first_names
 from guestmark.core.workload_kind import adapts_to_time
 from guestmark.engine import proofs
 from guestmark.engine.question_status import COMPARING_QUESTIONS, AskedPair, QuestionPart, split_question
@@ -191,7 +191,8 @@ def fit_to_budget(
     within = format_duration(budget_s)
     notes = []
     if left_out := [cell for cell in gone if cell.null_of is None]:
-        notes.append(f"left out to keep within {within}: {name_some([cell.id for cell in left_out], 'cell')}")
+        names = list_first_names([cell.id for cell in left_out], "cell")
+        notes.append(f"left out to keep within {within}: {names}")
     notes += [
         f"not asked, to keep within {within}: {question.ask}"
         for question in plan.questions

@@ -15,7 +15,7 @@ from guestmark.core.errors import BlockStatus, Interrupted, WorkloadError
 from guestmark.core.findings import MeasuredOn, Proof, add_fact, find_machine
 from guestmark.core.model import Cell, Plan, RunState, Trial, TrialStatus, select_runnable
 from guestmark.core.tuning import Settings
-from guestmark.core.units import format_count, name_some
+from guestmark.core.units import format_count, list_first_names
 from guestmark.engine import budget, proofs
 from guestmark.engine.cell_selection import CellSelection
 from guestmark.engine.clock import RunClock
@@ -389,9 +389,9 @@ class MeasurementLoop:
         self._store_plan(budget.leave_out_cells(self._plan, (cell for cell in wanted if cell not in kept)))
         # Null copies are not reported, as the user did not ask for them.
         if names := [cell.id for cell in gone if cell.null_of is None]:
-            self._observer.note(f"no time for {name_some(names, 'cell')}, not measured any further")
+            self._observer.note(f"no time for {list_first_names(names, 'cell')}, not measured any further")
         if names := [cell.id for cell in back if cell.null_of is None]:
-            self._observer.note(f"there is time after all for {name_some(names, 'cell')}")
+            self._observer.note(f"there is time after all for {list_first_names(names, 'cell')}")
         return bool(back)
 
     def _read_costs(self) -> TrialCosts:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from guestmark.core import procfs
 from guestmark.core.machine_facts import Placed
-from guestmark.core.placement import read_list
+from guestmark.core.placement import parse_processor_list
 from guestmark.platforms.base import Machine
 
 _PSI = ("cpu", "io", "memory")
@@ -83,7 +83,7 @@ class NoiseRecorder:
     def place_machine(self, placed: Placed | None) -> None:
         """Set the machine's processors before recording begins; cells of older plans have no placement."""
         if placed is not None:
-            self._processors = frozenset(read_list(placed.machine))
+            self._processors = frozenset(parse_processor_list(placed.machine))
 
     def add_reported_time(self, seconds: float) -> None:
         """Add the processor time of the workload's programs, which end before the kernel's counters are read again."""

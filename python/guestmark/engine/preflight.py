@@ -183,7 +183,7 @@ def _find_cells_with_unsupported_levels(cells: Iterable[Cell]) -> tuple[LeftOut,
     """Return the cells with levels that their platform's destination does not have, such as a restored start."""
     found = []
     for cell in cells:
-        if cell.null_of is None and (reason := cell.platform.object_to(cell.levels)):
+        if cell.null_of is None and (reason := cell.platform.explain_objection(cell.levels)):
             found.append(LeftOut(str(cell.platform), reason, cell=cell.id))
     return tuple(found)
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from guestmark.core import registry
 from guestmark.core.cell_levels import NESTED, PLATFORM, WORKLOAD
 from guestmark.core.context import HostCommands
-from guestmark.core.derived import Derived, check_names, parse_derived
+from guestmark.core.derived import Derived, check_derived_names, parse_derived
 from guestmark.core.errors import UsageError, make_unknown_name_error
 from guestmark.core.metric import Metric
 from guestmark.core.model import Policy, Published, PublishedFigure, Question
@@ -322,7 +322,7 @@ class _OutlineReader:
         if entries:
             levels = {name for entry in entries for name in entry.levels}
             with self._problems.collect_at("derived"):
-                check_names(every, {*known, *levels})
+                check_derived_names(every, {*known, *levels})
         self._derived = tuple(every)
         known |= {derived.name: derived.metric for derived in every}
         first = []

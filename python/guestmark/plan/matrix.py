@@ -12,7 +12,7 @@ from guestmark.core.factor import Labelled
 from guestmark.core.levels import Levels as CellLevels
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
-from guestmark.core.units import name_some
+from guestmark.core.units import list_first_names
 from guestmark.core.workload_kind import WorkloadClass, workload_kind
 from guestmark.plan import pattern
 from guestmark.plan.pattern import Pattern
@@ -191,7 +191,7 @@ def _leave_out_excluded(shape: Shape, platforms: Sequence[PlatformSpec]) -> tupl
                 break
         else:
             cells.append(cell)
-    return cells, [f"left out: {name_some(ids, 'cell')}: {reason}" for reason, ids in left_out.items()]
+    return cells, [f"left out: {list_first_names(ids, 'cell')}: {reason}" for reason, ids in left_out.items()]
 
 
 def _make_cells(shape: Shape, platforms: Sequence[PlatformSpec]) -> Iterator[Cell]:
@@ -269,7 +269,7 @@ def _expand_entry(
 
 def _select_possible(name: str, levels: Sequence[str], spec: PlatformSpec) -> tuple[str, ...]:
     """Return the levels that the platform's destination can have; for instance, it may not have restored starts."""
-    return tuple(level for level in levels if not spec.object_to(CellLevels({name: str(level)})))
+    return tuple(level for level in levels if not spec.explain_objection(CellLevels({name: str(level)})))
 
 
 def _note_impossible(shape: Shape, specs: Sequence[PlatformSpec]) -> list[str]:
@@ -281,7 +281,7 @@ def _note_impossible(shape: Shape, specs: Sequence[PlatformSpec]) -> list[str]:
                 if name in shape.asked or not entry.applies(name, spec):
                     continue
                 for level in levels:
-                    if reason := spec.object_to(CellLevels({name: str(level)})):
+                    if reason := spec.explain_objection(CellLevels({name: str(level)})):
                         notes[f"{name}={level} is left out on {spec}: {reason}"] = None
     return list(notes)
 

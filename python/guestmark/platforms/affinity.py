@@ -28,8 +28,8 @@ from guestmark.core.placement import (
     Processor,
     Topology,
     choose_processors,
-    read_list,
-    write_list,
+    format_processor_list,
+    parse_processor_list,
 )
 from guestmark.disks import processes
 from guestmark.platforms.qmp import require_shape
@@ -92,9 +92,9 @@ class Seat:
         return Placed(
             level=placement.level,
             processors=placement.processors,
-            machine=write_list(placement.machine),
-            emulator=write_list(placement.emulator),
-            control=write_list(placement.control),
+            machine=format_processor_list(placement.machine),
+            emulator=format_processor_list(placement.emulator),
+            control=format_processor_list(placement.control),
             nodes=list(placement.nodes),
             remarks=list(placement.remarks) or None,
         )
@@ -261,7 +261,7 @@ def read_topology(numbers: Collection[int], cpus: Path = _CPUS) -> Topology:
 
 def _read_cpu_list(file: Path) -> tuple[int, ...]:
     try:
-        return read_list(file.read_text())
+        return parse_processor_list(file.read_text())
     # A node may have memory and no processors.
     except (OSError, ValueError):
         return ()
@@ -300,7 +300,7 @@ def _read_allowed(pid: int, thread: int) -> frozenset[int]:
         return frozenset()
     return next(
         (
-            frozenset(read_list(line.partition(":")[2]))
+            frozenset(parse_processor_list(line.partition(":")[2]))
             for line in status.splitlines()
             if line.startswith("Cpus_allowed_list:")
         ),
@@ -321,7 +321,7 @@ def _describe_thread(pid: int, thread: int, number: int | None) -> str:
 def _require_processors(what: str, asked: frozenset[int], found: frozenset[int]) -> None:
     if asked != found:
         raise AttestationError(
-            f"{Cause.PLACEMENT.words} {what} is not what was asked for: asked processor {write_list(asked)}, "
-            f"found {write_list(found)}",
+            f"{Cause.PLACEMENT.words} {what} is not what was asked for: asked processor "
+            f"{format_processor_list(asked)}, found {format_processor_list(found)}",
             cause=Cause.PLACEMENT,
         )

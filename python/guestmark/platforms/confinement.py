@@ -21,7 +21,7 @@ from guestmark.core.machine_facts import Confined, MachineFacts, Mount, read_mou
 from guestmark.core.meminfo import compute_spare_memory
 from guestmark.core.units import format_size
 from guestmark.disks.location import read_filesystem_type
-from guestmark.disks.processes import find_caged_program
+from guestmark.disks.processes import find_confined_program
 
 _MEMBERS = "cgroup.procs"
 _GROUP_NAME = re.compile(r"guestmark-machine-[0-9a-f]{12}")
@@ -235,7 +235,7 @@ def attest_process(pid: int | None, writable: Iterable[Path]) -> Confined | None
 
     `writable` are the directories and files that it was allowed to write.
     """
-    pid = find_caged_program(pid) if pid is not None else None
+    pid = find_confined_program(pid) if pid is not None else None
     if pid is None:
         return None
     folder = Path(f"/proc/{pid}")

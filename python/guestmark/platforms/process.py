@@ -26,7 +26,7 @@ from guestmark.appliance.paths import choose_scratch_parent
 from guestmark.core.cause import classify_errno
 from guestmark.core.errors import MachineError
 from guestmark.core.keeper import keeper
-from guestmark.disks.processes import find_caged_program
+from guestmark.disks.processes import find_confined_program
 from guestmark.platforms import confinement
 from guestmark.platforms.affinity import mark_machine_start
 from guestmark.platforms.confinement import find_memory_directory
@@ -246,7 +246,7 @@ class SupervisedProcess:
             children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         except OSError:
             return None
-        return find_caged_program(int(children[0])) if children else None
+        return find_confined_program(int(children[0])) if children else None
 
     def list_supervisors(self) -> list[int]:
         """Returns the process id of its supervisor, below which are all that belong to it; empty before the start."""

@@ -20,13 +20,13 @@ from guestmark.powercut.cuts import TEARING, ChosenCuts, Survival
 from guestmark.powercut.judge import Crash, JudgedStates
 from guestmark.powercut.records import Acknowledged
 from guestmark.powercut.survey import (
-    Bench,
     CrashState,
     Disk,
     Survey,
     SurveyLimits,
+    WorkerPool,
     conduct_survey,
-    start_bench,
+    start_worker_pool,
 )
 from guestmark.powercut.user_check import Check, Limit
 from guestmark.powercut.writelog import Entry, Flag, WriteLog
@@ -80,7 +80,7 @@ def prove_by_check(request: proof.ProofRequest, asked: CheckRequest) -> tuple[Pr
     unless the program was traced. Raises `WorkloadError` if the check fails with nothing cut.
     """
     begin = time.monotonic()
-    alone = user_check.explain_not_separable()
+    alone = user_check.explain_no_sandbox()
     check = Check(
         asked.command,
         asked.lines,
@@ -95,7 +95,7 @@ def prove_by_check(request: proof.ProofRequest, asked: CheckRequest) -> tuple[Pr
         disk = Disk(
             request.files.base, request.filesystem, request.form, log, entries, seen.find_newest_after
         )
-        with start_bench(disk, check, _ROOM) as at:
+        with start_worker_pool(disk, check, _ROOM) as at:
             blind, controls = False, list[Control]()
             if not asked.confirms:
                 asked.tell("running the check without a power cut")
@@ -107,7 +107,7 @@ def prove_by_check(request: proof.ProofRequest, asked: CheckRequest) -> tuple[Pr
                 chosen,
                 asked.limits,
                 asked.tell,
-                counts=_make_failure_test(asked),
+                counts=_make_failure_filter(asked),
             )
             explained = None
             if asked.calls is not None and survey.failing_groups and survey.unsteady is None:
@@ -201,11 +201,11 @@ def _find_differences(
     return []
 
 
-def _make_failure_test(asked: CheckRequest) -> Callable[[CrashState], bool]:
+def _make_failure_filter(asked: CheckRequest) -> Callable[[CrashState], bool]:
     return lambda state: asked.only_consistency or state.newest >= 0
 
 
-def _try_check(at: Bench, check: Check, entries: Sequence[Entry], asked: CheckRequest) -> bool:
+def _try_check(at: WorkerPool, check: Check, entries: Sequence[Entry], asked: CheckRequest) -> bool:
     """Run the check on the disk as the program left it; return True if it passes there even for a forged line.
 
     Raises `WorkloadError` if it does not pass.
@@ -267,7 +267,11 @@ def _choose_cuts(entries: Sequence[Entry], seen: Acknowledged, request: proof.Pr
 
 
 def _run_control(
-    at: Bench, entries: Sequence[Entry], seen: Acknowledged, request: proof.ProofRequest, asked: CheckRequest
+    at: WorkerPool,
+    entries: Sequence[Entry],
+    seen: Acknowledged,
+    request: proof.ProofRequest,
+    asked: CheckRequest,
 ) -> Control:
     """Judge the log as if a hypervisor had dropped its flushes; one lost state is enough."""
     start = max(request.written.start, seen.requests_before_first_record)
@@ -290,7 +294,7 @@ def _run_control(
     def tell(progress: str) -> None:
         asked.tell(f"control: {progress}")
 
-    survey = conduct_survey(at, chosen, SurveyLimits(deadline, 1), tell, counts=_make_failure_test(asked))
+    survey = conduct_survey(at, chosen, SurveyLimits(deadline, 1), tell, counts=_make_failure_filter(asked))
     name = _CONSISTENCY if asked.only_consistency else "no-flush"
     return Control(name=name, states=len(survey.judged_states), losing=survey.losing_count)
 
@@ -305,7 +309,7 @@ def _build_check_proof(
     layers = stack.list_layers(request.location)
     flushes = sum(entry.is_flush or bool(entry.flags & Flag.FUA) for entry in part)
     word, why = _decide_check_word(
-        survey, controls, layers, proof.compare_flush_counts(request.counts, flushes), asked
+        survey, controls, layers, proof.describe_flush_counts(request.counts, flushes), asked
     )
     losing = [state for group in survey.failing_groups for state in group.states]
     loss = min(losing, key=lambda state: state.cut.after, default=None)

@@ -159,7 +159,7 @@ def _find_lost_record(
     method: Method, tag: Tag, acknowledged: int, files: dict[str, bytes | None]
 ) -> int | None:
     if method is Method.SQLITE:
-        return records.count_lost_rows(tag.text, acknowledged, tag.file, files)
+        return records.find_lost_row(tag.text, acknowledged, tag.file, files)
     return records.find_lost_record(method, tag.text, acknowledged, files.get(tag.file))
 
 
@@ -211,7 +211,7 @@ def _build_record_proof(
 ) -> Proven:
     layers = stack.list_layers(asked.location)
     flushes = sum(entry.is_flush or bool(entry.flags & Flag.FUA) for entry in part)
-    word, why = _decide_record_word(judged, controls, layers, compare_flush_counts(asked.counts, flushes))
+    word, why = _decide_record_word(judged, controls, layers, describe_flush_counts(asked.counts, flushes))
     loss, repair = judged.first_loss, next((crash for crash in judged.crashes if crash.says), None)
     return Proven(
         word=word,
@@ -242,7 +242,7 @@ def _describe_loss(crash: Crash) -> str:
     return f"{lost} after cut {crash.cut.after} ({crash.cut.survival.as_clause})"
 
 
-def compare_flush_counts(counts: FlushCounts, flushes: int) -> str:
+def describe_flush_counts(counts: FlushCounts, flushes: int) -> str:
     """Return how many flushes each layer saw; a layer that saw fewer than the one above dropped or merged some."""
     seen = []
     if counts.guest is not None:
@@ -260,7 +260,7 @@ def explain_unseen_layer(layer: stack.Layer) -> str:
 
 def judge_volatile_layer(layers: list[stack.Layer]) -> tuple[Durability, str] | None:
     """Return the verdict and its reason if a layer below the disk keeps nothing; else None."""
-    below = stack.find_volatile(layers)
+    below = stack.find_volatile_layer(layers)
     if below is None:
         return None
     return Durability.MEMORY if below.loses is stack.Loses.MEMORY else Durability.LOST, str(below)

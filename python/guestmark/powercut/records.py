@@ -189,12 +189,12 @@ os._exit(0)  # nothing is tidied up: closing the last connection would
 """
 
 
-def command(path: str, tag: str, count: int) -> list[str]:
+def build_writer_command(path: str, tag: str, count: int) -> list[str]:
     """Return the command that writes `count` rows into the SQLite database `path`."""
     return [sys.executable, "-I", "-S", "-c", _WRITER, path, tag, str(count)]
 
 
-def count_lost_rows(tag: str, acknowledged: int, name: str, files: Mapping[str, bytes | None]) -> int | None:
+def find_lost_row(tag: str, acknowledged: int, name: str, files: Mapping[str, bytes | None]) -> int | None:
     """Return the first acknowledged row that the database lacks after SQLite has recovered it; None if it has all."""
     if acknowledged < 0:
         return None

@@ -38,7 +38,7 @@ def check_again(name: str, after: int, survival: str | None, ledger: Path | None
         kept.check,
         kept.lines,
         Limit(_LIMIT_S),
-        apart=not user_check.explain_not_separable(),
+        apart=not user_check.explain_no_sandbox(),
         always=True,
         forgetful=True,
     )
@@ -93,7 +93,7 @@ class _Shell:
         recovery.allow_changes(agent, directory)
         shell = os.environ.get("SHELL") or "/bin/sh"
         argv = [
-            *(() if user_check.explain_not_separable() else user_check.build_world_command(room, directory)),
+            *(() if user_check.explain_no_sandbox() else user_check.build_world_command(room, directory)),
             shell,
         ]
         env = {**os.environ, "CHECK": self.check, "ACKNOWLEDGED": str(acknowledged)}

@@ -79,7 +79,7 @@ class CrashState:
         return self.damage or (self.answer.summary if self.answer is not None else "")
 
 
-class Bench:
+class WorkerPool:
     """Recovers states of one log with several workers at once, each with its own image and agent."""
 
     def __init__(
@@ -177,7 +177,7 @@ class Disk:
 
 
 @contextlib.contextmanager
-def start_bench(disk: Disk, check: Check, parent: Path) -> Iterator[Bench]:
+def start_worker_pool(disk: Disk, check: Check, parent: Path) -> Iterator[WorkerPool]:
     """Yield workers for states of the disk, with images below `parent`. Raises `MachineError`."""
     directory = keeper().directory("cut", parent, mode=0o711)
     count = recovery.count_workers(disk.filesystem, mounted=True) if check.apart else 1
@@ -204,8 +204,8 @@ def start_bench(disk: Disk, check: Check, parent: Path) -> Iterator[Bench]:
             known = ReadStates() if check.remembers else None
             workers = [make_worker(number, check, known) for number in range(count)]
             # A check that remembers would confirm its own answer.
-            lone_check = check.drop_check_memory()
-            made = Bench(workers, make_worker(count, lone_check, None), lone_check, disk.acknowledged)
+            lone_check = check.copy_without_memory()
+            made = WorkerPool(workers, make_worker(count, lone_check, None), lone_check, disk.acknowledged)
             stack.callback(made.close)
             yield made
     except OSError as error:
@@ -291,7 +291,7 @@ class SurveyLimits:
 
 
 def conduct_survey(
-    bench: Bench,
+    bench: WorkerPool,
     chosen: ChosenCuts,
     limits: SurveyLimits,
     tell: Callable[[str], None],
@@ -332,7 +332,7 @@ def _describe_progress(done: int, total: int, took_s: float, deadline: float | N
 
 
 def _record_states(
-    bench: Bench, survey: Survey, states: Sequence[CrashState], counts: Callable[[CrashState], bool]
+    bench: WorkerPool, survey: Survey, states: Sequence[CrashState], counts: Callable[[CrashState], bool]
 ) -> None:
     for state in states:
         if not state.is_judged:
@@ -352,7 +352,7 @@ def _record_states(
         survey.states.append(state)
 
 
-def _accepts_newer(bench: Bench, state: CrashState) -> bool:
+def _accepts_newer(bench: WorkerPool, state: CrashState) -> bool:
     """Return True if the check fails only for data that the program was writing, which may or may not be there.
 
     A check that looks for the newest line only may also miss a record that is lost while the next one is there, so that
@@ -362,12 +362,12 @@ def _accepts_newer(bench: Bench, state: CrashState) -> bool:
     return further is not None and further.answer is not None and further.answer.ending is Ending.PASSED
 
 
-def _judge_late_again(bench: Bench, survey: Survey, state: CrashState) -> CrashState:
+def _judge_late_again(bench: WorkerPool, survey: Survey, state: CrashState) -> CrashState:
     """Return a state that had too little time beside others, judged alone."""
     return bench.judge_alone(state.cut) if len(survey.unjudged_states) < _LATE_AGAIN else state
 
 
-def _confirm_failure(bench: Bench, survey: Survey, group: FailureGroup, state: CrashState) -> bool:
+def _confirm_failure(bench: WorkerPool, survey: Survey, group: FailureGroup, state: CrashState) -> bool:
     """Return True if the state fails again, as far as that is checked; else mark the survey as unsteady."""
     if group.confirmed >= _USUAL_FINALISTS:
         return True

@@ -75,7 +75,7 @@ class Check:
         self._known: dict[tuple[bytes, int], Future[Answer]] = {}
         self._lock = threading.Lock()
 
-    def drop_check_memory(self) -> Check:
+    def copy_without_memory(self) -> Check:
         """Return the same check, which runs anew each time."""
         return Check(
             self.command, self.lines, self.limit, apart=self.apart, always=self.always, forgetful=True
@@ -208,7 +208,7 @@ def choose_memory_size() -> int:
 
 
 @functools.cache
-def explain_not_separable() -> str:
+def explain_no_sandbox() -> str:
     """Return why a check cannot have a world of its own on this host, found out by trying; empty if it can."""
     with scratch_directory("world") as room:
         try:

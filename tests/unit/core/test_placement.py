@@ -16,8 +16,8 @@ from guestmark.core.placement import (
     Processor,
     Topology,
     choose_processors,
-    read_list,
-    write_list,
+    format_processor_list,
+    parse_processor_list,
 )
 from guestmark.core.platform_spec import HOST
 from guestmark.platforms import affinity
@@ -44,8 +44,8 @@ BIG_LITTLE = host(
 
 @pytest.mark.parametrize(("text", "numbers"), [("0", (0,)), ("2-3", (2, 3)), ("5,0-1", (0, 1, 5))])
 def test_lists_are_read_and_written_as_linux_does(text: str, numbers: tuple[int, ...]) -> None:
-    assert read_list(text) == numbers
-    assert read_list(write_list(numbers)) == numbers
+    assert parse_processor_list(text) == numbers
+    assert parse_processor_list(format_processor_list(numbers)) == numbers
 
 
 def test_levels_have_one_spelling() -> None:
@@ -197,12 +197,13 @@ def test_a_machine_and_this_process_are_put_apart_and_back() -> None:
                 assert not set(seat.placement.machine) & set(seat.placement.control)
                 facts = seat.attest(child.pid)
                 assert facts is not None
-                assert facts.machine == write_list(seat.placement.machine)
+                assert facts.machine == format_processor_list(seat.placement.machine)
                 assert affinity.list_usable_processors() == set(
                     USABLE
                 )  # what others may have is not what this one has now
                 os.sched_setaffinity(child.pid, USABLE)
-                with pytest.raises(AttestationError, match=f"asked processor .*, found {write_list(USABLE)}"):
+                found = format_processor_list(USABLE)
+                with pytest.raises(AttestationError, match=f"asked processor .*, found {found}"):
                     seat.attest(child.pid)
             finally:
                 child.kill()

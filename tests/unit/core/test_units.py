@@ -140,7 +140,7 @@ def test_names_that_hold_commas_are_told_apart(names: list[str], shown: str) -> 
 @pytest.mark.parametrize("count", [1, 2, 3, 50])
 def test_names_in_a_remark_take_two_lines(length: int, count: int) -> None:
     names = [f"{number:0{length}}" for number in range(count)]
-    text = units.name_some(names, "cell")
+    text = units.list_first_names(names, "cell")
     shown = [name for name in names if re.search(rf"\b{name}\b", text)]
     assert names[0] in text
     assert len(text) <= max(length, 100) + len(" and 49 more cells")

@@ -72,7 +72,7 @@ def test_templates_that_other_runs_remove_meanwhile_are_no_fault(tmp_path: Path)
     other.start()
     try:
         for _ in range(2000):
-            template._forget_old(tmp_path)
+            template._remove_old_templates(tmp_path)
     finally:
         done.set()
         other.join()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.disks.stack import Layer, Loses, find_volatile, list_layers, list_layers_below_device
+from guestmark.disks.stack import Layer, Loses, find_volatile_layer, list_layers, list_layers_below_device
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts filesystems")
 
@@ -36,7 +36,7 @@ def seen(script: str, path: Path, **variables: object) -> list[Layer]:
 
 
 def lost(found: list[Layer]) -> Loses:
-    layer = find_volatile(found)
+    layer = find_volatile_layer(found)
     return layer.loses if layer else Loses.NOTHING
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from guestmark.agent.confinement import HYPERVISOR
 from guestmark.core.machine_facts import Confined, MachineFacts
-from guestmark.disks.processes import find_caged_program
+from guestmark.disks.processes import find_confined_program
 from guestmark.platforms import confinement
 from tests.framework.processes import wait_until
 
@@ -13,7 +13,7 @@ from tests.framework.processes import wait_until
 def found_of(command: list[str], writable: tuple[Path, ...]) -> Confined | None:
     """What is attested of a process that runs `command`, which ends with `sleep 60`."""
     with subprocess.Popen(command) as process:
-        assert wait_until(lambda: called(find_caged_program(process.pid)) == "sleep\n", 10)
+        assert wait_until(lambda: called(find_confined_program(process.pid)) == "sleep\n", 10)
         found = confinement.attest_process(process.pid, writable)
         process.kill()
     return found

@@ -236,19 +236,19 @@ def test_records_are_looked_for(
 
 def test_sqlite_recovers_its_rows_itself(tmp_path: Path) -> None:
     database = tmp_path / "records"
-    subprocess.run(records.command(str(database), TAG, 5), check=True, capture_output=True)
+    subprocess.run(records.build_writer_command(str(database), TAG, 5), check=True, capture_output=True)
     files: dict[str, bytes | None] = {
         name: (tmp_path / name).read_bytes() for name in Method.SQLITE.list_record_files("records")
     }
-    assert records.count_lost_rows(TAG, 4, "records", files) is None
-    assert records.count_lost_rows(TAG, 5, "records", files) == 5
+    assert records.find_lost_row(TAG, 4, "records", files) is None
+    assert records.find_lost_row(TAG, 5, "records", files) == 5
     log = known(files["records-wal"])
     assert (
-        records.count_lost_rows(TAG, 4, "records", {**files, "records-wal": log[: len(log) * 2 // 3]})
+        records.find_lost_row(TAG, 4, "records", {**files, "records-wal": log[: len(log) * 2 // 3]})
         is not None
     )
-    assert records.count_lost_rows(TAG, 4, "records", {"records": b"torn" * 1024}) == 0
-    assert records.count_lost_rows(TAG, 0, "records", {"records": None}) == 0
+    assert records.find_lost_row(TAG, 4, "records", {"records": b"torn" * 1024}) == 0
+    assert records.find_lost_row(TAG, 0, "records", {"records": None}) == 0
 
 
 def test_a_copy_has_holes_where_there_are_zeroes(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from guestmark.core.findings import Again, Control, Durability, Flushes, Proof, Proven, add_fact
+from guestmark.core.findings import Control, Durability, Flushes, Proof, Proven, SecondLog, add_fact
 from guestmark.core.model import WorkloadSpec
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Part
@@ -110,7 +110,8 @@ def test_the_table_tells_a_row_from_its_disk() -> None:
 def test_a_power_cut_ends_in_what_it_comes_to() -> None:
     """A sentence for each cell, then the command; how it was found out is small print, and not on the screen."""
     cut = WorkloadSpec("powercut", {}, "power cut: append, fsync")
-    lost = msgspec.structs.replace(LOST, asked=202, again=Again(word="lost", states=300, losing=230, why=""))
+    again = SecondLog(word="lost", states=300, losing=230, why="")
+    lost = msgspec.structs.replace(LOST, asked=202, again=again)
     unknown = msgspec.structs.replace(SAFE, word=Durability.UNKNOWN, why="the log ends too early")
     run = proved(host=SAFE, uml=lost, tcg=unknown)
     cells = tuple(replace(each, workload=cut) for each in run.plan.cells)

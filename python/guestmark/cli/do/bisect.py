@@ -11,7 +11,7 @@ from guestmark.cli.commands.bisect import Options
 from guestmark.cli.options import list_platforms
 from guestmark.core.context import Caller
 from guestmark.core.errors import GateStatus, UsageError, make_unknown_name_error
-from guestmark.core.gate import is_about_power
+from guestmark.core.gate import is_power_cut_gate
 from guestmark.core.keeper import keeper
 from guestmark.core.metric_spec import DEFAULT_METRICS, USER, parse_metrics
 from guestmark.engine.audience import Audience
@@ -88,7 +88,7 @@ def _build_request(given: Options, limits: Sequence[str]) -> BisectionRequest:
         **overrides,
     )
     power = None
-    if is_about_power(limits[0]):
+    if is_power_cut_gate(limits[0]):
         power = PowerCutOptions(
             Overrides(on=on, **given.collect_overrides()),
             caller,

@@ -85,11 +85,11 @@ def _check_views(given: Options, *, is_table: bool) -> None:
 
 def _capture_with_other_tool(given: Options, selection: Selection) -> int:
     """Captures with a tool such as dumpcap, which often has the capability that we lack."""
-    from guestmark.agent.binary import end_command_with_us
+    from guestmark.agent.binary import supervise_command
     from guestmark.capture.live import capture_packets
 
     assert given.live is not None
-    end = partial(end_command_with_us, grace_ms=_GRACE_MS)
+    end = partial(supervise_command, grace_ms=_GRACE_MS)
     with capture_packets(given.live, end, whole=given.details) as source:
         return _write_answer(given, replace(selection, source=source))
 

@@ -16,7 +16,7 @@ from rich.text import Text
 from guestmark.cli.commands.doctor import Options
 from guestmark.cli.console import Console, make_inert_text
 from guestmark.core.errors import ExitStatus
-from guestmark.core.parallel import answer_interrupt, start_call
+from guestmark.core.parallel import report_interrupt, start_call
 from guestmark.core.platform_spec import parse_platform
 from guestmark.core.redaction import redact_url
 from guestmark.core.registry import list_platform_names, programs
@@ -75,7 +75,7 @@ def examine_host(again: bool, nested: bool = False) -> dict[str, Any]:
     # Asking every program for its version takes seconds, during which the guests boot.
     host_recording = start_call(partial(record_environment, programs=tools))
     deadline = _Deadline(probe.measure_overload(), nested)
-    with answer_interrupt(say):
+    with report_interrupt(say):
         results = _probe_platforms(names, again, deadline)
     host = host_recording.result()
     versions = host.pop("programs", {})

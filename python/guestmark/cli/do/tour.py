@@ -12,7 +12,7 @@ from guestmark.cli.outputs import Outputs
 from guestmark.core.context import Caller
 from guestmark.core.errors import PlatformUnusableError, UsageError
 from guestmark.core.model import Plan
-from guestmark.core.parallel import answer_interrupt
+from guestmark.core.parallel import report_interrupt
 from guestmark.core.platform_spec import parse_platforms
 from guestmark.page.say import say
 from guestmark.plan import library
@@ -58,7 +58,7 @@ def _probe_platforms(on: list[str] | None, *, quiet: bool) -> list[PlatformFindi
     host = registry.get_platform("host")
     guests = cast("list[Startable]", [registry.get_platform(name) for name in names if name != "host"])
     results: dict[str, Usable | Unusable] = {host.name: host.probe()}
-    with answer_interrupt(say):
+    with report_interrupt(say):
         results |= probe_all(guests)
     return [_make_platform_finding(name, results[name]) for name in names]
 

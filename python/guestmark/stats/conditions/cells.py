@@ -25,7 +25,7 @@ from guestmark.core.machine_facts import (
     find_attested_placement,
 )
 from guestmark.core.model import Cell, Trial
-from guestmark.core.placement import FREE, NAME, PINNED, Crowded, read_list
+from guestmark.core.placement import FREE, NAME, PINNED, Crowded, parse_processor_list
 from guestmark.stats.conditions.evidence import (
     ComparedCells,
     format_trial_count,
@@ -108,7 +108,7 @@ def _count_machine_processors(facts: Facts) -> int | None:
     host = facts.find_fact(HostMachine)
     if host is not None and host.placement is not None and host.placement.level == FREE:
         # A free machine may use all of them, however many it was meant to have.
-        return len(read_list(host.placement.machine))
+        return len(parse_processor_list(host.placement.machine))
     return None if host is None else host.processors
 
 

@@ -98,7 +98,7 @@ def _judge_without_counters(machine: Machine, disk: AttachedDisk, *, flushed: bo
     """Returns the verdict on disks for which no counter is needed; None for the others."""
     if (
         machine.place is HERE
-        and (below := stack.find_volatile(stack.list_layers(disk.spec.location))) is not None
+        and (below := stack.find_volatile_layer(stack.list_layers(disk.spec.location))) is not None
     ):
         word = Durability.MEMORY if below.loses is stack.Loses.MEMORY else Durability.LOST
         return Verdict(Reached.NO, str(below), word)

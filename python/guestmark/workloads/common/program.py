@@ -19,7 +19,7 @@ from guestmark.core.cause import Cause
 from guestmark.core.errors import AttestationError, UsageError, WorkloadError
 from guestmark.core.findings import Build, Findings, Program
 from guestmark.core.model import Cell
-from guestmark.core.shell_syntax import is_of_shell, join_for_shell, needs_shell
+from guestmark.core.shell_syntax import is_shell_word, join_for_shell, needs_shell
 from guestmark.core.units import format_duration, format_share, format_size
 from guestmark.core.workload_kind import find_packages
 from guestmark.foreign import roots
@@ -271,7 +271,7 @@ def check_command(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, type
             shown = name if "/" in name else os.path.normpath(file)
             raise UsageError(f"{shown!r} {told[0]}", hint=told[1])
     words = _split_name(name)
-    if is_of_shell(name) and (len(argv) > 1 or len(words) == 1):
+    if is_shell_word(name) and (len(argv) > 1 or len(words) == 1):
         raise UsageError(
             f"{name!r} is part of the shell, not a program",
             hint=_suggest_quoting(["sh", "-c", join_for_shell(argv)], typed),

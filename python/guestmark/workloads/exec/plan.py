@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from guestmark.agent.wire import StandardOutput
 from guestmark.core import registry
 from guestmark.core.context import Caller
-from guestmark.core.derived import check_names
+from guestmark.core.derived import check_derived_names
 from guestmark.core.errors import UsageError
 from guestmark.core.metric_spec import DEFAULT_METRICS, MetricSpec, parse_metrics, split_metrics
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
@@ -67,7 +67,7 @@ def build_plan(options: ExecOptions, argv: Sequence[str]) -> Plan:
     asked = parse_metrics(options.metrics)
     specs, derived = split_metrics(asked)
     known = [metric.name for metric in (*(spec.metric for spec in specs), *DEFAULT_METRICS)]
-    check_names(derived, {*known, *options.parameters})
+    check_derived_names(derived, {*known, *options.parameters})
     commands = [list(argv), *map(list, options.commands)]
     _check_parameters_are_used(commands, options)
     called = _name_commands(commands, options.names, options.texts)

@@ -5,7 +5,16 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from guestmark.core import registry
-from guestmark.core.findings import Again, Durability, Explanation, LossCause, Proof, Proven, Unsynced, Untorn
+from guestmark.core.findings import (
+    Durability,
+    Explanation,
+    LossCause,
+    Proof,
+    Proven,
+    SecondLog,
+    Unsynced,
+    Untorn,
+)
 from guestmark.core.units import format_count
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
@@ -94,7 +103,7 @@ def _describe_verdict(found: Proven) -> str:
     return f"{found.losing:,} of {found.states:,} crash states {lose} some of {records}{again}{dropped}"
 
 
-def _describe_second_log(again: Again | None) -> str:
+def _describe_second_log(again: SecondLog | None) -> str:
     return f"; {again.losing:,} of {again.states:,} in a second log" if again and again.states else ""
 
 
@@ -373,7 +382,7 @@ def summarize_proof(found: Proven) -> str:
     )
 
 
-def _describe_confirmation(again: Again | None) -> str:
+def _describe_confirmation(again: SecondLog | None) -> str:
     if again is None:
         return ""
     if not again.states:

@@ -26,7 +26,7 @@ from guestmark.core.errors import (
     UsageError,
     WorkloadError,
 )
-from guestmark.core.findings import TARGET, Again, Durability, Explanation, Mount, Proof, Proven
+from guestmark.core.findings import TARGET, Durability, Explanation, Mount, Proof, Proven, SecondLog
 from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
 from guestmark.core.units import format_count
@@ -296,7 +296,7 @@ class PowercutTrial(powercut.PowercutWorkload):
         disk.image.flush()
         return writelog.count_requests(log)
 
-    def _record_again(self) -> tuple[Explanation | None, Again]:
+    def _record_again(self) -> tuple[Explanation | None, SecondLog]:
         """Records a log on another machine, as a loss may be a fault of one recording.
 
         Returns the explanation of the loss, and the result of the second log.
@@ -311,10 +311,10 @@ class PowercutTrial(powercut.PowercutWorkload):
             found = self._prove_on_fresh_machine()
             self._stopped = found.stopped == INTERRUPTED
         except GuestmarkError as error:
-            return None, Again(
+            return None, SecondLog(
                 word=Durability.UNKNOWN, states=0, losing=0, why=f"it could not be recorded: {error.message}"
             )
-        again = Again(
+        again = SecondLog(
             word=found.word, states=found.states, losing=found.losing, why=found.first_loss or found.why,
             kept=found.kept,
         )  # fmt: skip
@@ -421,7 +421,7 @@ class PowercutTrial(powercut.PowercutWorkload):
             "--size", str(method.record_size), "--each", path,
         ]  # fmt: skip
         if method is Method.SQLITE:
-            argv = records.command(path, tag.text, count)
+            argv = records.build_writer_command(path, tag.text, count)
         program = agent.background(argv, stdin=True)
         deadline = time.monotonic() + self.limit_s
         heard, last = 0, time.monotonic()

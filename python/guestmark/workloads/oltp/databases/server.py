@@ -19,7 +19,7 @@ from guestmark.core.cause import Speaker, classify_message
 from guestmark.core.errors import MachineError, WorkloadError
 from guestmark.core.keeper import keeper
 from guestmark.core.machine_facts import Confined
-from guestmark.disks.processes import find_in_cages
+from guestmark.disks.processes import find_sandboxed_processes
 from guestmark.platforms.confinement import attest_process
 from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account, Database, Link, Session
 
@@ -51,7 +51,7 @@ class Launcher:
             if self.confinement is not None:
                 number = int(Path(pid_file).read_text().split()[0])
                 return attest_process(
-                    next(find_in_cages(number, str(self.writable[0])), number), self.writable
+                    next(find_sandboxed_processes(number, str(self.writable[0])), number), self.writable
                 )
         return None
 
