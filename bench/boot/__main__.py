@@ -49,7 +49,7 @@ class Starts:
         cell = Cell("bench", spec, PlatformSpec.read(platform), {"memory": memory})
         with registry.get_platform(platform).start(cell) as guest:
             ready = guest.phases["ready"]
-            guest.switch_off(30.0)  # type: ignore[attr-defined]
+            guest.shut_down(30.0)  # type: ignore[attr-defined]
         if not watched:
             self.ends.setdefault(f"{platform} … gone", []).append(guest.phases["gone"])
         return ready

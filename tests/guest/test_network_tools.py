@@ -172,7 +172,7 @@ def narrow(network: TrialNetwork) -> None:
     spaces = network.namespaces
     assert spaces.machine is not None
     for namespace, name in ((spaces.peer, network.peer_name), (spaces.machine, network.machine_name)):
-        command = [*spaces.enter_command(namespace), "tc", "qdisc", "add", "dev", name, "root", *SLOW]
+        command = [*spaces.make_command_prefix(namespace), "tc", "qdisc", "add", "dev", name, "root", *SLOW]
         subprocess.run(command, pass_fds=spaces.list_descriptors(), check=True)
 
 

@@ -265,7 +265,7 @@ def test_another_mtu_at_one_end_is_found() -> None:
 def test_a_process_in_between_is_found() -> None:
     with networked("host", "veth") as (machine, network):
         spaces = network.namespaces
-        command = [*spaces.enter_command(spaces.peer), "sleep", "60"]
+        command = [*spaces.make_command_prefix(spaces.peer), "sleep", "60"]
         with subprocess.Popen(command, pass_fds=spaces.list_descriptors()) as relay:
             try:
                 while os.readlink(f"/proc/{relay.pid}/exe").endswith("guestmark-agent"):
@@ -288,7 +288,7 @@ def test_a_process_that_shares_the_tap_is_found() -> None:
             "sys.stdin.read()"
         )
         program = ["python3", "-c", code, network.tap]
-        command = [*spaces.enter_command(spaces.peer), *program]
+        command = [*spaces.make_command_prefix(spaces.peer), *program]
         with subprocess.Popen(
             command, pass_fds=spaces.list_descriptors(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
         ) as thief:
@@ -303,7 +303,7 @@ def test_packets_that_came_through_a_router_are_not_taken_for_direct_ones() -> N
         spaces = network.namespaces
         assert spaces.machine is not None
         # As if each had passed one.
-        command = [*spaces.enter_command(spaces.machine), "sysctl", "-qw", "net.ipv4.ip_default_ttl=63"]
+        command = [*spaces.make_command_prefix(spaces.machine), "sysctl", "-qw", "net.ipv4.ip_default_ttl=63"]
         subprocess.run(command, pass_fds=spaces.list_descriptors(), check=True)
         with pytest.raises(AttestationError, match="cannot reach its peer"):
             machine.attest()
@@ -429,7 +429,7 @@ def test_without_tun_one_line_says_what_is_needed() -> None:
 def test_a_link_that_goes_down_is_told_from_a_slow_one() -> None:
     with networked("host", "veth") as (machine, network):
         spaces = network.namespaces
-        command = [*spaces.enter_command(spaces.peer), "ip", "link", "set", network.peer_name, "down"]
+        command = [*spaces.make_command_prefix(spaces.peer), "ip", "link", "set", network.peer_name, "down"]
         subprocess.run(command, pass_fds=spaces.list_descriptors(), check=True)
         with pytest.raises(GuestmarkError, match="cannot reach its peer"):
             machine.attest()

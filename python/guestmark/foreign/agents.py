@@ -56,7 +56,7 @@ class Toolchain:
     package: Package | None = None
 
 
-class AgentNotMadeError(PlatformUnusableError):
+class AgentNotBuiltError(PlatformUnusableError):
     """There is no agent yet for machines of `architecture`."""
 
     def __init__(self, architecture: Architecture) -> None:
@@ -70,7 +70,7 @@ class AgentNotMadeError(PlatformUnusableError):
 def find_for_machine(machine_name: str) -> Path:
     """Returns the agent for a machine whose `uname -m` prints this: this host's own, or one that was made before.
 
-    Raises `PlatformUnusableError` for an architecture without agents, `AgentNotMadeError` if one can be made.
+    Raises `PlatformUnusableError` for an architecture without agents, `AgentNotBuiltError` if one can be built.
     """
     try:
         row = find_architecture(machine_name)
@@ -83,7 +83,7 @@ def find_for_machine(machine_name: str) -> Path:
         return find_agent_binary()
     if found := find_agent(row):
         return found
-    raise AgentNotMadeError(row)
+    raise AgentNotBuiltError(row)
 
 
 def find_agent(architecture: Architecture) -> Path | None:

@@ -35,7 +35,7 @@ def save_parts(architectures: Iterable[Architecture], archive: Path, progress: P
     """Writes the parts that are in use to an archive. Raises `GuestmarkError`."""
     home = locate_cache() / "foreign"
     names = [str(part.relative_to(home)) for row in architectures for part in list_parts(row)]
-    progress.step(f"writing {archive}", 0, None)
+    progress.show_elapsed(f"writing {archive}", 0, None)
     try:
         with replace_file(archive, 0o644) as part:
             _run_tar(

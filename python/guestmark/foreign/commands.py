@@ -88,7 +88,7 @@ def _await_exit(
             now = time.monotonic()
             if now - reported >= _TELL_S:
                 reported = now
-                progress.step(what, now - begin, expected_s)
+                progress.show_elapsed(what, now - begin, expected_s)
         else:
             return
 
@@ -132,7 +132,7 @@ def install_packages(packages: Sequence[str], progress: Progress) -> bool:
                 if not announced:
                     progress.say(f"{what}: {' '.join(packages)}")
                 announced = True
-                progress.step(what, time.monotonic() - begin, INSTALLING_EXPECTED_S)
+                progress.show_elapsed(what, time.monotonic() - begin, INSTALLING_EXPECTED_S)
     progress.done(what, time.monotonic() - begin)
     if process.returncode not in (0, _CANNOT_INSTALL):
         lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]

@@ -45,7 +45,7 @@ def unpack_container(name: str) -> Path:
     """
     path = _expand_path(name)
     if path.is_file():
-        return keep_unpacked(
+        return unpack_once(
             "images", f"layers-{_make_image_key(path)}", lambda root: _unpack_saved(path, root)
         )
     return _unpack_from_engine(name)
@@ -62,9 +62,9 @@ def unpack_root(text: str) -> Path:
         return _unpack_from_engine(name)
     for at, magic, make in ((*_SQUASHFS, _unpack_squashfs), (*_EXT, _unpack_ext)):
         if _has_magic(path, at, magic):
-            return keep_unpacked("images", f"root-{_make_image_key(path)}", _announce_unpacking(path, make))
+            return unpack_once("images", f"root-{_make_image_key(path)}", _announce_unpacking(path, make))
     if tarfile.is_tarfile(path):
-        return keep_unpacked(
+        return unpack_once(
             "images", f"root-{_make_image_key(path)}", _announce_unpacking(path, _unpack_tar)
         )
     for at, magic in (_QCOW, _PARTITIONS):
@@ -76,7 +76,7 @@ def unpack_root(text: str) -> Path:
     raise ValueError(f"{path} is not a tar archive, a container image, a squashfs or an ext4 filesystem")
 
 
-def keep_unpacked(folder: str, name: str, make: Callable[[Path], None]) -> Path:
+def unpack_once(folder: str, name: str, make: Callable[[Path], None]) -> Path:
     """Returns the directory of that name in the cache; if it does not exist, one process at a time makes it."""
     home = locate_cache() / folder
     home.mkdir(exist_ok=True)
@@ -135,7 +135,7 @@ def _unpack_from_engine(name: str) -> Path:
     if asked.returncode:
         raise ValueError(f"{os.path.basename(engine)} has no image {name!r}; pull it first")
     key = asked.stdout.strip().removeprefix("sha256:")[:20]
-    return keep_unpacked("images", f"layers-{key}", lambda root: _export_container(engine, name, root))
+    return unpack_once("images", f"layers-{key}", lambda root: _export_container(engine, name, root))
 
 
 def _export_container(engine: str, name: str, root: Path) -> None:

@@ -50,7 +50,7 @@ _LEFT_OUT = (
 REQUIRED = ("BLK_DEV_INITRD", "VIRTIO", "VIRTIO_CONSOLE", "DEVTMPFS", "PROC_FS", "SYSFS", "TMPFS")
 
 
-def find_made(architecture: Architecture) -> Kernel | None:
+def find_built_kernel(architecture: Architecture) -> Kernel | None:
     """Returns the kernel if it was made before."""
     part = store.find_part(architecture, KIND, compute_key(architecture))
     return None if part is None else _load_kernel(architecture, part)
@@ -214,7 +214,7 @@ def _make_version_key(path: Path) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", path.name))
 
 
-def describe_given(architecture: Architecture, wanted: str) -> Kernel:
+def describe_user_kernel(architecture: Architecture, wanted: str) -> Kernel:
     """Returns a kernel that the user gave. Raises `GuestmarkError` for a file that no guest can boot from."""
     image = Path(wanted).expanduser().absolute()
     if not image.is_file():

@@ -35,7 +35,7 @@ class Parts:
 
 def find_parts(architecture: Architecture, packages: Iterable[str] = ()) -> Parts | None:
     """Returns the parts if all of them have been made."""
-    agent, kernel = agents.find_agent(architecture), kernels.find_made(architecture)
+    agent, kernel = agents.find_agent(architecture), kernels.find_built_kernel(architecture)
     root = roots.find_root(architecture, packages) if architecture.root else None
     if agent is None or kernel is None or (architecture.root and root is None):
         return None
@@ -58,7 +58,9 @@ def get_parts(
     if not lacking and (there := find_parts(architecture, wanted)):
         return there
     if lacking and (
-        fault := _explain_unserved(architecture, list_served(), kernels.find_made(architecture) is not None)
+        fault := _explain_unserved(
+            architecture, list_served(), kernels.find_built_kernel(architecture) is not None
+        )
     ):
         raise PlatformUnusableError(
             fault, hint="copy the parts from another machine: guestmark prepare --help"
@@ -87,7 +89,7 @@ def _collect_made_parts(
         # Without an agent a kernel is of no use, so its making is cancelled.
         making.add_done_callback(lambda made: whole.cancel() if made.exception() else None)
         try:
-            kernel = kernels.find_made(architecture) or kernels.make_kernel(architecture, whole)
+            kernel = kernels.find_built_kernel(architecture) or kernels.make_kernel(architecture, whole)
             made = get_root(architecture, packages, whole) if architecture.root else None
             return Parts(_wait_for_part(making, architecture, whole), kernel, made)
         except BaseException:
@@ -131,7 +133,7 @@ def _list_made(architecture: Architecture, packages: Iterable[str] = ()) -> dict
     """Returns, for each part that the architecture needs, whether it was made."""
     made = {
         "agent": agents.find_agent(architecture) is not None,
-        "kernel": kernels.find_made(architecture) is not None,
+        "kernel": kernels.find_built_kernel(architecture) is not None,
     }
     # Without packages for the architecture, its machines stay in the initramfs.
     if architecture.root:
@@ -181,7 +183,7 @@ def list_missing(architecture: Architecture) -> list[Program]:
     found = []
     if agents.find_agent(architecture) is None:
         found += agents.list_missing(architecture)
-    if kernels.find_made(architecture) is None:
+    if kernels.find_built_kernel(architecture) is None:
         found += kernels.list_missing(architecture)
     return list(dict.fromkeys(found))
 

@@ -22,7 +22,7 @@ class Progress:
     def say(self, text: str) -> None:
         """Prints a line that stays."""
 
-    def step(self, what: str, elapsed_s: float, expected_s: float | None) -> None:
+    def show_elapsed(self, what: str, elapsed_s: float, expected_s: float | None) -> None:
         """Reports a step that goes on, about once a second; `expected_s` is the time that the whole step takes."""
 
     def done(self, what: str, elapsed_s: float) -> None:
@@ -48,13 +48,13 @@ class CombinedProgress(Progress):
         """Passes the line on."""
         self._line.say(text)
 
-    def step(self, what: str, elapsed_s: float, expected_s: float | None) -> None:
+    def show_elapsed(self, what: str, elapsed_s: float, expected_s: float | None) -> None:
         """Names all steps in progress, with the time since the first began."""
         with self._lock:
             if what not in self._going:
                 self._going.append(what)
             text = f"{self._what}: {' and '.join(self._going)}"
-            self._line.step(text, time.monotonic() - self._begin, self._expected_s)
+            self._line.show_elapsed(text, time.monotonic() - self._begin, self._expected_s)
 
     def done(self, what: str, elapsed_s: float) -> None:
         """Leaves the step out of the next line."""
@@ -89,7 +89,7 @@ class LineProgress(Progress):
         self._wipe_line()
         self._write(text)
 
-    def step(self, what: str, elapsed_s: float, expected_s: float | None) -> None:
+    def show_elapsed(self, what: str, elapsed_s: float, expected_s: float | None) -> None:
         """Adds the expected time, if known, and says if the step takes longer than that."""
         about = f" of about {format_duration(expected_s)}" if expected_s else ""
         if expected_s and elapsed_s > expected_s:

@@ -14,7 +14,7 @@ from pathlib import Path
 from guestmark.core.architectures import find_host_architecture
 from guestmark.core.platform_kind import Program
 from guestmark.core.temporary import scratch_directory
-from guestmark.foreign.images import IMAGE, keep_unpacked, resolve_inside, unpack_container
+from guestmark.foreign.images import IMAGE, unpack_once, resolve_inside, unpack_container
 from guestmark.foreign.packages import query_apt_cache
 from guestmark.foreign.progress import tell_user
 
@@ -84,7 +84,7 @@ def _unpack_from_apt(version: str) -> Path:
         raise ValueError(f"{version!r} is not a package version")
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
         raise ValueError(f"apt:{version} needs apt-get, which this system does not have")
-    return keep_unpacked(
+    return unpack_once(
         "qemus", f"apt-{version.replace(':', '_')}", lambda root: _fetch_version(version, root)
     )
 

@@ -52,7 +52,7 @@ class LockHolder(msgspec.Struct, frozen=True):
     token: str = ""
 
     @classmethod
-    def describe_us(cls, what: str) -> LockHolder:
+    def describe_this_process(cls, what: str) -> LockHolder:
         """Returns a description of this process, which measures `what`."""
         try:
             user = getpass.getuser()
@@ -172,7 +172,9 @@ def call_at_end(end: Callable[[], object]) -> bool:
 
 def encode_own_holder() -> bytes | None:
     """Returns the text about this process in the locks of other machines; None if nothing is being measured."""
-    return None if _state.policy is None else msgspec.json.encode(LockHolder.describe_us(_state.policy.what))
+    if _state.policy is None:
+        return None
+    return msgspec.json.encode(LockHolder.describe_this_process(_state.policy.what))
 
 
 def lock_remote(agent: Agent, name: str, ours: bytes | None) -> None:
@@ -229,7 +231,7 @@ def _acquire_lock(policy: LockPolicy) -> int:
             # On a full filesystem only the description is missing: the lock holds all the same.
             with contextlib.suppress(OSError):
                 os.ftruncate(file, 0)
-                os.pwrite(file, msgspec.json.encode(LockHolder.describe_us(policy.what)), 0)
+                os.pwrite(file, msgspec.json.encode(LockHolder.describe_this_process(policy.what)), 0)
             return file
         # The file was removed after it was opened, so a lock on it would exclude no one.
         os.close(file)

@@ -82,7 +82,7 @@ class Guest:
             found.network = self.network.attest()
         return found
 
-    def switch_off(self, timeout_s: float) -> None:
+    def shut_down(self, timeout_s: float) -> None:
         """Shuts the guest down, waits for its hypervisor to exit and records the phases of the shutdown.
 
         Raises `MachineError` if the hypervisor has not exited after `timeout_s`.
@@ -353,6 +353,6 @@ class GuestWithin:
         """Function that asks the hypervisor's monitor."""
         return self.inner.query
 
-    def switch_off(self, timeout_s: float) -> None:
-        """Shuts the guest down; see `Guest.switch_off`."""
-        self.inner.switch_off(timeout_s)
+    def shut_down(self, timeout_s: float) -> None:
+        """Shuts the guest down; see `Guest.shut_down`."""
+        self.inner.shut_down(timeout_s)

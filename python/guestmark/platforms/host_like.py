@@ -28,7 +28,7 @@ from guestmark.disks import loop
 from guestmark.disks.attached import AttachedDisk, attach_on_host
 from guestmark.platforms.affinity import Seat, mark_machine_start, take_seat
 from guestmark.platforms.base import Unusable, Usable
-from guestmark.platforms.network.host_link import enter_command, open_host_network
+from guestmark.platforms.network.host_link import make_command_prefix, open_host_network
 from guestmark.platforms.network.trial_network import TrialNetwork
 from guestmark.platforms.place import HERE, Place
 from guestmark.setting.base import DiskKind, is_disk_setting
@@ -218,7 +218,7 @@ class HostLike:
 def _enter_network(within: Surroundings, network: TrialNetwork) -> Surroundings:
     """Returns surroundings that are started inside the machine's network namespace."""
     # What makes namespaces of users itself has to be root for that.
-    command = enter_command(network, as_caller=not within.agent_in_command)
+    command = make_command_prefix(network, as_caller=not within.agent_in_command)
     passed = (*within.passed, *network.namespaces.list_descriptors())
     return replace(within, command=(*command, *within.command), passed=passed)
 

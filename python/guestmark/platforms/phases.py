@@ -70,7 +70,7 @@ class Watch:
         initcalls = watches_initcalls(cell)
         return None if initcalls is None else cls(initcalls)
 
-    def qemu_arguments(self, architecture: Architecture) -> list[str]:
+    def build_qemu_arguments(self, architecture: Architecture) -> list[str]:
         """Returns QEMU's arguments that send the firmware's messages to the console.
 
         The console's character device must have the id `console` and be a multiplexer.
@@ -84,13 +84,13 @@ class Watch:
         A `quiet` that follows them still silences the kernel after its first line.
         """
         early = [architecture.early_console] if architecture.early_console else []
-        return ["loglevel=6", *early, *self.kernel_arguments()]
+        return ["loglevel=6", *early, *self.build_kernel_arguments()]
 
     def build_uml_arguments(self) -> list[str]:
         """Returns words for UML in place of `quiet`, which silences more than the kernel."""
-        return ["loglevel=4", *self.kernel_arguments()]
+        return ["loglevel=4", *self.build_kernel_arguments()]
 
-    def kernel_arguments(self) -> list[str]:
+    def build_kernel_arguments(self) -> list[str]:
         """Returns words for any kernel."""
         debug = ["initcall_debug", "log_buf_len=4M"] if self.initcalls else []
         return ["GUESTMARK_MARKS=1", *debug]

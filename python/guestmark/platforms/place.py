@@ -233,7 +233,7 @@ def make_channel() -> tuple[socket.socket, socket.socket]:
     return ours, theirs
 
 
-def last_words(said: bytes) -> str:
+def find_last_line(said: bytes) -> str:
     """Returns the last line that the agent's binary has printed on its standard error."""
     lines = said.decode(errors="replace").strip().splitlines() or ["it printed nothing"]
     return lines[-1].removeprefix("guestmark-agent: ")
@@ -373,7 +373,7 @@ class ThisHost:
             stdin=subprocess.DEVNULL, capture_output=True, timeout=_ANSWER_S, check=False,
         )  # fmt: skip
         if done.returncode:
-            raise MachineError(f"the agent's command {words[0]} failed: {last_words(done.stderr)}")
+            raise MachineError(f"the agent's command {words[0]} failed: {find_last_line(done.stderr)}")
         return done.stdout
 
 

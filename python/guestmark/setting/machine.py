@@ -104,7 +104,7 @@ def _parse_memory(text: str) -> str:
     return format_size(size)
 
 
-def _parse_count(text: str) -> str:
+def _parse_cpu_count(text: str) -> str:
     """Return a number of processors in canonical spelling."""
     if not re.fullmatch(r"\s*[0-9]{1,4}\s*", text, re.ASCII) or int(text) < 1:
         raise ValueError(f"{text!r} is not a number of processors")
@@ -245,7 +245,7 @@ def _attest_processors(asked: int, guest: StartedGuest) -> Iterator[Check]:
 SMP = MachineSetting(
     "smp",
     "number of the guest's processors",
-    _parse_count,
+    _parse_cpu_count,
     ("1", "2", "4"),
     read=int,
     machines=Machine.QEMU | Machine.VMM,
@@ -442,7 +442,7 @@ OUTER_CPU = Setting(
 OUTER_SMP = Setting(
     "outer_smp",
     "number of the outer guest's processors",
-    _parse_count,
+    _parse_cpu_count,
     ("1", "2"),
     read=int,
     machines=Machine.OUTER,

@@ -225,7 +225,7 @@ def test_other_machines_get_an_agent_that_is_made(
     assert agents.find_for_machine(find_host_architecture().machine_name) == find_agent_binary()
     with pytest.raises(PlatformUnusableError, match="no agent for m68k"):
         agents.find_for_machine("m68k")
-    with pytest.raises(agents.AgentNotMadeError) as caught:
+    with pytest.raises(agents.AgentNotBuiltError) as caught:
         agents.find_for_machine(ROW.machine_name)
     assert caught.value.architecture is ROW
     monkeypatch.setenv("PATH", "/nowhere")
@@ -249,19 +249,19 @@ def test_a_kernel_without_virtio_is_told_by_its_configuration(tmp_path: Path) ->
     kernel.write_bytes(image_of(ROW) + b"Linux version 6.1.0-test (me@here)")
     config = tmp_path / "config-6.1.0-test"
     config.write_text("".join(f"CONFIG_{name}=y\n" for name in kernels.REQUIRED))
-    assert kernels.describe_given(ROW, str(kernel)).release == "6.1.0-test"
+    assert kernels.describe_user_kernel(ROW, str(kernel)).release == "6.1.0-test"
     config.write_text(
         config.read_text().replace("CONFIG_VIRTIO_CONSOLE=y", "# CONFIG_VIRTIO_CONSOLE is not set")
     )
     with pytest.raises(GuestmarkError, match="without VIRTIO_CONSOLE"):
-        kernels.describe_given(ROW, str(kernel))
+        kernels.describe_user_kernel(ROW, str(kernel))
 
 
 @pytest.mark.parametrize("row", FOREIGN, ids=[row.name for row in FOREIGN])
 def test_a_file_that_is_no_kernel_of_the_architecture_is_refused(row: Architecture, tmp_path: Path) -> None:
     kernel = tmp_path / "vmlinuz-6.1.0-test"
     kernel.write_bytes(image_of(row))
-    assert kernels.describe_given(row, str(kernel)).release == "6.1.0-test"
+    assert kernels.describe_user_kernel(row, str(kernel)).release == "6.1.0-test"
     others = [
         tmp_path / f"vmlinuz-{other.name}" for other in FOREIGN if other.kernel_marks != row.kernel_marks
     ]
@@ -269,7 +269,7 @@ def test_a_file_that_is_no_kernel_of_the_architecture_is_refused(row: Architectu
         image.write_bytes(image_of(other))
     for wanted in (Path("/etc/passwd"), Path("/bin/true"), *others):
         with pytest.raises(GuestmarkError, match=f"{wanted} is not a Linux kernel for {row.name}"):
-            kernels.describe_given(row, str(wanted))
+            kernels.describe_user_kernel(row, str(wanted))
 
 
 def image_of(row: Architecture) -> bytes:

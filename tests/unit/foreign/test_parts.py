@@ -28,7 +28,7 @@ class Heard(Progress):
     def say(self, text: str) -> None:
         self.lines.append(text)
 
-    def step(self, what: str, elapsed_s: float, expected_s: float | None) -> None:
+    def show_elapsed(self, what: str, elapsed_s: float, expected_s: float | None) -> None:
         self.lines.append(what)
         self.about.add(expected_s)
 
@@ -94,9 +94,9 @@ def test_agent_and_kernel_are_made_at_the_same_time(monkeypatch: pytest.MonkeyPa
 
     def made(what: str, result: object) -> object:
         def make(_: object, progress: Progress) -> object:
-            progress.step(what, 1, 5)
+            progress.show_elapsed(what, 1, 5)
             both.wait()
-            progress.step(what, 2, 5)
+            progress.show_elapsed(what, 2, 5)
             both.wait()
             progress.done(what, 3)
             return result
@@ -140,9 +140,9 @@ def test_one_that_fails_ends_the_other(
 def test_the_line_has_the_time_of_the_whole() -> None:
     heard = Heard()
     whole = CombinedProgress(heard, "setting up", 240.0)
-    whole.step("one", 3.0, 5.0)
+    whole.show_elapsed("one", 3.0, 5.0)
     whole.done("one", 4.0)
-    whole.step("two", 0.0, None)
+    whole.show_elapsed("two", 0.0, None)
     assert heard.lines == ["setting up: one", "setting up: two"]
     assert heard.about == {240.0}
 

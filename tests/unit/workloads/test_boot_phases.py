@@ -272,8 +272,8 @@ def test_only_watched_guests_are_made_to_talk() -> None:
     assert steps.Watch.for_cell(Cell("c", WorkloadSpec("exec"), PlatformSpec.read("tcg"))) is None
     params = registry.workload_kind("boot").check_params({"initcalls": True})
     watch = steps.Watch.for_cell(Cell("c", WorkloadSpec("boot", params), PlatformSpec.read("tcg")))
-    assert "initcall_debug" in known(watch).kernel_arguments()
-    assert "initcall_debug" not in steps.Watch().kernel_arguments()
+    assert "initcall_debug" in known(watch).build_kernel_arguments()
+    assert "initcall_debug" not in steps.Watch().build_kernel_arguments()
 
 
 def test_the_filter_that_forbids_ptrace_does() -> None:

@@ -115,7 +115,7 @@ def run_helper(
     process = SupervisedProcess(str(level), None)
     try:
         inherited = (*namespaces.list_descriptors(), *descriptors)
-        process.start(command, inherited, within=namespaces.enter_command(namespaces.peer))
+        process.start(command, inherited, within=namespaces.make_command_prefix(namespaces.peer))
         yield process
     finally:
         process.stop()
@@ -129,7 +129,7 @@ def _wait_for_address(process: SupervisedProcess, level: Network, namespaces: Na
     assert namespaces.machine is not None, "the machine has no namespace"
     # One process polls: starting one for each look would take processor time from the program.
     command = [
-        *namespaces.enter_command(namespaces.machine), str(find_agent_binary()), "network", "link",
+        *namespaces.make_command_prefix(namespaces.machine), str(find_agent_binary()), "network", "link",
         f"--name={MACHINE_INTERFACE}", f"--wait={_READY_S * 1e3:.0f}",
     ]  # fmt: skip
     with subprocess.Popen(

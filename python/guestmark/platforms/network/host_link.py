@@ -45,7 +45,9 @@ def open_host_network(name: str, levels: Levels) -> Iterator[TrialNetwork | None
         network = TrialNetwork(levels, namespaces, peer, pid, options.name, machine_name=MACHINE_INTERFACE)
         if joint is LinkKind.PROGRAM_JOINS:
             joined = stack.enter_context(join_namespace(level, namespaces, levels.get(MTU) or _USUAL_MTU))
-            network.answer_by_sockets(joined.peer_address, joined.machine_address, forwards=joined.forwards)
+            network.set_socket_addresses(
+                joined.peer_address, joined.machine_address, forwards=joined.forwards
+            )
             network.list_joiners = network.list_others = joined.process.list_pids
             network.list_helpers = joined.process.list_supervisors
             network.drivers = ("tun",)
@@ -57,8 +59,8 @@ def open_host_network(name: str, levels: Levels) -> Iterator[TrialNetwork | None
         yield network
 
 
-def enter_command(network: TrialNetwork, *, as_caller: bool) -> list[str]:
+def make_command_prefix(network: TrialNetwork, *, as_caller: bool) -> list[str]:
     """Returns the words that run a machine's command inside its namespace."""
     spaces = network.namespaces
     namespace = spaces.peer if spaces.machine is None else spaces.machine
-    return spaces.enter_command(namespace, as_caller=as_caller)
+    return spaces.make_command_prefix(namespace, as_caller=as_caller)

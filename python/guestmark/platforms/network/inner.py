@@ -36,6 +36,6 @@ def open_inner_network(
         )  # fmt: skip
 
 
-def enter_peer(network: TrialNetwork) -> tuple[str, ...]:
+def make_peer_command_prefix(network: TrialNetwork) -> tuple[str, ...]:
     """Returns the words that run the command after them where the peer of an inner guest is."""
     return (_AGENT, "network", "enter", f"--of={network.peer_pid}", "--")

@@ -68,7 +68,7 @@ class Namespaces:
         """Returns the descriptors that a program inherits to enter one of the namespaces."""
         return tuple(fd for fd in (self.users, self.peer, self.machine) if fd is not None)
 
-    def enter_command(self, namespace: int, *, as_caller: bool = False) -> list[str]:
+    def make_command_prefix(self, namespace: int, *, as_caller: bool = False) -> list[str]:
         """Returns the words that run the command after them inside a namespace.
 
         With `as_caller` another user than root is that user again, and not root in the namespace.

@@ -13,7 +13,7 @@ from guestmark.core.errors import PlatformUnusableError, UsageError
 from guestmark.core.levels import Levels
 from guestmark.platforms.drives import VirtioBus
 from guestmark.platforms.network.helpers import FORWARDED, SLIRP_PEER, serve_guest
-from guestmark.platforms.network.inner import enter_peer, open_inner_network
+from guestmark.platforms.network.inner import make_peer_command_prefix, open_inner_network
 from guestmark.platforms.network.namespaces import (
     MACHINE_ADDRESS,
     PEER_ADDRESS,
@@ -127,14 +127,14 @@ def open_qemu_network(name: str, levels: Levels, virtio: VirtioBus, place: Place
             yield QemuLink(network, ("-netdev", netdev, "-device", device), (*taps, *vhost))
             return
         if level is Network.USER:
-            network.answer_by_sockets(SLIRP_PEER, _USER_MACHINE, forwards=True)
+            network.set_socket_addresses(SLIRP_PEER, _USER_MACHINE, forwards=True)
             words = ("-netdev", _format_user_network(), "-device", device)
-            within = namespaces.enter_command(namespaces.peer)
+            within = namespaces.make_command_prefix(namespaces.peer)
             yield QemuLink(network, words, namespaces.list_descriptors(), tuple(within))
             return
         mtu = levels.get(MTU) or _USUAL_MTU
         descriptor, helper = stack.enter_context(serve_guest(namespaces, mtu))
-        network.answer_by_sockets(PEER_ADDRESS, MACHINE_ADDRESS, forwards=True)
+        network.set_socket_addresses(PEER_ADDRESS, MACHINE_ADDRESS, forwards=True)
         netdev = f"stream,id={NETDEV},server=off,addr.type=fd,addr.str={descriptor}"
         yield QemuLink(network, ("-netdev", netdev, "-device", device), (descriptor,), helper=helper)
 
@@ -162,9 +162,11 @@ def _open_inside(
             if level is Network.VHOST:
                 netdev += ",vhost=on"
         else:
-            network.answer_by_sockets(SLIRP_PEER, _USER_MACHINE, forwards=True)
+            network.set_socket_addresses(SLIRP_PEER, _USER_MACHINE, forwards=True)
             netdev = _format_user_network()
-        yield QemuLink(network, ("-netdev", netdev, "-device", device), within=enter_peer(network))
+        yield QemuLink(
+            network, ("-netdev", netdev, "-device", device), within=make_peer_command_prefix(network)
+        )
 
 
 @contextlib.contextmanager

@@ -77,7 +77,7 @@ class TrialNetwork:
     # The last attestation.
     found: NetworkFacts | None = None
 
-    def answer_by_sockets(self, peer_address: str, machine_address: str, *, forwards: bool) -> None:
+    def set_socket_addresses(self, peer_address: str, machine_address: str, *, forwards: bool) -> None:
         """Records that a process answers the machine through its own sockets on the peer's loopback.
 
         It forwards a range of ports to the machine, or none.
@@ -103,7 +103,7 @@ class TrialNetwork:
         assert isinstance(self.where, Namespaces), "the network is inside another machine"
         return self.where
 
-    def move_by_own_stack(self, pid: int) -> None:
+    def set_own_stack_mover(self, pid: int) -> None:
         """Records that the machine's kernel is a process of this host, which handles its interface's packets."""
         self.drivers, self.leaves_work, self.list_joiners = (), False, lambda: (pid,)
 
@@ -193,7 +193,7 @@ def read_link_options(levels: Levels, *, headers: bool = False) -> LinkOptions:
 @contextlib.contextmanager
 def start_peer(namespaces: Namespaces) -> Iterator[tuple[Agent, int]]:
     """Starts an agent in the peer's namespace; yields its client and its process id."""
-    within = namespaces.enter_command(namespaces.peer)
+    within = namespaces.make_command_prefix(namespaces.peer)
     process, transport = start_host_agent(within, hold=namespaces.list_descriptors())
     with contextlib.ExitStack() as stack:
         stack.callback(_stop_peer, process)

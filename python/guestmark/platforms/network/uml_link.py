@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from guestmark.agent.client import Agent
 from guestmark.core.errors import UsageError
 from guestmark.core.levels import Levels
-from guestmark.platforms.network.inner import enter_peer, open_inner_network
+from guestmark.platforms.network.inner import make_peer_command_prefix, open_inner_network
 from guestmark.platforms.network.namespaces import MACHINE_INTERFACE, LinkKind, LinkOptions, open_namespaces
 from guestmark.platforms.network.trial_network import (
     MACHINE_MAC,
@@ -81,7 +81,7 @@ def open_uml_network(levels: Levels, place: Place) -> Iterator[UmlLink]:
         network.leaves_work = taps
         inside = namespaces.peer if namespaces.machine is None else namespaces.machine
         interface = options.name if taps else MACHINE_INTERFACE
-        within = namespaces.enter_command(inside)
+        within = namespaces.make_command_prefix(inside)
         yield UmlLink(
             network, (_format_card(level, interface),), namespaces.list_descriptors(), tuple(within)
         )
@@ -98,7 +98,7 @@ def _open_inside(levels: Levels, place: Place, joint: LinkKind, options: LinkOpt
         )
     with open_inner_network(levels, place, joint, options, ("uml-vector",)) as network:
         network.leaves_work = True
-        yield UmlLink(network, (_format_card(level, options.name),), within=enter_peer(network))
+        yield UmlLink(network, (_format_card(level, options.name),), within=make_peer_command_prefix(network))
 
 
 def _format_card(level: Network, interface: str) -> str:

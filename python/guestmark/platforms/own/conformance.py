@@ -21,7 +21,7 @@ from guestmark.disks import processes
 from guestmark.page.text import make_inert
 from guestmark.platforms.commands import Ended, run_command, run_supervised, run_to_success
 from guestmark.platforms.own.definition import Definition
-from guestmark.platforms.own.lifecycle import Made, create_machine
+from guestmark.platforms.own.lifecycle import CreatedMachine, create_machine
 from guestmark.platforms.own.platform import OwnPlatform, parse_pid
 from guestmark.setting.machine import START, Start
 
@@ -72,7 +72,7 @@ class Point:
 def check_definition(definition: Definition) -> Iterator[Point]:
     """Try point after point and yield each result. All machines are destroyed at the end, however it comes."""
     with contextlib.ExitStack() as stack:
-        machines: list[Made] = []
+        machines: list[CreatedMachine] = []
 
         def create() -> str:
             machines.append(
@@ -143,7 +143,7 @@ def _run_check(name: str, check: Callable[[], str]) -> Point:
 
 
 def _run_by_exec(
-    made: Made, command: Sequence[str], stdin: bytes = b"", limit_s: float = _COMMAND_S
+    made: CreatedMachine, command: Sequence[str], stdin: bytes = b"", limit_s: float = _COMMAND_S
 ) -> Ended:
     """Run a command unchanged by `exec`, with `stdin`. Raises `PointFailedError` if it does not end."""
     argv = made.fill(made.definition.exec, command)
@@ -163,7 +163,7 @@ def _run_by_exec(
     return ended
 
 
-def _check_entry(made: Made) -> str:
+def _check_entry(made: CreatedMachine) -> str:
     begin = time.monotonic()
     done = _run_by_exec(made, ["true"])
     if done.status != 0:
@@ -174,7 +174,7 @@ def _check_entry(made: Made) -> str:
     return f"{(time.monotonic() - begin) * 1e3:.0f} ms for each exec"
 
 
-def _check_output(made: Made, *, apart: bool = True) -> str:
+def _check_output(made: CreatedMachine, *, apart: bool = True) -> str:
     """Compare the output of two echoes; tests both streams at once only if they have to arrive `apart`."""
     done = _run_by_exec(made, ["/bin/sh", "-c", "echo out; echo err >&2" if apart else "echo out"])
     if done.stdout.replace(b"\r", b"") == b"out\n" and b"\r" in done.stdout:
@@ -206,7 +206,7 @@ def _check_output(made: Made, *, apart: bool = True) -> str:
     return ""
 
 
-def _check_status(made: Made) -> str:
+def _check_status(made: CreatedMachine) -> str:
     for status in _STATUSES:
         found = _run_by_exec(made, ["/bin/sh", "-c", f"exit {status}"]).status
         if found != status:
@@ -217,7 +217,7 @@ def _check_status(made: Made) -> str:
     return ""
 
 
-def _check_argument_passing(made: Made) -> str:
+def _check_argument_passing(made: CreatedMachine) -> str:
     done = _run_by_exec(made, ["printf", "%s\\n--\\n", *_ARGUMENTS])
     found = done.stdout.decode(errors="replace").split("\n--\n")[:-1]
     for wanted, arrived in zip(_ARGUMENTS, [*found, *[""] * len(_ARGUMENTS)], strict=False):
@@ -230,7 +230,7 @@ def _check_argument_passing(made: Made) -> str:
     return ""
 
 
-def _check_binary(made: Made) -> str:
+def _check_binary(made: CreatedMachine) -> str:
     given = os.urandom(1 << 20) * (_BINARY_BYTES >> 20)
     begin = time.monotonic()
     done = _run_by_exec(made, ["cat"], given, _BINARY_S)
@@ -252,7 +252,7 @@ def _check_binary(made: Made) -> str:
     return f"{2 * len(given) / took / 1e6:.0f} MB/s"
 
 
-def _check_end_of_input(made: Made) -> str:
+def _check_end_of_input(made: CreatedMachine) -> str:
     """Check that a command ends if its `exec` is killed: the agent inside ends when its input ends."""
     mark = f"guestmark-check-{secrets.token_hex(4)}"
     argv = made.fill(made.definition.exec, ["/bin/sh", "-c", f"cat > /dev/null; : {mark}"])
@@ -275,7 +275,7 @@ def _check_end_of_input(made: Made) -> str:
     return ""
 
 
-def _check_streaming(made: Made) -> str:
+def _check_streaming(made: CreatedMachine) -> str:
     """Check that output of a running command arrives, as an agent answers while it runs."""
     argv = made.fill(made.definition.exec, ["/bin/sh", "-c", "echo out; cat > /dev/null"])
     with (
@@ -296,7 +296,7 @@ def _check_streaming(made: Made) -> str:
     return ""
 
 
-def _check_stay(made: Made) -> str:
+def _check_stay(made: CreatedMachine) -> str:
     if not made.definition.create:
         return ""
     time.sleep(max(0.0, made.created + _STAY_S - time.monotonic()))
@@ -309,7 +309,7 @@ def _check_stay(made: Made) -> str:
     return f"{time.monotonic() - made.created:.2g} s so far"
 
 
-def _format_commands(made: Made) -> str:
+def _format_commands(made: CreatedMachine) -> str:
     """Return the command lines of all processes in the machine, except the one that reads them."""
     script = (
         'for f in /proc/[0-9]*/cmdline; do [ "$f" = "/proc/$$/cmdline" ] || '
@@ -326,7 +326,7 @@ def _wait_for_condition(holds: Callable[[], bool], otherwise: str) -> None:
         time.sleep(_POLL_S)
 
 
-def _check_environment(made: Made) -> str:
+def _check_environment(made: CreatedMachine) -> str:
     done = _run_by_exec(
         made,
         ["/bin/sh", "-c", 'for p in /proc/self/fd/0 /dev/null /dev/zero; do [ -e "$p" ] || echo "$p"; done'],
@@ -349,7 +349,7 @@ def _check_environment(made: Made) -> str:
     return ""
 
 
-def _check_list(made: Made) -> str:
+def _check_list(made: CreatedMachine) -> str:
     if made.id not in _list_ids(made):
         raise PointFailedError(
             "list does not print the machine's id", "list has to print the ids of all machines, one per line"
@@ -357,13 +357,13 @@ def _check_list(made: Made) -> str:
     return ""
 
 
-def _list_ids(made: Made) -> list[str]:
+def _list_ids(made: CreatedMachine) -> list[str]:
     """Return the words that the definition's command `list` prints. Raises `MachineError`."""
     definition = made.definition
     return run_to_success(definition.list.fill(made.values), made.environment, _COMMAND_S).split()
 
 
-def _check_pid(made: Made) -> str:
+def _check_pid(made: CreatedMachine) -> str:
     said = made.run(made.definition.pid, _COMMAND_S).strip()
     if parse_pid(said) is None:
         raise PointFailedError(
@@ -373,7 +373,7 @@ def _check_pid(made: Made) -> str:
     return f"process {said}"
 
 
-def _check_destroy(made: Made, stack: contextlib.ExitStack, *, also_second: bool) -> str:
+def _check_destroy(made: CreatedMachine, stack: contextlib.ExitStack, *, also_second: bool) -> str:
     """Destroy the first machine while a second one exists: exec has to fail in the first and work in the second.
 
     Without `also_second`, commands cannot be run in such machines, and the first is only destroyed.
@@ -416,7 +416,7 @@ class _Program:
     started: str
 
 
-def _find_program(made: Made) -> _Program | None:
+def _find_program(made: CreatedMachine) -> _Program | None:
     """Return the process that the definition's command `pid` names; None if there is no such command."""
     if not made.definition.pid:
         return None
@@ -443,7 +443,7 @@ def _is_left(program: _Program) -> bool:
 
 
 @contextlib.contextmanager
-def _make_second_machine(definition: Definition) -> Iterator[Made]:
+def _make_second_machine(definition: Definition) -> Iterator[CreatedMachine]:
     second = contextlib.ExitStack()
     try:
         made = second.enter_context(create_machine(definition, definition.list_placeholder_values({})))
@@ -503,7 +503,7 @@ def _check_restored(platform: OwnPlatform) -> str:
         return f"{restored.describe()}; saved in {restored.template_s:.2g} s"
 
 
-_CHECKS: dict[str, Callable[[Made], str]] = {
+_CHECKS: dict[str, Callable[[CreatedMachine], str]] = {
     "the agent finds what it needs": _check_environment,
     "both outputs arrive, apart and unchanged": _check_output,
     "exit statuses pass through": _check_status,
@@ -512,14 +512,14 @@ _CHECKS: dict[str, Callable[[Made], str]] = {
     f"{_BINARY_BYTES >> 20} MiB pass both ways": _check_binary,
     "a command that is killed outside ends inside": _check_end_of_input,
 }
-_PLAIN_CHECKS: dict[str, Callable[[Made], str]] = {
+_PLAIN_CHECKS: dict[str, Callable[[CreatedMachine], str]] = {
     "output arrives unchanged": functools.partial(_check_output, apart=False),
     "exit statuses pass through": _check_status,
     "arguments pass through": _check_argument_passing,
 }
 # Without these no agent can communicate.
 _STREAM_CHECKS = (_check_output, _check_streaming, _check_binary)
-_OPTIONAL: tuple[tuple[str, Callable[[Definition], bool], Callable[[Made], str]], ...] = (
+_OPTIONAL: tuple[tuple[str, Callable[[Definition], bool], Callable[[CreatedMachine], str]], ...] = (
     ("list prints it", lambda definition: bool(definition.list), _check_list),
     ("pid is a process of this host", lambda definition: bool(definition.pid), _check_pid),
 )

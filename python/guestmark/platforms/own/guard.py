@@ -97,7 +97,7 @@ class Guard:
                 hint="run guestmark clean to destroy the machine",
             ) from error
 
-    def make(self, argv: Sequence[str], environment: Mapping[str, str], limit_s: float) -> None:
+    def create(self, argv: Sequence[str], environment: Mapping[str, str], limit_s: float) -> None:
         """Run the command that creates the machine or snapshot, on the machines' processors.
 
         Raises `MachineError` if it fails; anything that it has made by then is destroyed.
@@ -113,7 +113,7 @@ class Guard:
                 error.hint += "; parts of it may still exist: run guestmark clean to destroy them"
             raise error
 
-    def end(self) -> None:
+    def destroy(self) -> None:
         """Destroy the machine. Raises `MachineError` if that fails."""
         if self._ended:
             return
@@ -188,9 +188,9 @@ def guard_record(record: Record) -> Iterator[Guard]:
         except BaseException:
             # An error inside matters more than a machine that cannot be destroyed, which its record remembers.
             with contextlib.suppress(MachineError):
-                guard.end()
+                guard.destroy()
             raise
-        guard.end()
+        guard.destroy()
 
 
 def _start_guard(record: Record, file: Path, descriptor: int, printed: IO[bytes]) -> subprocess.Popen[bytes]:

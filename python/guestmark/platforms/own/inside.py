@@ -65,7 +65,7 @@ def look_inside(agent: Agent, found: RemoteMachine, host_boot_id: str) -> OwnIns
     )
 
 
-def check_asked(values: Mapping[str, str], found: OwnInside, name: str) -> None:
+def check_requested_values(values: Mapping[str, str], found: OwnInside, name: str) -> None:
     """Compare the requested values with the actual ones. Raises `AttestationError` for the first difference."""
     if (cpus := values.get(CPUS)) is not None:
         try:

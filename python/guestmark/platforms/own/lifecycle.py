@@ -25,7 +25,7 @@ _FIRST_PAUSE_S, _PAUSE_S = 0.002, 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class CreatedMachine:
     """A machine that exists; `began` is when its creation was ordered, on the monotonic clock."""
 
     definition: Definition
@@ -59,7 +59,9 @@ def make_command_environment(definition: Definition) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def create_machine(definition: Definition, values: Mapping[str, str], snapshot: str = "") -> Iterator[Made]:
+def create_machine(
+    definition: Definition, values: Mapping[str, str], snapshot: str = ""
+) -> Iterator[CreatedMachine]:
     """Create a machine with these values of its parameters; it is destroyed when the context is left.
 
     With `snapshot` it is restored from that snapshot. A definition without `create` stands for an existing machine,
@@ -68,7 +70,7 @@ def create_machine(definition: Definition, values: Mapping[str, str], snapshot: 
     ident = make_id()
     if not definition.create:
         now = time.monotonic()
-        yield Made(definition, ident, values, now, now)
+        yield CreatedMachine(definition, ident, values, now, now)
         return
     filled = {**values, ID: ident, SNAPSHOT: snapshot}
     record = Record(
@@ -82,8 +84,8 @@ def create_machine(definition: Definition, values: Mapping[str, str], snapshot: 
     template = definition.restore if snapshot else definition.create
     with guard_record(record) as guard:
         began = time.monotonic()
-        guard.make(template.fill(filled), make_command_environment(definition), definition.timeouts.create)
-        made = Made(definition, ident, values, began, time.monotonic(), (guard.input,))
+        guard.create(template.fill(filled), make_command_environment(definition), definition.timeouts.create)
+        made = CreatedMachine(definition, ident, values, began, time.monotonic(), (guard.input,))
         if definition.ready:
             _wait_until_machine_ready(made)
         yield made
@@ -94,7 +96,7 @@ def make_id() -> str:
     return f"{OWN_MACHINE_PREFIX}{secrets.token_hex(8)}"
 
 
-def _wait_until_machine_ready(made: Made) -> None:
+def _wait_until_machine_ready(made: CreatedMachine) -> None:
     """Run the command `ready` until it succeeds. Raises `MachineError` with its last line at the limit."""
     limit = made.definition.timeouts.ready
     argv = made.fill(made.definition.ready)

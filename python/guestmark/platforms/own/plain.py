@@ -28,7 +28,7 @@ from guestmark.core.errors import AgentError, MachineError
 from guestmark.core.performance_events import PerformanceEvent
 from guestmark.page.text import make_inert
 from guestmark.platforms.affinity import mark_machine_start
-from guestmark.platforms.own.lifecycle import Made
+from guestmark.platforms.own.lifecycle import CreatedMachine
 from guestmark.platforms.ssh.session import Greeting, Session
 
 _ASK_S = 30.0
@@ -65,7 +65,7 @@ class PlainAgent(Agent):
 
     in_machine = False
 
-    def __init__(self, transport: Transport, made: Made) -> None:
+    def __init__(self, transport: Transport, made: CreatedMachine) -> None:
         super().__init__(transport)
         self._made = made
         self._answers: dict[str, str] = {}
@@ -256,7 +256,7 @@ class PlainAgent(Agent):
 class PlainSession(Session):
     """Stands for the connection to such a machine, although there is none."""
 
-    def __init__(self, made: Made) -> None:
+    def __init__(self, made: CreatedMachine) -> None:
         super().__init__(made.definition.name)
         self.command = tuple(made.fill(made.definition.exec, ["COMMAND"]))
         self.by_hand = shlex.join(self.command)
@@ -269,7 +269,7 @@ class PlainSession(Session):
 
 
 @contextlib.contextmanager
-def open_plain(made: Made, deadline: float) -> Iterator[tuple[PlainSession, PlainAgent]]:
+def open_plain(made: CreatedMachine, deadline: float) -> Iterator[tuple[PlainSession, PlainAgent]]:
     """Yield an agent of this host that runs commands in the machine. Raises `MachineError` if it does not answer."""
     with mark_machine_start():
         process, transport = start_host_agent(hold=made.hold)

@@ -34,8 +34,8 @@ from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.commands import run_to_success
 from guestmark.platforms.own.definition import Definition, Template
 from guestmark.platforms.own.guard import destroy_orphans
-from guestmark.platforms.own.inside import check_asked, look_inside
-from guestmark.platforms.own.lifecycle import Made, create_machine, make_command_environment
+from guestmark.platforms.own.inside import check_requested_values, look_inside
+from guestmark.platforms.own.lifecycle import CreatedMachine, create_machine, make_command_environment
 from guestmark.platforms.own.plain import open_plain
 from guestmark.platforms.own.snapshots import SNAPSHOTS, Snapshot
 from guestmark.platforms.own.store import check_trust, find_definition
@@ -54,7 +54,7 @@ _PROCESS = re.compile(r"[1-9][0-9]{0,9}", re.ASCII)
 class ExecSession(Session):
     """An agent's channel through a definition's command `exec`."""
 
-    def __init__(self, made: Made) -> None:
+    def __init__(self, made: CreatedMachine) -> None:
         super().__init__(made.definition.name)
         self.command = tuple(made.fill(made.definition.exec, quote_shell_words()))
         self.by_hand = shlex.join(made.fill(made.definition.exec, ["COMMAND"]))
@@ -95,7 +95,7 @@ class ExecSession(Session):
 class Own(Remote):
     """A machine that runs, with an agent in it. `started_at` is when its creation was ordered."""
 
-    made: Made | None = None
+    made: CreatedMachine | None = None
     version: str = ""
     pid: int | None = None  # id of the machine's process on this host, if the definition tells it
     groups: tuple[Path, ...] = ()
@@ -109,7 +109,7 @@ class Own(Remote):
         assert self.made is not None
         found = Remote.attest(self)
         inside = look_inside(self.agent, found, self.host_boot_id)
-        check_asked(self.made.values, inside, self.made.definition.name)
+        check_requested_values(self.made.values, inside, self.made.definition.name)
         restored = None
         if self.snapshot is not None:
             restored = self.snapshot.attest_restored(self.agent, self.made.definition.name, self.clone)
@@ -196,7 +196,7 @@ class OwnPlatform:
                 clone=clone,
             )
             machine.pid = _read_host_pid(made)
-            machine.groups = _own_groups(machine.pid)
+            machine.groups = _find_own_control_groups(machine.pid)
             if definition.create:
                 self._check_new(machine)
             yield machine
@@ -252,7 +252,7 @@ def _read_host_boot(definition: Definition, values: Mapping[str, str]) -> str:
 
 
 @contextlib.contextmanager
-def _enter_machine(made: Made, deadline: float) -> Iterator[tuple[Session, Agent]]:
+def _enter_machine(made: CreatedMachine, deadline: float) -> Iterator[tuple[Session, Agent]]:
     """Start an agent in a machine; a plain machine gets none, and its commands run from outside."""
     if made.definition.plain:
         with open_plain(made, deadline) as (session, outside):
@@ -304,7 +304,7 @@ def _list_processes_of_namespace(pid: int) -> list[int]:
     return []
 
 
-def _own_groups(pid: int | None) -> tuple[Path, ...]:
+def _find_own_control_groups(pid: int | None) -> tuple[Path, ...]:
     """Return the memory control group of `pid`, unless it is this process's own."""
     if pid is None:
         return ()
@@ -327,7 +327,7 @@ def _find_memory_group(pid: int) -> Path | None:
     return unified
 
 
-def _read_host_pid(made: Made) -> int | None:
+def _read_host_pid(made: CreatedMachine) -> int | None:
     """Return the process of this host that the definition's command `pid` names. Raises `MachineError`."""
     if not made.definition.pid:
         return None

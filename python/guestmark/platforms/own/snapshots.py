@@ -24,7 +24,12 @@ from guestmark.core.machine_facts import OwnRestored
 from guestmark.platforms.commands import run_to_success
 from guestmark.platforms.own.definition import SNAPSHOT, Definition
 from guestmark.platforms.own.guard import Record, guard_record
-from guestmark.platforms.own.lifecycle import Made, create_machine, make_command_environment, make_id
+from guestmark.platforms.own.lifecycle import (
+    CreatedMachine,
+    create_machine,
+    make_command_environment,
+    make_id,
+)
 
 # Prefix of the name of the file with the secret, and of the waiting program's argument.
 SAVED_MARK = "guestmark-template-"
@@ -143,7 +148,7 @@ def _make_snapshot(definition: Definition, values: Mapping[str, str]) -> Iterato
         try:
             with create_machine(definition, values) as made:
                 snapshot.file = _mark_machine(made, snapshot)
-                guard.make(
+                guard.create(
                     definition.snapshot.fill({**filled, "id": made.id}),
                     make_command_environment(definition),
                     definition.timeouts.snapshot,
@@ -154,7 +159,7 @@ def _make_snapshot(definition: Definition, values: Mapping[str, str]) -> Iterato
         yield snapshot
 
 
-def _mark_machine(made: Made, snapshot: Snapshot) -> str:
+def _mark_machine(made: CreatedMachine, snapshot: Snapshot) -> str:
     """Leave the marks in a machine, and return the file with the secret. Raises `MachineError`."""
     argv = made.fill(made.definition.exec, ["/bin/sh", "-c", _MARK, "sh", snapshot.mark, snapshot.secret])
     said = run_to_success(argv, made.environment, made.definition.timeouts.exec, hold=made.hold)

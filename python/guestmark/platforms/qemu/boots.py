@@ -45,7 +45,7 @@ def find_boot(architecture: Architecture, cell: Cell, levels: Levels, notify: No
     if architecture.is_host:
         as_it_is = wanted and not architecture.kernel_unpacked
         found = (
-            kernels.describe_given(architecture, wanted)
+            kernels.describe_user_kernel(architecture, wanted)
             if as_it_is
             else find_kernel(wanted, notify, rank_kernel)
         )
@@ -59,7 +59,7 @@ def find_boot(architecture: Architecture, cell: Cell, levels: Levels, notify: No
         return Boot(find_agent_binary(), kernel, share, Path(levels.get(ROOTFS) or _HOST_ROOT))
     made = parts.get_parts(architecture, find_packages(cell))
     kernel = use_given_modules(
-        kernels.describe_given(architecture, wanted) if wanted else made.kernel, levels
+        kernels.describe_user_kernel(architecture, wanted) if wanted else made.kernel, levels
     )
     if made.root is None:
         return Boot(made.agent, kernel, "")

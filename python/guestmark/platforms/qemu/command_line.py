@@ -67,7 +67,7 @@ def build_console_arguments(watch: Watch | None, architecture: Architecture) -> 
     shared = ",mux=on" if watch else ""
     return [
         "-chardev", f"stdio,id=console,signal=off{shared}", *architecture.console_device,
-        *(watch.qemu_arguments(architecture) if watch else []),
+        *(watch.build_qemu_arguments(architecture) if watch else []),
     ]  # fmt: skip
 
 
@@ -89,7 +89,7 @@ def build_root_arguments(
     )
 
 
-def share_arguments(
+def build_share_arguments(
     stack: contextlib.ExitStack, process: HypervisorProcess, virtio: VirtioBus, made: Sequence[Image]
 ) -> list[str]:
     """Starts a virtiofsd for each directory of the host that a disk shares; nested guests have none."""
@@ -126,7 +126,7 @@ def build_monitor_arguments(line: Line) -> list[str]:
     return ["-chardev", line.format_chardev("monitor"), "-mon", "chardev=monitor,mode=control"]
 
 
-def pass_kernel_arguments(place: Place, kernel: Kernel, initramfs: Path, arguments: str) -> list[str]:
+def build_kernel_arguments(place: Place, kernel: Kernel, initramfs: Path, arguments: str) -> list[str]:
     """Returns the kernel, its initramfs and its command line, as the place finds the files."""
     image = place.locate_file(Path(kernel.elf or kernel.image))
     return ["-kernel", image, "-initrd", place.locate_file(initramfs), "-append", arguments]

@@ -241,7 +241,7 @@ class QemuPlatform:
             *(command_line.build_sandbox_arguments(program) if place is HERE else ()),
             *command_line.build_console_arguments(watch, self.architecture),
             *_build_memory_arguments(levels, boot, made),
-            *command_line.share_arguments(stack, process, virtio, made),
+            *command_line.build_share_arguments(stack, process, virtio, made),
             *command_line.build_channel_arguments(line, virtio, extras.ports),
             *command_line.build_monitor_arguments(monitor_line),
             *drives.build_drive_arguments(made, levels[MACHINE], virtio),
@@ -256,7 +256,7 @@ class QemuPlatform:
         words = [self._format_kernel_command_line(place, boot.share, levels, watch), *extras.kernel]
         return [
             *arguments,
-            *command_line.pass_kernel_arguments(place, boot.kernel, initramfs, " ".join(words)),
+            *command_line.build_kernel_arguments(place, boot.kernel, initramfs, " ".join(words)),
         ]
 
     def _find_boot(self, cell: Cell, levels: Levels, virtio: VirtioBus, place: Place) -> Boot | ImageBoot:

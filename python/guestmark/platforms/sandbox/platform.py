@@ -227,7 +227,7 @@ class SandboxMachine(Host):
             raise AttestationError(f"the sandbox has ended: {error.strerror}") from error
         root = [line.split(" ")[2] for line in seen.mounts.splitlines() if line.split(" ")[1:2] == ["/"]]
         if self.network is not None and self._runtime.own_kernel:
-            self.network.move_by_own_stack(holder)
+            self.network.set_own_stack_mover(holder)
         memory, _ = read_limits(self.within.groups)
         self._unlimited = memory is None
         found = Sandboxed(

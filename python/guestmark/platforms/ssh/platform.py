@@ -244,7 +244,7 @@ class SshPlatform:
         try:
             try:
                 return self._try_twice(deadline_s)
-            except agents.AgentNotMadeError as error:
+            except agents.AgentNotBuiltError as error:
                 tell_user(
                     f"{self._dest} is {error.architecture.name}: building an agent for it; this is needed only once"
                 )

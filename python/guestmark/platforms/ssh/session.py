@@ -282,7 +282,7 @@ class Session:
         """Connects, brings the agent and returns its channel; `deadline` is on the monotonic clock.
 
         Raises `MachineError` with one line for whatever ssh or the machine refuses, `PlatformUnusableError` for a
-        machine for which there is no agent, `AgentNotMadeError` if one can be made.
+        machine for which there is no agent, `AgentNotBuiltError` if one can be made.
         """
         self._connect(deadline)
         assert self.greeting is not None

@@ -154,7 +154,7 @@ class UserPlatform(HostLike):
     def make_machine(self, agent: Agent, command: tuple[str, ...], seat: Seat, pid: int) -> EmulatedHost:
         """Returns the machine, after finding out whether the kernel or the agent starts the emulator."""
         assert isinstance(agent, TranslatingAgent)
-        agent.translates = not _is_emulated_by_kernel(agent)
+        agent.translates = not _can_kernel_run_foreign_programs(agent)
         covers = _BY_AGENT if agent.translates else _BY_KERNEL
         return EmulatedHost(agent, command, seat=seat, pid=pid, row=self.architecture, covers=covers)
 
@@ -238,7 +238,7 @@ class TranslatingAgent(Agent):
         return super().exec([f"{INSIDE}/emulator", "-0", name, program, *argv[1:]], **how)
 
 
-def _is_emulated_by_kernel(agent: Agent) -> bool:
+def _can_kernel_run_foreign_programs(agent: Agent) -> bool:
     """Returns whether the kernel starts programs of the architecture."""
     try:
         return agent.exec([_TRIED], timeout_s=_SETUP_S).status == 0

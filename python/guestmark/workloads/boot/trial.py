@@ -40,7 +40,7 @@ _CLOCKS_APART = (0.1, 0.1)
 class _Ends(Machine, Protocol):
     """A machine that boots a kernel and can be told to power off."""
 
-    def switch_off(self, timeout_s: float) -> None:
+    def shut_down(self, timeout_s: float) -> None:
         """Powers the machine off and waits until its hypervisor has ended. Raises `MachineError`."""
 
 
@@ -99,7 +99,7 @@ class BootTrial(BootWorkload):
         of_image = isinstance(guest, ImageGuest)
         if of_image:
             self.facts.add(self._list_units(guest))
-        guest.switch_off(_IMAGE_END_S if of_image else _END_S)
+        guest.shut_down(_IMAGE_END_S if of_image else _END_S)
         return self._measure_phases(guest.phases)
 
     def _list_units(self, guest: _Ends) -> boot.StartedUnits:

@@ -38,7 +38,7 @@ from guestmark.platforms.place import (
     InheritedLine,
     Line,
     SerialLine,
-    last_words,
+    find_last_line,
 )
 from guestmark.platforms.process import Console, SupervisedProcess
 from guestmark.platforms.qemu.nested.images import make_images
@@ -226,7 +226,7 @@ class OuterPlace:
         with self.hold_agent() as agent:
             done = agent.exec([AGENT, *words], timeout_s=_ANSWER_S, question=True)
         if not done.ok:
-            raise MachineError(f"the agent's command {words[0]} failed: {last_words(done.stderr)}")
+            raise MachineError(f"the agent's command {words[0]} failed: {find_last_line(done.stderr)}")
         return done.stdout
 
     @contextlib.contextmanager
@@ -244,7 +244,7 @@ class OuterPlace:
                 if not self.poll_background(background) or time.monotonic() > deadline:
                     raise PlatformUnusableError(
                         f"the network cannot be set up inside {self.guest.cell.platform}: "
-                        f"{last_words(bytes(background.output))}",
+                        f"{find_last_line(bytes(background.output))}",
                         hint="its kernel needs the module tun, and vhost_net for network=vhost",
                     )
             peer = Agent(Transport.of_socket(port))
@@ -264,7 +264,7 @@ class OuterPlace:
 
     def choose_environment(self) -> Mapping[str, str] | None:
         """Returns the environment of hypervisors; None for the agent's own."""
-        return _own_environment()
+        return _list_inner_environment()
 
     def connect_port(self, name: str) -> socket.socket:
         """Returns our end of a port. Raises `MachineError` if the outer guest has ended."""
@@ -437,7 +437,7 @@ class InnerProcess:
                         end.shutdown(socket.SHUT_RDWR)
 
 
-def _own_environment() -> dict[str, str]:
+def _list_inner_environment() -> dict[str, str]:
     """Returns the variables of this process that inner hypervisors get, so that they are the same programs as here."""
     return {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
 
