@@ -71,7 +71,7 @@ def resolve_extends(data: Mapping[str, Any], where: str, seen: tuple[str, ...] =
     # A plan's name alone is the usual case of a list of one.
     names = [wanted] if isinstance(wanted, str) else wanted
     if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
-        raise UsageError(f"{where}: extends is a plan's name or path, or a list of these")
+        raise UsageError(f"{where}: extends must be a plan's name or path, or a list of these")
     if len(seen) >= _DEEPEST:
         raise UsageError(f"{where} extends plans more than {_DEEPEST} deep")
     result: dict[str, Any] = {}
@@ -79,7 +79,7 @@ def resolve_extends(data: Mapping[str, Any], where: str, seen: tuple[str, ...] =
         path = _resolve_name(name, where)
         # The chain of plans that led here, not all plans: two plans may extend the same third one.
         if path in (*seen, where):
-            raise UsageError(f"{where} extends itself, by {path}")
+            raise UsageError(f"{where} extends itself, through {path}")
         text, called = find_plan(path)
         result = merge_tables(result, resolve_extends(read_toml(text, called), path, (*seen, where)))
     return merge_tables(result, {key: value for key, value in data.items() if key != EXTENDS})

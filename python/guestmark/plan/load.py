@@ -1,4 +1,4 @@
-"""Reads plans in TOML, checks them as a whole, and makes them into an outline."""
+"""Reads plans in TOML, checks them as a whole, and converts them to outlines."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -43,7 +43,6 @@ def load_outline(text: str, where: str, *, scale: float = 1.0, overrides: Sequen
     except ValidationError as error:
         problems.add_invalid(error, schema.Plan)
         rest = drop_malformed(data, error)
-        # Well-formed parts may still contain mistakes.
         # The parts that are well-formed may contain further mistakes, which are reported in the same error.
         if rest is not None:
             _OutlineReader(rest, problems, 1.0).read_outline()
@@ -251,7 +250,7 @@ class _OutlineReader:
                 if self._scale != 1.0:
                     levels = scale_table({name: texts}, marked, self._scale)[name]
                 canonical = [pattern.parse_condition_level(name, level, (), self._own)[1] for level in levels]
-                # Different levels may become equal when they are scaled down; that is no mistake of the plan's.
+                # Different levels may become equal when they are scaled down, which is not a mistake in the plan.
                 for level in canonical:
                     if canonical.count(level) > 1 and self._scale == 1.0:
                         raise UsageError(f"level {level!r} is given twice")
@@ -350,7 +349,7 @@ class _OutlineReader:
         for key, conflict in find_plan_conflicts({**values, **budget}):
             self._problems.add_mistake(("repetition", key), conflict)
         if "precision" in values:
-            # A plan that names its precision means it: a quick run does not go on to half of that width.
+            # A quick run stops at the precision that the plan names, and does not continue to half of that width.
             values["fine_s"] = 0.0
         return Policy(**values)
 

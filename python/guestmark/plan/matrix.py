@@ -1,4 +1,4 @@
-"""Makes cells of workloads, platforms and factors: the matrix, its baselines, and the null cells."""
+"""Creates cells from workloads, platforms and factors: the matrix, its baselines, and the null cells."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,7 +46,7 @@ class Entry:
     workload: WorkloadSpec
     levels: Levels = field(default_factory=dict)
     platforms: tuple[PlatformSpec, ...] | None = None
-    # None: a factor means something to it wherever the platform takes it.
+    # None: every factor that the platform takes applies to the workload.
     kind: WorkloadClass | None = None
     spans: bool = True
     # Factors that occur as `{name}` in the workload's own command.
@@ -90,11 +90,11 @@ class Exclusion:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Everything that determines which cells there are.
+    """Everything that determines the cells of a plan.
 
     `baseline` is a pattern, or what the user typed. `within` names what must be equal in cells that are compared with
     each other (`workload`, `platform`, factors); every such group has a baseline. None: the cells of one workload form
-    a group without a name. `asked` are the factors the user set by hand: one that applies nowhere is an error.
+    a group without a name. `asked` are the factors set with `--set`: one that applies nowhere is an error.
     """
 
     entries: tuple[Entry, ...]
@@ -127,7 +127,7 @@ def expand_workload(
     baseline: str | None = None,
     null: NullCells = NullCells.BASELINE,
 ) -> Matrix:
-    """Return the matrix of one workload whose factors were all set by hand; see `expand_shape`."""
+    """Return the matrix of one workload whose factors were all set by the user; see `expand_shape`."""
     asked = frozenset(settings)
     return expand_shape(
         Shape((Entry(workload, settings),), tuple(platforms), baseline=baseline, null=null, asked=asked)
@@ -142,7 +142,7 @@ def expand_shape(shape: Shape) -> Matrix:
     typed by the user is a cell id, a platform, or some of a cell's levels; a platform that is not among the platforms
     is added in front.
     """
-    # A repeated platform asks for null cells, which are made at the end.
+    # A repeated platform asks for null cells, which are created at the end.
     unique = list(dict.fromkeys(shape.platforms))
     if isinstance(shape.baseline, str) and "=" not in shape.baseline and "#" not in shape.baseline:
         _add_platform(unique, shape.baseline, [entry.key for entry in shape.entries])
@@ -164,7 +164,7 @@ def expand_shape(shape: Shape) -> Matrix:
     if shape.within is not None:
         cells = [replace(cell, group=_name_group(cell, shape)) for cell in cells]
     cells, more = _mark_baselines(cells, shape.baseline)
-    # Copies are made last, because which cells get one depends on the baselines.
+    # Copies are created last, because which cells get one depends on the baselines.
     copies = _make_null_copies(cells, shape.platforms, shape.null)
     return Matrix((*cells, *copies), (*notes, *more))
 
@@ -240,7 +240,7 @@ def _select_platforms(
 def _expand_entry(
     entry: Entry, levels: Levels, platforms: Sequence[PlatformSpec], asked: frozenset[str], *, named: bool
 ) -> Iterator[Cell]:
-    # A level that all cells but those of rows share would lengthen every id and tell nothing.
+    # A level that all cells share, except those of rows, would only lengthen every id.
     usual: dict[str, str] = {}
     for name, some in entry.levels.items():
         if len(some) == 1 and name not in asked:
@@ -251,7 +251,7 @@ def _expand_entry(
             for name, some in levels.items()
             if entry.applies(name, spec)
         }
-        # Like a factor that the platform does not take.
+        # A factor without a possible level is omitted, like one that the platform does not take.
         applicable = {name: some for name, some in applicable.items() if some}
         for combination in itertools.product(*applicable.values()):
             factors: dict[str, str] = {}
@@ -289,7 +289,7 @@ def _note_impossible(shape: Shape, specs: Sequence[PlatformSpec]) -> list[str]:
 def _check_applicable(shape: Shape, specs: Sequence[PlatformSpec]) -> list[str]:
     """Return notes on factors that some platforms do not take.
 
-    Raises `UsageError` for a factor that the user set by hand and that none of them takes.
+    Raises `UsageError` for a factor that the user set and that none of them takes.
     """
     absent: dict[tuple[str, ...], list[str]] = {}
     for name in dict.fromkeys(name for entry in shape.entries for name in entry.levels):

@@ -19,15 +19,15 @@ from guestmark.plan.matrix import Entry, Row, Shape, expand_shape
 from guestmark.plan.pattern import list_names
 from guestmark.plan.policy_options import PolicyOptions, check_conflicts, collect_given_values
 
-# For slow runs, which are found by many.
+# Blocks for finding slow runs, which are rare.
 _MOST_BLOCKS = 10_000
-# So many blocks suffice to claim a difference among two thousand cells.
+# With this many blocks, a difference can be claimed even among two thousand cells.
 _FEW_BLOCKS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """A plan whose cells have not been made yet."""
+    """A plan whose cells have not been created yet."""
 
     name: str
     shape: Shape
@@ -39,14 +39,14 @@ class Outline:
     questions: tuple[Question, ...] = ()
     # Seconds of a trial by platform, as declared.
     cost: Mapping[str, float] = field(default_factory=dict)
-    # Of these, what does not shrink with the scale.
+    # The part of these seconds that does not shrink with the scale.
     start: Mapping[str, float] = field(default_factory=dict)
     scale: float = 1.0
-    # Wall time in seconds into which a run fits that says nothing else.
+    # Wall time of a run in seconds, unless the command line says otherwise.
     budget_s: float | None = None
-    # For the best of its cells; a race for what is proven makes the proofs.
+    # A race for the best cell; if it requires a durability, the run proves it.
     race: Settings | None = None
-    # Limits that a run must keep, as `--fail-if` has them.
+    # Limits that a run must keep, in the notation of `--fail-if`.
     gates: tuple[str, ...] = ()
     # Metrics that are computed from others.
     derived: tuple[Derived, ...] = ()
@@ -62,9 +62,8 @@ class Overrides(PolicyOptions):
     on: Sequence[str] | None = None
     baseline: str | None = None
     settings: Sequence[str] = ()
-    parameters: Mapping[str, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # that stand in the command as {name}
+    # Levels of the parameters that occur in the command as {name}.
+    parameters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     only: str | None = None
 
 
@@ -89,8 +88,8 @@ def override_outline(outline: Outline, given: Overrides) -> Outline:
         and not any(platform.is_guest for platform in shape.platforms)
     ):
         raise UsageError(
-            "--find: 'of starts' is about machines that are started, and none is here",
-            hint="leave 'of starts' out, or measure guests: --on tcg",
+            "--find: 'of starts' requires guests, but only machines that do not boot are measured",
+            hint="leave out 'of starts', or measure guests: --on tcg",
         )
     named = {*shape.asked, *list_names(given.only or "")}
     if given.on is not None:
@@ -132,7 +131,7 @@ def _override_policy(policy: Policy, given: Overrides) -> Policy:
         # The user's goal replaces the plan's number of blocks.
         policy = replace(policy, blocks=None)
     if given.precision is not None:
-        # Who names a precision gets just that: a quick run does not go on to half of that width.
+        # A quick run stops at the precision that the user names, and does not continue to half of that width.
         policy = replace(policy, fine_s=0.0)
     if given.find is not None:
         # Rare slow runs need many blocks; any other goal would end the run too early.
@@ -167,8 +166,8 @@ def _note_too_few_blocks(cells: Sequence[Cell], policy: Policy) -> list[str]:
     if compared < 1 or not MIN_BLOCKS <= most < (needed := count_blocks_to_claim(compared)):
         return []
     return [
-        f"{compared} cells are compared with one: if only one of them differs, that can be shown from {needed} "
-        f"blocks on (--blocks {needed})"
+        f"{compared} cells are compared with one: if a single one differs, showing that takes {needed} "
+        f"blocks or more (--blocks {needed})"
     ]
 
 
@@ -228,7 +227,7 @@ def place_cells(cells: Sequence[Cell]) -> list[Cell]:
     placed = []
     for cell in cells:
         if NAME in cell.factors or _can_be_placed(cell):
-            # Several machines at once would crowd on the processors of one.
+            # Several machines at once would share the processors of one.
             usual = FREE if registry.is_crowd(cell) else PINNED
             cell = replace(cell, factors={**cell.factors, NAME: cell.factors.get(NAME, usual)})  # noqa: PLW2901
         placed.append(cell)
@@ -242,7 +241,7 @@ def place_cells(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def _can_be_placed(cell: Cell) -> bool:
-    # Its processors are not ours to give.
+    # guestmark cannot assign the processors of another machine.
     if cell.platform.is_elsewhere:
         return False
     kind = registry.workload_kind(cell.workload.name)

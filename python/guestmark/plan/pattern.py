@@ -150,7 +150,7 @@ def _parse_present_level(name: str, level: str, negated: bool, cells: Sequence[C
             existing[own_level] = None
     if found not in existing:
         raise UsageError(
-            f"--only {word}={level}: no cell has this level", hint=f"there are: {', '.join(existing)}"
+            f"--only {word}={level}: no cell has this level", hint=f"existing levels: {', '.join(existing)}"
         )
     return Condition(word, (found,), negated)
 

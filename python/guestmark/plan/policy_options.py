@@ -64,8 +64,9 @@ class PolicyOptions:
         Rare | None,
         Option(
             "--find",
-            "Continue until slow runs like these would be found in 9 of 10 such measurements, e.g. 'x2 in 5%': twice "
-            "as slow in 1 of 20 runs; 'x2 in 5% of starts' if whole machines may be slow.",
+            "Keep measuring until slow runs of this kind would be detected with 90 % probability. 'x2 in 5%' means "
+            "that 1 run in 20 takes twice as long; 'x2 in 5% of starts' means that 1 machine in 20 is slow as a "
+            "whole.",
             metavar="SLOW",
             parse=Rare.parse,
         ),
@@ -166,12 +167,12 @@ class Conflict:
 CONFLICTS = (
     Conflict("blocks", ("precision",), "give only one of them", in_plans=True),
     Conflict("blocks", ("time_limit_s",), "give only one of them"),
-    Conflict("over_s", ("precision", "time_limit_s"), "it spreads a number of blocks: --blocks 12 --over 2h"),
-    Conflict("min_blocks", ("blocks",), "--blocks alone says how many"),
-    Conflict("max_blocks", ("blocks",), "--blocks alone says how many"),
+    Conflict("over_s", ("precision", "time_limit_s"), "give a number of blocks: --blocks 12 --over 2h"),
+    Conflict("min_blocks", ("blocks",), "use --blocks alone"),
+    Conflict("max_blocks", ("blocks",), "use --blocks alone"),
     Conflict("find", ("blocks", "precision", "over_s"), "give only one goal; --time-limit may end it sooner"),
-    Conflict("budget_s", ("blocks",), "--for alone chooses the blocks", in_plans=True),
-    Conflict("budget_s", ("time_limit_s", "over_s"), "--for alone chooses the blocks"),
+    Conflict("budget_s", ("blocks",), "use --for alone: it chooses the blocks", in_plans=True),
+    Conflict("budget_s", ("time_limit_s", "over_s"), "use --for alone: it chooses the blocks"),
 )
 
 
@@ -180,7 +181,7 @@ def list_policy_options() -> dict[str, Option]:
     """Return the declarations by the name of their field, in the order of the help."""
     hints = get_type_hints(PolicyOptions, include_extras=True)
     options = {field.name: hints[field.name].__metadata__[0] for field in fields(PolicyOptions)}
-    # The budget is no part of the policy: the policy is chosen to fit into it.
+    # The budget is not part of the policy, which is chosen to fit into it.
     return {**options, "budget_s": BUDGET}
 
 
@@ -222,7 +223,7 @@ def find_plan_conflicts(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def check_conflicts(given: Mapping[str, Any]) -> None:
-    """Raises `UsageError` for options of the command line that contradict each other.
+    """Raise `UsageError` for options of the command line that contradict each other.
 
     `given` holds the values by the name of their field, without those that were not given.
     """
@@ -235,4 +236,6 @@ def check_conflicts(given: Mapping[str, Any]) -> None:
     least, most = given.get("min_blocks"), given.get("max_blocks")
     if least is not None and most is not None and least > most:
         first, second = options["min_blocks"].name, options["max_blocks"].name
-        raise UsageError(f"{first} {least} is more than {second} {most}", hint="give a smaller one")
+        raise UsageError(
+            f"{first} {least} is more than {second} {most}", hint="lower one or raise the other"
+        )

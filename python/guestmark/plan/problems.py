@@ -1,4 +1,4 @@
-"""Collects every mistake in a plan with its place, and reports them all at once."""
+"""Collects every mistake in a plan with its place, and reports all of them in one error."""
 
 import bisect
 import copy
@@ -16,7 +16,7 @@ from guestmark.core.errors import UsageError
 from guestmark.plan import schema
 
 Path = tuple[str | int, ...]
-# Mistakes; to look for the nearest name of each takes time.
+# The largest number of mistakes shown, because finding the nearest name for each takes time.
 _MOST_SHOWN = 100
 
 

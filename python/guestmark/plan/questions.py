@@ -10,7 +10,7 @@ from guestmark.core.findings import Durability
 from guestmark.core.metric import Metric
 from guestmark.core.model import Question, QuestionKind
 
-# Pydantic, which a command line does without.
+# This imports pydantic, which only plan files need.
 from guestmark.plan import schema
 
 
@@ -30,7 +30,7 @@ def make_question(
 def _check_names(
     model: schema.Question, tables: Mapping[str, Mapping[str, tuple[str, ...]]], metrics: Sequence[Metric]
 ) -> None:
-    """Raises `ValueError` for a metric, a name, a level of `nested` or a durability that does not exist."""
+    """Raise `ValueError` for a metric, a name, a level of `nested` or a durability that does not exist."""
     known = [metric.name for metric in metrics]
     for name in (model.metric, *model.parts):
         if name and known and name not in known:
@@ -40,20 +40,20 @@ def _check_names(
             raise ValueError(f"per: {name!r} is neither workload, platform, nested nor a factor")
     for table in tables.values():
         if set(table.get(NESTED, ())) - set(YES_NO):
-            raise ValueError(f"nested is one of {', '.join(YES_NO)}")
+            raise ValueError(f"nested must be one of {', '.join(YES_NO)}")
     for word in (*(model.durability or ()), *(model.disk or ())):
         if word not in tuple(Durability):
             raise ValueError(f"durability {word!r} is not one of {', '.join(Durability)}")
 
 
 def _check_keys(model: schema.Question) -> None:
-    """Raises `ValueError` for keys that belong to another kind of question."""
+    """Raise `ValueError` for keys that belong to another kind of question."""
     wants = QuestionKind(model.wants)
     if (wants is QuestionKind.COMPARE) != bool(model.compare and model.against):
-        raise ValueError("compare and against belong together, and to wants = 'compare'")
+        raise ValueError("compare and against require each other and wants = 'compare'")
     if model.conclusion and wants is not QuestionKind.COMPARE:
-        raise ValueError("a published conclusion belongs to wants = 'compare' alone")
+        raise ValueError("a published conclusion requires wants = 'compare'")
     if (wants is QuestionKind.PARTS) != bool(model.parts):
-        raise ValueError("parts belong to wants = 'parts', which requires them")
+        raise ValueError("parts and wants = 'parts' require each other")
     if (model.durability or model.disk) and (wants is not QuestionKind.BEST):
-        raise ValueError("durability and disk limit wants = 'best' alone")
+        raise ValueError("durability and disk require wants = 'best'")

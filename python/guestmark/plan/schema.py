@@ -46,7 +46,7 @@ Duration = Annotated[str, BeforeValidator(_spell_level)]
 
 
 class Strict(BaseModel):
-    """The base of all tables: strict types, unknown keys refused."""
+    """The base of all tables, with strict types; unknown keys are refused."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 

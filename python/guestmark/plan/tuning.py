@@ -48,6 +48,6 @@ def parse_limit(text: str) -> Limit:
         value = float(number)
     except ValueError:
         raise ValueError(mistake) from None
-    # A limit from above keeps what is better when it is lower.
+    # An upper limit is for a metric of which lower values are better.
     better = Better.LOWER if sign.startswith("<") else Better.HIGHER
     return Limit(metric, value, better)

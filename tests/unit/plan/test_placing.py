@@ -98,8 +98,8 @@ def test_too_few_blocks_for_so_many_cells_are_told_beforehand(
 ) -> None:
     sizes = ",".join(f"{size}G" for size in range(1, memory + 1))
     remarks = [
-        f"{memory} cells are compared with one: if only one of them differs, that can be shown from {needed} "
-        f"blocks on (--blocks {needed})"
+        f"{memory} cells are compared with one: if a single one differs, showing that takes {needed} "
+        f"blocks or more (--blocks {needed})"
     ]
     notes = plan("host,tcg", f"memory={sizes}", blocks=blocks).context.notes
     assert [note for note in notes if "blocks" in note] == (remarks if needed else [])

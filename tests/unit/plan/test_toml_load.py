@@ -239,11 +239,11 @@ def test_only(only: str, found: list[str]) -> None:
 @pytest.mark.parametrize(
     ("only", "telling"),
     [
-        ("platform=kvm", "there are: tcg, uml, host"),
+        ("platform=kvm", "existing levels: tcg, uml, host"),
         ("platfrom=tcg", "did you mean 'platform'"),
         ("smp", "e.g."),
         ("", "e.g."),
-        ("smp=8", "there are: 1, 2"),
+        ("smp=8", "existing levels: 1, 2"),
         ("platform=uml and smp=1", "--list"),
         ("memory=1G", "known: platform, smp, workload"),
         ("workload=b", "known: a"),

@@ -329,11 +329,11 @@ def test_questions_are_kept_with_the_plan() -> None:
     [
         ('wants = "best"\nmetric = "speed"', "'speed' is not a metric"),
         ('wants = "compare"\ncompare = { workload = "w" }', "compare and against belong together"),
-        ('wants = "parts"', "parts belong to wants = 'parts'"),
+        ('wants = "parts"', "parts and wants = 'parts' require each other"),
         ('wants = "best"\nper = ["colour"]', "'colour' is neither"),
         ('wants = "best"\nwhere = { workload = "x" }', "unknown workload"),
         ('wants = "best"\ndurability = "surely"', "'surely' is not one of"),
-        ('wants = "best"\nwhere = { nested = "maybe" }', "nested is one of"),
+        ('wants = "best"\nwhere = { nested = "maybe" }', "nested must be one of"),
     ],
 )
 def test_questions_that_cannot_be_meant_are_refused(table: str, said: str) -> None:
