@@ -14,7 +14,7 @@ from pathlib import Path
 from guestmark.core.architectures import find_host_architecture
 from guestmark.core.platform_kind import Program
 from guestmark.core.temporary import scratch_directory
-from guestmark.foreign.images import IMAGE, unpack_once, resolve_inside, unpack_container
+from guestmark.foreign.images import IMAGE, resolve_inside, unpack_container, unpack_once
 from guestmark.foreign.packages import query_apt_cache
 from guestmark.foreign.progress import tell_user
 

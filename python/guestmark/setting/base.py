@@ -1,4 +1,4 @@
-"""The types of factors of machines, and the effects of a disk's levels wherever the disk is used."""
+"""The types of machine factors, and functions that collect what a disk's levels add to command lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXCLUDE = "or exclude the combination"
 
 
 def quote_qemu_value(path: Path | str) -> str:
-    """Return the path as a value among QEMU's options, where a comma has to be doubled."""
+    """Return the path as a value of a QEMU option, in which commas are doubled."""
     return str(path).replace(",", ",,")
 
 
@@ -50,7 +50,7 @@ class Check(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Why a level cannot be combined with another one, and a remedy."""
+    """The reason why a level cannot be combined with another one, and a remedy."""
 
     why: str
     hint: str
@@ -76,7 +76,7 @@ class AttestedDrive:
     # The asynchronous I/O engines that QEMU's process has open.
     engines: frozenset[str]
     processors: int  # of the guest
-    # Reads a file of the disk's directory in the guest's sysfs; empty when the file does not exist.
+    # Reads a file in the disk's directory of the guest's sysfs; returns an empty string if there is no such file.
     in_guest: Callable[[str], str]
     query: Callable[[str], Any]  # sends a command to QEMU's monitor
 
@@ -89,7 +89,7 @@ class AttestedDrive:
 
 @dataclass(frozen=True, slots=True)
 class ServedDisk:
-    """A disk that a process beside the hypervisor serves, as its attestation sees it."""
+    """A disk that is served by a process beside the hypervisor, as its attestation sees it."""
 
     # The flags with which that process has opened the image (open(2)).
     flags: int
@@ -116,13 +116,13 @@ Options = Callable[[L, Disk], Sequence[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskSetting(Setting[L]):
-    """A factor of disks. Each function gets a level and the disk that has it, and each may be omitted.
+    """A factor of disks. Each function is called with a level and the disk that has it; any may be omitted.
 
-    Functions that make options return them in the spelling of QEMU and its tools, such as `cache=none`.
+    Functions that return options spell them as QEMU and its tools do, such as `cache=none`.
     """
 
     on: DiskKind = DiskKind.HYPERVISOR
-    # Whether it may affect what a power cut leaves on the disk.
+    # Whether the factor may affect what a power cut leaves on the disk.
     keeps: bool = True
     drive: Options[L] = _make_no_options  # of QEMU's `-drive`
     device: Options[L] = _make_no_options  # of QEMU's `-device`
@@ -142,7 +142,7 @@ class DiskSetting(Setting[L]):
 
 
 def pass_level_as(name: str) -> Options[Any]:
-    """Return a function that makes the option `name` with the level as its value."""
+    """Return a function that returns the option `name` with the level as its value."""
     return lambda level, _disk: (f"{name}={level}",)
 
 
@@ -170,7 +170,7 @@ def iterate_disk_levels(disk: Disk) -> Iterator[tuple[DiskSetting[Any], Any]]:
 
 
 def list_machine_options(disk: Disk) -> list[str]:
-    """Return the options by which a disk's levels change the machine around it: objects, and its controller."""
+    """Return the options that a disk's levels add to its machine: those of `-object`, and those of its controller."""
     return [
         *collect_options(disk, lambda factor: factor.objects),
         *collect_options(disk, lambda factor: factor.controller),
@@ -178,12 +178,12 @@ def list_machine_options(disk: Disk) -> list[str]:
 
 
 def collect_options(disk: Disk, of: Callable[[DiskSetting[Any]], Options[Any]]) -> list[str]:
-    """Return the options for a disk's levels; `of` selects the function of each factor that makes them."""
+    """Return the options for a disk's levels; `of` selects the function of each factor that returns them."""
     return [word for factor, level in iterate_disk_levels(disk) for word in of(factor)(level, disk)]
 
 
 def join_with_leading_comma(words: Iterable[str]) -> str:
-    """Return options with a comma before each, to be appended to others."""
+    """Return the options as one string with a comma before each, to be appended to other options."""
     return "".join(f",{word}" for word in words)
 
 

@@ -1,7 +1,7 @@
 """The disks of a cell: frozen descriptions, derived only from the cell's workload and factors.
 
-A workload states in its parameters which disks it needs, so that a stored plan has them too: `params["disks"] =
-[{"role": "target"}, {"role": "source", "size": "1500M", "content": "random"}]`. The factors of the cell shape the
+A workload states in its parameters which disks it needs, so that they are stored with the plan: `params["disks"] =
+[{"role": "target"}, {"role": "source", "size": "1500M", "content": "random"}]`. The factors of the cell apply to the
 target disk; a source disk is plain, raw and read-only.
 """
 
@@ -43,13 +43,14 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DiskSpec:
-    """One disk. `levels` are its levels of all factors, defaults included; properties give the common ones.
+    """One disk. `levels` are its levels of all factors, including defaults; properties return the common ones.
 
     `content` is what a source holds: `zero`, `one` (bytes of value 1), `random` (the same bytes for the same size) or
-    `file:PATH` (the first bytes of that file). `loop`: the target on the host is an image too, mounted through a loop
-    device; otherwise it is a directory. `tree`: a host directory whose content a fresh target holds; a tree never
+    `file:PATH` (the first bytes of that file). `loop`: on the host the target is an image, mounted through a loop
+    device; otherwise it is a directory. `tree`: a host directory that is copied to a fresh target; a tree never
     changes, so different content has a different path. `logged`: the writes and flushes that the host's kernel sees are
-    logged (`disks.logged`). `holds`: bytes of `content` in a file that is only read, if the workload states them.
+    logged (`disks.logged`). `holds`: bytes of `content` in a file that is only read; 0 if the
+    workload does not state them.
     """
 
     role: Role
@@ -59,14 +60,14 @@ class DiskSpec:
     tree: str = ""
     logged: bool = False
     holds: int = 0
-    # Its name, if several cells have disks on one machine.
+    # Its name, if disks of several cells are attached to one machine.
     alias: str = ""
 
     @classmethod
     def from_levels(
         cls, role: Role, size: int, *, content: str = "zero", tree: str = "", **levels: object
     ) -> DiskSpec:
-        """Make a disk of `size` bytes with these levels, which are not checked; without levels it has no filesystem."""
+        """Create a disk of `size` bytes with these levels, which are not checked; the default filesystem is `none`."""
         given = {FILESYSTEM.name: Filesystem.NONE, SIZE.name: size, **levels}
         texts = {name: str(level) for name, level in given.items()}
         return cls(role, Levels(_list_defaults() | texts), content, tree=tree)
@@ -80,12 +81,12 @@ class DiskSpec:
         return self.levels.get(factor)
 
     def __getitem__(self, factor: DiskSetting[L]) -> L:
-        """Return its level of a factor that every disk has."""
+        """Return the disk's level of a factor that every disk has."""
         return self.levels[factor]
 
     @property
     def name(self) -> str:
-        """Its name, unique on its machine: image name, drive id and serial number."""
+        """The disk's name, unique on its machine; used as image name, drive id and serial number."""
         return self.alias or str(self.role)
 
     @property
@@ -125,7 +126,7 @@ class DiskSpec:
 
     @property
     def mkfs_options(self) -> tuple[str, ...]:
-        """Options for the program that makes the filesystem."""
+        """Options for the program that creates the filesystem."""
         return self[MKFS]
 
     @property
@@ -145,12 +146,12 @@ class DiskSpec:
 
     @property
     def is_directory(self) -> bool:
-        """True if it is not a disk but a directory of the host that the guest mounts."""
+        """True if it is not a disk but a host directory that the guest mounts."""
         return self.filesystem.is_directory
 
     @property
     def is_packed(self) -> bool:
-        """True if its filesystem is made together with its content and never written."""
+        """True if its filesystem is created together with its content and never written to."""
         return self.filesystem.is_packed
 
     @property
@@ -186,14 +187,14 @@ def _list_defaults() -> dict[str, str]:
 
 
 def read_disk_requests(cell: Cell) -> Sequence[Mapping[str, Any]] | None:
-    """Return the disks that the workload's parameters ask for, with their roles and levels; None if they name none."""
+    """Return the disks that the workload's parameters request, with roles and levels; None if they request none."""
     return cell.workload.params.get("disks")
 
 
 class Disks(tuple[DiskSpec, ...]):
     """The disks of a cell, in the order in which they are attached; `cell.view(Disks)` derives and checks them once.
 
-    They are those that the workload's parameters ask for, else one target if the cell has any disk factor, else none.
+    They are the disks that the workload's parameters request, else one target if the cell has a disk factor, else none.
     Levels of factors override the workload's, which override defaults. Raises `UsageError` for impossible
     combinations.
     """
@@ -251,14 +252,14 @@ def _derive_disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
     if role is Role.SOURCE and FILESYSTEM.name not in need:
         levels[FILESYSTEM.name] = Filesystem.NONE
     levels |= asked
-    # A source cannot share a device with the target: its image lies in a directory beside it.
+    # A source cannot share a block device with the target, so its image is stored in a directory.
     if role is Role.SOURCE:
         levels[LOCATION.name] = location.parse_image_directory(levels[LOCATION.name])
     logged = bool(need.get("logged"))
     # A log holds a copy of every write, so the default size is small.
     if logged and SIZE.name not in need and SIZE.name not in asked:
         levels[SIZE.name] = Filesystem(levels[FILESYSTEM.name]).logged_size
-    # The loop driver decides these itself; the levels record what it does.
+    # The loop driver determines these; the levels record what it does.
     loop = cell.platform.is_this_host and need.get("host") == "loop"
     if loop:
         levels |= {BUS.name: Bus.LOOP, FORMAT.name: Format.RAW, AIO.name: Aio.THREADS}
@@ -269,7 +270,7 @@ def _derive_disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
         levels[BUS.name] = levels.pop(machine.bus_factor, levels[BUS.name])
     if device := location.parse_device_path(levels[LOCATION.name]):
         levels[SIZE.name] = str(location.read_device_size(device))
-    # A directory is attached by the filesystem type that mounts it, such as virtiofs.
+    # A directory's bus is the filesystem type that mounts it, such as virtiofs.
     if Filesystem(levels[FILESYSTEM.name]).is_directory:
         levels[BUS.name] = levels[FILESYSTEM.name]
     disk = DiskSpec(
@@ -312,7 +313,7 @@ def _check_disk(disk: DiskSpec, asked: Mapping[str, str], cell: Cell) -> None:
 
 
 def _describe_misplaced_level(disk: DiskSpec, factor: DiskSetting[Any], cell: Cell) -> UsageError:
-    """Return the error for a requested level that such a disk cannot have."""
+    """Return the error for a requested level that this kind of disk cannot have."""
     given = f"{factor.name}={cell.factors[factor.name]}"
     if disk.kind is DiskKind.DIRECTORY:
         return UsageError(
@@ -379,7 +380,7 @@ def _check_packed(disk: DiskSpec, cell: Cell) -> None:
 
 
 def explain_unshareable(disk: DiskSpec, cell: Cell) -> str:
-    """Return why the cell's machine cannot mount a directory of this host; empty if it can, or does not have to."""
+    """Return why the cell's machine cannot mount its host directory; empty if it can, or if the disk is not one."""
     if not disk.is_directory:
         return ""
     if cell.platform.is_nested:

@@ -29,7 +29,7 @@ _SECTOR_SIZES = (512, 1024, 2048, 4096)
 
 
 class CacheMode(StrEnum):
-    """QEMU's cache modes, and what each stands for (the manual of qemu-system, `-drive cache=`)."""
+    """QEMU's cache modes and their meanings; see `-drive cache=` in qemu-system's manual."""
 
     NONE = "none"
     WRITEBACK = "writeback"
@@ -99,7 +99,7 @@ CACHE = DiskSetting(
 
 
 class Aio(StrEnum):
-    """How QEMU does I/O on an image."""
+    """The interface that QEMU uses for I/O on an image."""
 
     THREADS = "threads"
     NATIVE = "native"
@@ -111,11 +111,11 @@ def _format_engines(engines: frozenset[str]) -> str:
 
 
 def _attest_qemu_aio(aio: Aio, drive: AttestedDrive) -> Iterator[Check]:
-    """Compare the engine with what the process holds open, as QEMU does not report it.
+    """Compare the engine with the files that QEMU has open, because QEMU does not report it.
 
-    QEMU also has io_uring rings for other purposes, so a ring alone proves nothing.
+    QEMU also uses io_uring for other purposes, so a ring alone proves nothing.
     """
-    # An AIO context is opened for native only, so it must be there exactly when native was asked for.
+    # QEMU opens an AIO context only for native, so it must exist if and only if native was requested.
     native = (aio is Aio.NATIVE) == (Aio.NATIVE in drive.engines)
     if not native or (aio is Aio.IO_URING and aio not in drive.engines):
         yield Check("aio", str(aio), _format_engines(drive.engines))
@@ -143,7 +143,7 @@ AIO = DiskSetting(
 
 
 class Bus(StrEnum):
-    """How a disk is attached, with the guest's modules for it and the names of its devices there.
+    """How a disk is attached, with the guest's kernel modules for it and the names of its device files.
 
     Device names begin with `prefix`; `serial` is the sysfs file with the serial number. A disk without one is
     identified by its position. A directory of the host is named after the filesystem type that mounts it.
@@ -174,7 +174,7 @@ class Bus(StrEnum):
         serial: str = "",
         without_pci: Sequence[MachineBus] = (),
     ) -> Bus:
-        """Make a member with its properties."""
+        """Create a member with its properties."""
         made = str.__new__(cls, name)
         made._value_ = name
         made.modules, made.prefix, made.serial = modules, prefix, serial
@@ -182,7 +182,7 @@ class Bus(StrEnum):
         return made
 
     def locate_device(self, index: int) -> str:
-        """Return the path of the disk at this position, counted from 0."""
+        """Return the device path of the disk at position `index`, counted from 0."""
         if self is Bus.NVME:
             return f"/dev/nvme{index}n1"
         return f"/dev/{self.prefix}{chr(ord('a') + index)}"
@@ -330,7 +330,7 @@ QUEUES = DiskSetting(
 
 
 def _make_logical_block_options(size: int, disk: Disk) -> Sequence[str]:
-    """Return the options for a logical block, which must not be larger than the physical one."""
+    """Return the options for the logical block size, which must not exceed the physical block size."""
     # QEMU's default physical block of 512 bytes would be smaller than a logical block of 4096.
     alone = disk.level(PHYSICAL_BLOCK) is None
     return (f"logical_block_size={size}", *([f"physical_block_size={size}"] if alone else []))

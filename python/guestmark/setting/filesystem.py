@@ -1,4 +1,4 @@
-"""The content of a disk: a filesystem, how it is made and mounted, or a directory of this host in its place.
+"""The content of a disk: a filesystem, how it is created and mounted, or a host directory in its place.
 
 For the mount options of such directories see Linux's Documentation/filesystems/{9p,virtiofs}.rst, QEMU's manual
 (`-fsdev`), and `virtiofsd --help`.
@@ -14,17 +14,17 @@ from guestmark.core.model import Cell
 from guestmark.setting.base import EXCLUDE, Disk, DiskKind, DiskSetting, Refusal
 from guestmark.setting.location import LOCATION
 
-# The level that stands for no options, for mkfs and for mount.
+# The level for no options, both of mkfs and of mount.
 NO_OPTIONS = "defaults"
 
 
 class Filesystem(StrEnum):
     """The filesystems of disks, and the properties of each.
 
-    `maker`: the program that makes it. `modules`: modules of the guest's kernel, in case they are not built in; some
-    need a checksum module that no dependency names, which has to be loaded first. `logged_size`: the default size of a
-    disk whose writes are logged. `quiet` and `sector`: options of the maker. `caches`: the cache modes of a directory,
-    the default first; for 9p a mount option, for virtiofs an option of the daemon.
+    `maker`: the program that creates it. `modules`: modules of the guest's kernel, in case they are not built in; some
+    need a checksum module that has to be loaded first and that no dependency names. `logged_size`: the default size of
+    a disk whose writes are logged. `quiet` and `sector`: options of that program. `caches`: the cache modes of a
+    directory, the default first; for 9p a mount option, for virtiofs an option of the daemon.
     """
 
     maker: str
@@ -34,7 +34,7 @@ class Filesystem(StrEnum):
     sector: str
     caches: tuple[str, ...]
 
-    # Whether the module ext2 or ext4 serves ext2 and ext3 differs between distributions.
+    # Depending on the distribution, ext2 and ext3 are mounted by the module ext2 or by ext4.
     EXT2 = "ext2", "mke2fs", ("crc32c_generic", "ext2", "ext4"), "64M", ("-q", "-F", "-t", "ext2"), "-b "
     EXT3 = "ext3", "mke2fs", ("crc32c_generic", "ext4"), "64M", ("-q", "-F", "-t", "ext3"), "-b "
     EXT4 = "ext4", "mke2fs", ("crc32c_generic", "ext4"), "64M", ("-q", "-F", "-t", "ext4"), "-b "
@@ -62,7 +62,7 @@ class Filesystem(StrEnum):
         sector: str = "",
         caches: tuple[str, ...] = (),
     ) -> Filesystem:
-        """Make a member with its properties."""
+        """Create a member with its properties."""
         made = str.__new__(cls, name)
         made._value_ = name
         made.maker, made.modules, made.logged_size = maker, modules, logged
@@ -76,7 +76,7 @@ class Filesystem(StrEnum):
 
     @property
     def is_packed(self) -> bool:
-        """Whether it is made together with its content and never written."""
+        """Whether it is created together with its content and never written to."""
         return self in {Filesystem.EROFS, Filesystem.SQUASHFS}
 
     @property
@@ -113,7 +113,7 @@ def _parse_options(text: str) -> str:
     if any(ord(character) < 32 or ord(character) == 127 for character in stripped):
         raise ValueError(f"{text!r} contains control characters")
     try:
-        # The options are words for a program: an unmatched quote is reported now, not when mkfs runs.
+        # Splitting reports an unmatched quote now, not when mkfs runs.
         shlex.split(stripped)
     except ValueError as error:
         raise ValueError(f"{text!r}: {error}") from None
@@ -217,6 +217,6 @@ def format_share_mount_options(disk: Disk, directory: str) -> str:
 
 
 def list_attested_options(disk: Disk) -> str:
-    """Return the options that must be in effect: those that were typed, and those that factors imply."""
+    """Return the mount options that must be in effect: those of the level `mount`, and those that factors imply."""
     cache = f"cache={choose_share_cache(disk)}" if disk[FILESYSTEM] is Filesystem.NINE_P else ""
     return ",".join(filter(None, [cache, disk[MOUNT]]))

@@ -23,7 +23,7 @@ from guestmark.setting.base import (
 )
 
 KEY_ID = "image-key"
-# This key protects nothing, as every command line shows it: LUKS images only measure the cost of encryption.
+# The key is no secret, as command lines contain it: LUKS images serve only to measure the cost of encryption.
 _LUKS_KEY = "guestmark"
 _SMALLEST_SUBCLUSTERED_BYTES = 16 << 10
 
@@ -31,7 +31,7 @@ _SMALLEST_SUBCLUSTERED_BYTES = 16 << 10
 class Format(StrEnum):
     """Image formats by QEMU's names.
 
-    `growth`: how much larger than its disk an image may become; `checked`: whether `qemu-img check` supports it;
+    `growth`: the largest ratio of the image's size to the disk's; `checked`: whether `qemu-img check` supports it;
     `create`: options of `qemu-img create` and `convert`.
     """
 
@@ -46,7 +46,7 @@ class Format(StrEnum):
     VMDK = "vmdk", "VMware's, sparse"
     VDI = "vdi", "VirtualBox's"
     VHDX = "vhdx", "Hyper-V's", 1.05, True, False, ("subformat=dynamic",)  # blocks of several megabytes
-    # The default key derivation (PBKDF2, 2 s) would delay every start; this key protects nothing anyway.
+    # The default key derivation (PBKDF2, 2 s) would delay every start.
     LUKS = "luks", "encrypted", 1.01, False, True, (f"key-secret={KEY_ID}", "iter-time=10")
 
     def __new__(  # noqa: PLR0917 (a row of the table above)
@@ -58,7 +58,7 @@ class Format(StrEnum):
         encrypted: bool = False,
         create: tuple[str, ...] = (),
     ) -> Format:
-        """Make a member with its properties."""
+        """Create a member with its properties."""
         made = str.__new__(cls, name)
         made._value_ = name
         made.help, made.growth, made.checked, made.encrypted, made.create = (
@@ -72,7 +72,7 @@ class Format(StrEnum):
 
     @property
     def secret_objects(self) -> tuple[str, ...]:
-        """The objects that a program of QEMU needs before it can open such an image."""
+        """The `-object` arguments that QEMU and its tools need to open such an image."""
         return (f"secret,id={KEY_ID},data={_LUKS_KEY}",) if self.encrypted else ()
 
     @property
@@ -138,7 +138,7 @@ def _refuse_preallocation(how: Preallocation, disk: Disk, _cell: Cell) -> Refusa
 
 
 def _make_qcow2_options(make: Callable[[Any], Sequence[str]]) -> Callable[[Any, Disk], Sequence[str]]:
-    """Return a function that makes options of `qemu-img create` for qcow2 images, and none for others."""
+    """Return a function that returns options of `qemu-img create` for qcow2 images, and none for others."""
     return lambda level, disk: make(level) if disk[FORMAT] is Format.QCOW2 else ()
 
 
@@ -151,7 +151,7 @@ PREALLOCATION = DiskSetting(
     machines=Machine.GUEST,
     default=Preallocation.OFF,
     on=DiskKind.IMAGE | DiskKind.DAEMON | DiskKind.LOOP,
-    # A qcow2 image whose data is allocated in advance needs all of its tables from the start as well.
+    # A qcow2 image whose data is preallocated needs all of its tables from the start as well.
     create=_make_qcow2_options(lambda how: () if how is Preallocation.OFF else ("preallocation=metadata",)),
     refuse=_refuse_preallocation,
 )
@@ -197,7 +197,7 @@ def _read_switch(text: str) -> bool:
 
 
 def _read_qcow2_details(drive: AttestedDrive) -> Any:
-    """Return what QEMU reports about a qcow2 image in particular."""
+    """Return the qcow2-specific part of QEMU's report about an image."""
     return drive.image.get("format-specific", {}).get("data", {})
 
 
@@ -281,7 +281,7 @@ SIZE = DiskSetting(
 
 
 class Protocol(StrEnum):
-    """How files are fetched."""
+    """How QEMU accesses an image."""
 
     FILE = "file"
     NBD = "nbd"

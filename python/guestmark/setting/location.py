@@ -1,6 +1,6 @@
-"""The place of images: a directory of this host, or a block device, named with `overwrite:`, instead of an image.
+"""The location of images: a directory of this host, or `overwrite:DEVICE`, a block device in place of an image.
 
-This module names devices and reads their sizes; `disks.devices` takes and wipes them.
+This module names devices and reads their sizes; `disks.devices` claims and wipes them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from guestmark.setting.base import DiskKind, DiskSetting
 
 OVERWRITE_PREFIX = "overwrite:"
 SHARED_MEMORY = "/dev/shm"
-# Directory of sources if the target is a device, which has no directory.
+# The directory of source images if the target is a block device.
 DIRECTORY_BESIDE_DEVICE = "/var/tmp"
 _SECTOR = 512
 _SYS = Path("/sys/dev/block")
@@ -53,9 +53,9 @@ def read_device_size(path: str) -> int:
 
 
 def _parse_device(text: str) -> str:
-    """Return the level for a device, from what was typed; empty for a directory.
+    """Return the level for a device in canonical spelling; empty for a directory.
 
-    Raises `ValueError` for a device that was named without `overwrite:`, and for one that does not exist.
+    Raises `ValueError` for a device without the prefix `overwrite:`, and for one that does not exist.
     """
     named = text.strip().removeprefix(OVERWRITE_PREFIX)
     path = os.path.realpath(os.path.expanduser(named))

@@ -1,4 +1,4 @@
-"""The factors of a guest: its memory, processors, kernel, firmware and hypervisor, and where on the host it runs."""
+"""The factors of guests: memory, processors, kernel, firmware, hypervisor, and the host processors they run on."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from guestmark.core.units import format_size, parse_size
 from guestmark.foreign import images, qemus
 from guestmark.setting.base import Check
 
-_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", re.ASCII)  # what an image may be labelled with
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", re.ASCII)  # labels of images
 _QEMU_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,=+:-]*", re.ASCII)
 _KERNELS_SHOWN = 4  # in an error that lists kernels
-# How much of the guest's memory its kernel may keep for itself: its image, page structures, reserved ranges. The
-# attestation accepts that much less than was asked for, a share or a number of bytes, whichever is more.
+# The memory that a guest's kernel may keep for itself (its image, page structures, reserved ranges): a share of the
+# memory or a number of bytes, whichever is more. The attestation accepts that much less than was requested.
 _KERNEL_MEMORY_SHARE = 0.15
 _KERNEL_MEMORY_BYTES = 128 << 20
 L = TypeVar("L")
@@ -39,11 +39,11 @@ class StartedGuest:
     inside: Inside
     # What the hypervisor's monitor reports; None without a monitor.
     vmm: Vmm | None = None
-    # The executable of its hypervisor; empty where it cannot be read.
+    # The path of its hypervisor's executable; empty if it cannot be read.
     program: str = ""
     # Whether the hypervisor loaded a saved machine; None without a monitor.
     restored: bool | None = None
-    # How this host backs its memory; None unless a factor needs that.
+    # How this host backs its memory; None unless a factor of memory is set.
     backing: Backing | None = None
 
 
@@ -61,16 +61,16 @@ def _make_no_qemu_arguments(_level: Any, _architecture: Architecture) -> Sequenc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineSetting(Setting[L]):
-    """A factor of guests. Each function gets a level and may be omitted; functions return complete arguments."""
+    """A factor of guests. Each function is called with a level and returns complete arguments; any may be omitted."""
 
     qemu: Callable[[L, Architecture], Sequence[str]] = _make_no_qemu_arguments
     uml: Callable[[L], Sequence[str]] = _make_no_arguments
     kernel: Callable[[L], Sequence[str]] = _make_no_arguments  # of the guest's kernel
     # Options of the QEMU object that holds the guest's memory.
     backing: Callable[[L], Sequence[str]] = _make_no_arguments
-    # Options of `guestmark-agent confine`, which becomes QEMU.
+    # Options of `guestmark-agent confine`, which then executes QEMU.
     process: Callable[[L], Sequence[str]] = _make_no_arguments
-    # Commands for QEMU's monitor, once the guest's agent answers.
+    # Commands that are sent to QEMU's monitor once the guest's agent answers.
     monitor: Callable[[L], Sequence[MonitorCommand]] = _make_no_arguments
     # Modules that the guest's kernel needs.
     modules: tuple[str, ...] = ()
@@ -112,7 +112,7 @@ def _parse_cpu_count(text: str) -> str:
 
 
 def _parse_qemu_name(text: str) -> str:
-    """Return a name that QEMU may know, such as a processor model."""
+    """Return the text as a name for QEMU, such as a processor model; QEMU itself checks whether it exists."""
     if not _QEMU_NAME.fullmatch(text.strip()):
         raise ValueError(f"{text!r} is not a valid name for QEMU")
     return text.strip()
@@ -121,7 +121,7 @@ def _parse_qemu_name(text: str) -> str:
 def _parse_kernel(text: str) -> str:
     if not text.strip():
         raise ValueError("the kernel's path is empty")
-    # The level is stored with the run, which may be resumed from another directory.
+    # The level is stored with the run, which may be resumed from another directory, so the path is made absolute.
     path = os.path.abspath(os.path.expanduser(text))
     if not os.path.isfile(path):
         from guestmark.appliance.kernel import list_images
@@ -150,8 +150,8 @@ def _parse_qemu_args(text: str) -> str:
 def _parse_qemu(text: str) -> str:
     """Return the path of the QEMU to use.
 
-    `text` is the program itself, a directory that holds it (a build, an installation, an unpacked package), or the
-    source to fetch it from.
+    `text` is the program itself, a directory that contains it (a build, an installation, an unpacked package), or the
+    source to download it from.
     """
     if qemus.is_elsewhere(text.strip()):
         return qemus.find_qemu(text.strip())
@@ -186,13 +186,13 @@ def _parse_module_directory(text: str) -> str:
 
 
 def _parse_rootfs(text: str) -> str:
-    """Return the directory of a root filesystem; that of an unpacked image is labelled with the image's name."""
+    """Return the directory of a root filesystem, labelled with the image's name if it is an unpacked image."""
     path = os.path.abspath(os.path.expanduser(text.strip()))
     if not text.strip():
         raise ValueError("the path of the root filesystem is empty")
     name = ""
     if os.path.isfile(path) or text.strip().startswith(images.IMAGE):
-        # The file's name says more than the path in the cache that it is unpacked to.
+        # The image's name tells users more than the path in the cache.
         name = os.path.basename(text.strip().removeprefix(images.IMAGE))
         path = str(images.unpack_root(text.strip()))
     elif not os.path.isdir(path):
@@ -216,7 +216,7 @@ def _attest_memory(asked: int, guest: StartedGuest) -> Iterator[Check]:
         yield Check("the memory (hypervisor)", asked, guest.vmm.memory_bytes)
     kept = max(_KERNEL_MEMORY_SHARE * asked, _KERNEL_MEMORY_BYTES)
     inside = guest.inside.memory_bytes
-    # The guest does not count the memory that its balloon has taken.
+    # The memory that the guest reports excludes what its balloon has taken.
     if guest.backing is not None and guest.backing.left_bytes is not None:
         asked = guest.backing.left_bytes
     if not asked - kept <= inside <= asked * 1.01:
@@ -256,13 +256,12 @@ SMP = MachineSetting(
 
 def _make_cpu_arguments(model: str, architecture: Architecture) -> Sequence[str]:
     """Return the processor model with `enforce=on`, as QEMU otherwise only warns about features it cannot provide."""
-    # Without enforce, QEMU starts a guest that lacks a feature that was asked for.
     enforced = architecture.checks_cpu and "enforce" not in model
     return ("-cpu", f"{model},enforce=on" if enforced else model)
 
 
 def _attest_cpu(model: str, guest: StartedGuest) -> Iterator[Check]:
-    # Features after the comma are checked by `enforce`, not by comparing names.
+    # `enforce` checks the features after the comma, so only the model's name is compared.
     if guest.vmm is not None:
         yield Check("the processor model", model.partition(",")[0], guest.vmm.cpu)
 
@@ -297,7 +296,7 @@ KERNEL = MachineSetting(
 
 
 def _attest_program(program: str, guest: StartedGuest) -> Iterator[Check]:
-    """Compare the hypervisor's executable; skipped for a script, which may start any program it likes."""
+    """Compare the hypervisor's executable, unless `program` is a script, which may execute any other program."""
     if guest.program:
         with open(program, "rb") as file:
             if file.read(4) == b"\x7fELF":
@@ -377,7 +376,7 @@ QEMU_ARGS = MachineSetting(
 )
 
 
-# A kernel argument that makes the agent wait before it mounts the root, so that a saved machine has not mounted it.
+# A kernel argument that makes the agent wait before it mounts the root: a machine with a mounted root cannot be saved.
 WAIT_ARGUMENT = "guestmark.template=1"
 
 

@@ -1,4 +1,4 @@
-"""The factors of how this host backs a guest's memory: page size, memory node, allocation in advance, sharing."""
+"""The factors for how this host backs a guest's memory: page size, NUMA node, preallocation, sharing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NODES = Path("/sys/devices/system/node")
 
 
 class HugePages(StrEnum):
-    """Sizes of the huge pages that the host has set aside for programs that ask for them explicitly."""
+    """Sizes of huge pages that the host reserves for programs that request them explicitly (hugetlbfs)."""
 
     OFF = "off"
     MEDIUM = "2M"
@@ -33,7 +33,7 @@ class HugePages(StrEnum):
 
     @property
     def folder(self) -> Path:
-        """The directory in sysfs with the number of such pages on this host."""
+        """The sysfs directory of this size of pages on this host."""
         return _KERNEL / f"hugepages/hugepages-{self.bytes >> 10}kB"
 
     def count_free(self) -> int | None:
@@ -57,13 +57,13 @@ class Switch(StrEnum):
 
 def _attest_hugepages(level: HugePages, guest: StartedGuest) -> Iterator[Check]:
     if guest.backing is not None:
-        # Without huge pages the kernel reports its base page, which is 64 kB on some architectures.
+        # Without huge pages the kernel reports its base page size, which is 64 kB on some architectures.
         huge = guest.backing.page_bytes if guest.backing.page_bytes > 1 << 16 else 0
         yield Check("the size of huge pages of the guest's memory", level.bytes, huge)
 
 
 def _parse_hugepages(text: str) -> str:
-    # Levels are spelled `2M` and `1G`; a parser of words compares in lower case.
+    # Levels are spelled `2M` and `1G`, but `one_of` compares in lower case.
     spellings = {pages.lower(): str(pages) for pages in HugePages}
     return spellings[one_of(*spellings)(text)]
 
@@ -215,19 +215,19 @@ _MEMORY_FACTORS: tuple[MachineSetting[Any], ...] = (
 
 
 def has_memory_factors(levels: Levels) -> bool:
-    """Return whether any factor requests a particular kind of memory, which is then attested."""
+    """Return whether any factor of memory has a level; only then is the memory's backing attested."""
     return any(factor in levels for factor in _MEMORY_FACTORS)
 
 
 def make_memory_arguments(levels: Levels, *, shared: bool) -> list[str]:
-    """Return the arguments that give QEMU the guest's memory; empty if the choice is left to QEMU.
+    """Return QEMU's arguments for the guest's memory; empty if QEMU's default will do.
 
-    `shared`: processes other than QEMU have to map it.
+    `shared`: processes other than QEMU have to map the memory.
     """
     options = [word for factor, level in iterate_guest_levels(levels) for word in factor.backing(level)]
     if not options and not shared:
         return []
-    # Huge pages and memory that others map need a file descriptor; `ram` has none.
+    # Huge pages, and memory that other processes map, need a file descriptor, which `ram` does not have.
     kind = "memfd" if shared or levels[HUGEPAGES] is not HugePages.OFF else "ram"
     words = [f"memory-backend-{kind}", "id=memory", f"size={format_size(levels[MEMORY])}", *options]
     return [
@@ -240,7 +240,7 @@ def make_memory_arguments(levels: Levels, *, shared: bool) -> list[str]:
 
 def check_memory(levels: Levels, *, here: bool, on_pci: bool) -> None:
     """Raises `PlatformUnusableError` for memory that this host cannot provide, or that such a guest cannot have."""
-    # Without a factor of memory there is nothing that this host could lack.
+    # Without a factor of memory, the host needs no special feature.
     asked = [factor.name for factor in _MEMORY_FACTORS if factor in levels]
     if not asked:
         return
@@ -337,7 +337,7 @@ def _make_refusal(why: str, hint: str) -> PlatformUnusableError:
 
 
 def list_monitor_commands(levels: Levels) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the commands that QEMU's monitor is given once the guest answers."""
+    """Yield the commands to send to QEMU's monitor once the guest's agent answers, with their arguments."""
     for factor, level in iterate_guest_levels(levels):
         yield from factor.monitor(level)
 

@@ -1,4 +1,4 @@
-"""The network of a machine, and further factors of network boots: ROM, firmware, console, server."""
+"""The factors of a machine's network, and those of network boots: ROM, firmware, console, server."""
 
 import os
 import re
@@ -36,7 +36,7 @@ class Nic:
     """One level of the factor `nic`.
 
     `rom` is the file (without `.rom`) that QEMU loads by default: `efi-` files are for BIOS and UEFI, `pxe-` files for
-    BIOS only. `drivers` are the modules of Linux for it, of which the first that takes the card drives it.
+    BIOS only. `drivers` are the Linux modules that may drive the card.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Nic:
 
     @property
     def is_virtio(self) -> bool:
-        """True if the card is paravirtual, so the guest knows that it is not real."""
+        """True if the card is paravirtual."""
         return self.device.startswith("virtio")
 
 
@@ -133,7 +133,7 @@ class Network(StrEnum):
     """The connection between a machine and its peer, which has its own network namespace."""
 
     NONE = "none"
-    # Processes that answer for the peer's namespace through their own sockets: QEMU or UML themselves, or another.
+    # User-mode networks: QEMU itself or a helper process relays the traffic through its own sockets.
     USER = "user"
     PASST = "passt"
     PASTA = "pasta"
@@ -164,7 +164,7 @@ NETWORK = Setting(
 
 
 class Offloads(StrEnum):
-    """Whether checksums and segmentation are left to the other end of a link."""
+    """Whether each end of a link may leave checksums and segmentation to the other end."""
 
     ON = "on"
     OFF = "off"
@@ -220,7 +220,7 @@ NIC_RING = Setting(
     read=int,
     machines=Machine.QEMU,
 )
-# Of machines on this host's kernel.
+# The network factors of machines that run on this host's kernel.
 HOST_NETWORK_FACTORS = (NETWORK, MTU, OFFLOADS)
 
 
