@@ -12,7 +12,7 @@ from guestmark.disks.location import choose_default_location, is_in_memory
 from guestmark.platforms import registry
 from guestmark.platforms.base import Machine
 from guestmark.setting.disk import Role
-from guestmark.workloads.common.flushes import Below
+from guestmark.workloads.common.flushes import CounterReading
 from tests.framework.known import a, known
 
 MB = 1 << 20
@@ -81,7 +81,7 @@ def test_what_is_asked_for_is_attached_and_every_byte_arrives(platform: str, fac
         for option in filter(None, target.spec.mount_options.split(",")):
             assert option in known(target.facts.options) or option == "barrier=0"
         assert not target.facts.unconfirmed
-        below = Below.read_before(machine)
+        below = CounterReading.read_before(machine)
         for direct in (True, False):
             path = f"{directory}/copied-{direct}"
             moved = agent.copy(source.read_path, path, direct=direct, timeout_s=120)
@@ -126,7 +126,7 @@ def test_without_barriers_no_flush_is_sent() -> None:
     with start("tcg", filesystem="ext4", mount="barrier=0") as machine:
         target, source = machine.disks
         directory = target.mount(machine.agent)
-        below = Below.read_before(machine)
+        below = CounterReading.read_before(machine)
         machine.agent.copy(source.read_path, f"{directory}/copy", direct=True, timeout_s=120)
         changes = below.read_changes()
         flushes = known(changes.flushes)

@@ -86,12 +86,12 @@ def has_pvh_entry(elf: bytes) -> bool:
             return False
         kind, _, offset, _, _, size = struct.unpack_from("<IIQQQQ", elf, at)
         notes = elf[offset : offset + min(size, _LARGEST_NOTES)]
-        if kind == _PT_NOTE and _XEN_ELFNOTE_PHYS32_ENTRY in _note_types(notes):
+        if kind == _PT_NOTE and _XEN_ELFNOTE_PHYS32_ENTRY in _read_note_types(notes):
             return True
     return False
 
 
-def _note_types(notes: bytes) -> set[int]:
+def _read_note_types(notes: bytes) -> set[int]:
     types: set[int] = set()
     at = 0
     while at + 12 <= len(notes):

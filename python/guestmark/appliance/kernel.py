@@ -158,7 +158,7 @@ def _pair_modules(release: str, image: Path, parent: Path) -> Iterator[tuple[str
         yield release, image, parent / release
 
 
-def _explain_no_kernel() -> GuestmarkError:
+def _make_no_kernel_error() -> GuestmarkError:
     """Returns why there is no kernel if none can be fetched: there is none, or this user may not read it."""
     if closed := [image for _, image, _ in find_installed() if not os.access(image, os.R_OK)]:
         return GuestmarkError(
@@ -174,7 +174,7 @@ def _explain_no_kernel() -> GuestmarkError:
 def _fetch_kernel(notify: Notify) -> Kernel:
     """Downloads the distribution's kernel package and unpacks it into the cache; nothing is installed."""
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
-        raise _explain_no_kernel()
+        raise _make_no_kernel_error()
     notify("downloading the distribution's kernel for guests (about 70 MB); this is needed only once")
     with _make_scratch() as scratch:
         apt = _build_apt_command(scratch, notify)
@@ -238,7 +238,7 @@ def _keep_kernel(archives: Sequence[Path], scratch: Path, origin: str) -> Kernel
 
 def _build_apt_command(scratch: Path, notify: Notify) -> list[str]:
     """Returns the apt-get command to use: with the system's package lists, or with lists of its own."""
-    if _run_apt_cache("show", _name_metapackage()).returncode == 0:
+    if _run_apt_cache("show", _get_metapackage()).returncode == 0:
         return ["apt-get"]
     notify("reading the package lists")
     lists = scratch / "lists"
@@ -258,7 +258,7 @@ def _build_apt_command(scratch: Path, notify: Notify) -> list[str]:
     return ["apt-get", *own]
 
 
-def _name_metapackage() -> str:
+def _get_metapackage() -> str:
     architecture = subprocess.run(
         ["dpkg", "--print-architecture"],
         capture_output=True, text=True, check=True,
@@ -269,7 +269,7 @@ def _name_metapackage() -> str:
 
 def _list_kernel_packages(apt: list[str]) -> list[str]:
     """Returns the versioned packages of the distribution's metapackage: the image and, if separate, its modules."""
-    metapackage = _name_metapackage()
+    metapackage = _get_metapackage()
     images = _list_dependencies(apt, metapackage, r"linux-image-\d")
     if not images:
         raise GuestmarkError(

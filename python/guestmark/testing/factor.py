@@ -17,7 +17,7 @@ from guestmark.platforms import registry as platforms
 from guestmark.setting.base import DiskSetting
 from guestmark.setting.disk import Disks
 from guestmark.setting.drive import BUS
-from guestmark.testing.platform import use_machine
+from guestmark.testing.platform import start_and_attest
 from guestmark.testing.rules import Rule, Violation, collect_violations
 
 _ABOUT_LEVELS = frozenset({"parse", "read", "refuse"})
@@ -94,7 +94,7 @@ def _check_use_if_possible(cell: Cell) -> Iterator[Violation]:
 
 
 def _check_use_once(cell: Cell) -> Iterator[Violation]:
-    use_machine(platforms.get_platform(cell.platform), cell)
+    start_and_attest(platforms.get_platform(cell.platform), cell)
     yield from ()
 
 

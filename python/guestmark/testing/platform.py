@@ -63,7 +63,7 @@ def check_platform(name: str) -> list[Violation]:
         reason = usable.reason if isinstance(usable, Unusable) else f"probe() returned {usable!r}"
         return [*found, *(broken or [Violation(Rule.STARTED, f"it cannot be used here: {reason}", hint)])]
     cell = Cell("checked", WorkloadSpec("exec", {"argv": ["sleep", "60"]}), spec)
-    _, broken = run_guarded("a machine", lambda: use_machine(platform, cell))
+    _, broken = run_guarded("a machine", lambda: start_and_attest(platform, cell))
     found += broken
     if broken:
         return found
@@ -82,10 +82,10 @@ def check_platform(name: str) -> list[Violation]:
 
 
 def _read_by_platform(cell: Cell) -> None:
-    use_machine(platforms.get_platform(cell.platform), cell)
+    start_and_attest(platforms.get_platform(cell.platform), cell)
 
 
-def use_machine(platform: Platform, cell: Cell) -> None:
+def start_and_attest(platform: Platform, cell: Cell) -> None:
     """Start a machine, attest it, and end it."""
     with platform.start(cell) as machine:
         machine.attest()

@@ -54,7 +54,7 @@ def prepare_workload(cell: Cell, limit_s: float = _LIMIT_S) -> Iterator[tuple[ba
     """Yield the workload of a cell, prepared on its own machine."""
     workload = base.create_trial(make_plan(cell, limit_s=limit_s), cell)
     platform = platforms.get_platform(base.choose_started_cell(cell).platform)
-    levels = cell.factors.levels if isinstance(cell.factors, _Watched) else cell.factors
+    levels = cell.factors.levels if isinstance(cell.factors, _RecordedFactors) else cell.factors
     with base.start_machine(workload, platform, replace(cell, factors=levels)) as machine:
         workload.prepare(machine)
         yield workload, machine
@@ -67,7 +67,7 @@ def kill_machine(machine: Machine) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-class _Watched(Mapping[str, str]):
+class _RecordedFactors(Mapping[str, str]):
     """The factors of a cell, which record which of them were read."""
 
     def __init__(self, levels: Mapping[str, str]) -> None:
@@ -89,7 +89,7 @@ def check_level_read(cell: Cell, factor: Factor, use: Callable[[Cell], None]) ->
     """Yield a violation if nothing reads a level that is accepted, so that it would be ignored."""
     if not factor.levels:
         return
-    levels = _Watched({factor.name: factor.parse(factor.levels[-1])})
+    levels = _RecordedFactors({factor.name: factor.parse(factor.levels[-1])})
     _, broken = run_guarded(f"{factor.name}={factor.levels[-1]}", lambda: use(replace(cell, factors=levels)))
     yield from broken
     if not broken and factor.name not in levels.read:
@@ -184,7 +184,7 @@ def _read_command_line(pid: int) -> str:
     return "a process"
 
 
-def _announce_machine_start(thread: int) -> None:
+def _announce_measuring(thread: int) -> None:
     """Print `measuring` as soon as that thread is in a workload's `run`."""
     while True:
         frame = sys._current_frames().get(thread)
@@ -201,7 +201,7 @@ def run_one_trial(order: str) -> int:
     """Run a trial of many iterations until it is interrupted, and return its exit status."""
     cell = TrialOrder.decode(order).cell()
     interruption = Interruption()
-    threading.Thread(target=_announce_machine_start, args=[threading.get_ident()], daemon=True).start()
+    threading.Thread(target=_announce_measuring, args=[threading.get_ident()], daemon=True).start()
     with interruption.handle_signals():
         slot = TrialSlot(cell, 0, 0, iterations=_MANY, warmups=0)
         platform = platforms.get_platform(base.choose_started_cell(cell).platform)

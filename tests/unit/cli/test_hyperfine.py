@@ -28,7 +28,7 @@ from guestmark.core.platform_kind import is_machine_factor
 from guestmark.plan.matrix import NullCells
 from guestmark.stats import stopping
 from guestmark.workloads.exec.command import name_factor
-from guestmark.workloads.exec.plan import ExecOptions, build_plan, spell_named_commands
+from guestmark.workloads.exec.plan import ExecOptions, build_plan, map_names_to_command_lines
 from tests.framework import CHECKOUT
 from tests.framework.command_line import CommandLine
 
@@ -509,7 +509,7 @@ def test_the_lines_that_a_refusal_says_run(guestmark: CommandLine, tmp_path: Pat
 
 def test_the_report_keeps_the_text_of_a_named_command() -> None:
     plan = build_plan(ExecOptions(commands=(["true"],), names=("slow",)), ["sleep", "0.1 s"])
-    assert spell_named_commands(plan.cells) == {"slow": "sleep '0.1 s'"}
+    assert map_names_to_command_lines(plan.cells) == {"slow": "sleep '0.1 s'"}
 
 
 @pytest.mark.parametrize("verb", [name for name in VERBS if name != "block"])

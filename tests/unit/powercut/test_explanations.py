@@ -12,7 +12,7 @@ LOST = Proven(
 )  # fmt: skip
 FILE, CALL = "db has other content", "what was written to db was never followed by a sync of it"
 ALL_SYNCS = "With a sync added after every call that changes the disk and before each acknowledgement"
-ENOUGH = f"it is enough for 'a row is lost' that {FILE}: {CALL}"
+ENOUGH = f"this alone causes 'a row is lost': {FILE}: {CALL}"
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ ENOUGH = f"it is enough for 'a row is lost' that {FILE}: {CALL}"
         ),
         (
             Explanation(said="a row is lost", files=[], each=True, states=9, losing=1),
-            "no files were found that are enough for 'a row is lost'. With a sync added before each acknowledgement, "
+            "no files were found that alone cause 'a row is lost'. With a sync added before each acknowledgement, "
             "1 of 9 crash states still fail",
         ),
         (
@@ -50,7 +50,7 @@ ENOUGH = f"it is enough for 'a row is lost' that {FILE}: {CALL}"
                     LossCause(files=[FILE], calls=[CALL]),
                 ],
             ),
-            f"{ENOUGH}. With that cured, it is enough that b is missing: the rename of a to b. "
+            f"{ENOUGH}. With that cured, this alone causes it: b is missing: the rename of a to b. "
             "With a sync added after write db, rename b, none of 9 fails",
         ),
         (
@@ -105,7 +105,7 @@ ENOUGH = f"it is enough for 'a row is lost' that {FILE}: {CALL}"
                 losing=4,
                 untorn=Untorn(7, 4, 3),
             ),
-            "no files were found that are enough for 'kill: no such process'. "
+            "no files were found that alone cause 'kill: no such process'. "
             f"{ALL_SYNCS}, 4 of 9 crash states still fail",
         ),
         (

@@ -9,7 +9,7 @@ from guestmark.agent.binary import start_host_agent
 from guestmark.agent.client import Agent
 from guestmark.agent.results import CommandError
 from guestmark.core.cause import Cause
-from guestmark.workloads.powercut.command import Program, Syncing
+from guestmark.workloads.powercut.command import Program, SyncingProgram
 
 
 @pytest.mark.parametrize("name", ["./nothing-here", "nothing-of-this-name", "/nowhere/at-all"])
@@ -18,7 +18,7 @@ def test_a_program_that_is_not_there_is_named(tmp_path: Path, name: str) -> None
     process, transport = start_host_agent()
     agent = Agent(transport)
     try:
-        program = Syncing(Program([name], {"PATH": os.defpath}))
+        program = SyncingProgram(Program([name], {"PATH": os.defpath}))
         with pytest.raises(CommandError, match=name) as raised:
             program.run(agent, str(tmp_path), lambda number: None, 10.0)
         assert raised.value.cause is Cause.NOT_FOUND
@@ -32,7 +32,7 @@ def test_a_program_that_is_there_is_followed(tmp_path: Path, argv: list[str], pr
     process, transport = start_host_agent()
     agent, marks = Agent(transport), list[int]()
     try:
-        program = Syncing(Program(argv, {"PATH": os.defpath}))
+        program = SyncingProgram(Program(argv, {"PATH": os.defpath}))
         assert program.run(agent, str(tmp_path), marks.append, 10.0) == promises
     finally:
         agent.close()

@@ -53,7 +53,7 @@ def test_what_was_lost_is_told_with_the_command_that_looks_into_it(form: Format)
         "record 0 after cut 14 (torn sectors of 512 bytes survive); 238 of 300 crash states lose some of 100"
         in text
     )
-    assert "guestmark powercut replay 20261123-a looks into it" in text
+    assert "to inspect it: guestmark powercut replay 20261123-a" in text
     assert "missed: no-flush" in text  # a control that was not caught
 
 
@@ -125,7 +125,7 @@ def test_a_power_cut_ends_in_what_it_comes_to() -> None:
         "uml: lost, 238 of 300 crash states lose some of 100 acknowledged records; 230 of 300 in a second log; "
         "of 202 flushes this host saw none",
         "tcg: unknown, the log ends too early",
-        "Look into the loss: guestmark powercut replay 20261123-a",
+        "Inspect the loss: guestmark powercut replay 20261123-a",
     ]
     assert not any("controls: no-flush" in each for each in screen)
     (conclusion,) = (each for each in make_page(run, analysis).sections if each.part is Part.CONCLUSION)

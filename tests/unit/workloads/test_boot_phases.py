@@ -196,14 +196,14 @@ def test_initcalls_of_a_kernel_and_of_its_modules() -> None:
 
 
 def test_what_a_trial_keeps_of_its_initcalls() -> None:
-    kept = boot.keep_slowest_initcalls((LOGS / "initcalls-uml.txt").read_text())
+    kept = boot.select_slowest_initcalls((LOGS / "initcalls-uml.txt").read_text())
     names = [call.name for call in kept.slowest]
     seconds = [call.seconds for call in kept.slowest]
     assert names[0] == "raid6_select_algo"  # the kernel times its own checksums
     assert seconds == sorted(seconds, reverse=True)
     assert kept.count >= len(names)
     assert kept.seconds >= sum(seconds)
-    assert boot.keep_slowest_initcalls("nothing of the kind") == Initcalls(slowest=[], count=0, seconds=0)
+    assert boot.select_slowest_initcalls("nothing of the kind") == Initcalls(slowest=[], count=0, seconds=0)
 
 
 def test_slowest_over_trials_counts_an_unnamed_call_as_nothing() -> None:

@@ -1,6 +1,6 @@
 """Units of systemd, as `systemctl show` prints them."""
 
-from guestmark.workloads.boot import keep_slowest_units
+from guestmark.workloads.boot import select_slowest_units
 
 
 def test_the_slowest_units_come_first_and_what_never_started_is_left_out() -> None:
@@ -15,7 +15,7 @@ def test_the_slowest_units_come_first_and_what_never_started_is_left_out() -> No
             "",
         ]
     )
-    found = keep_slowest_units(shown, 12.5)
+    found = select_slowest_units(shown, 12.5)
     assert [(unit.name, unit.seconds) for unit in found.slowest] == [
         ("slow.service", 2.5),
         ("quick.service", 0.2),

@@ -108,7 +108,7 @@ def test_truncated_options_end_the_reading() -> None:
 
 
 def test_scripts_name_every_file() -> None:
-    script = control.fetch_script("http://c", "http://d", range(3, 5))
+    script = control.build_fetch_script("http://c", "http://d", range(3, 5))
     assert script.startswith("#!ipxe\n")
     assert "http://d/3 " in script
     assert "http://d/4 " in script

@@ -73,11 +73,11 @@ def test_when_the_card_is_taken(written: Sequence[tuple[str, int, int]], known_o
     before = time.monotonic()
     log = lines(*written)
     if known_of:
-        assert wait_until(lambda: log.get_request_time(known_of) is not None, 5.0)
-        assert before <= known(log.get_request_time(known_of)) <= time.monotonic()
+        assert wait_until(lambda: log.find_enabling_time(known_of) is not None, 5.0)
+        assert before <= known(log.find_enabling_time(known_of)) <= time.monotonic()
     else:
         time.sleep(0.05)
-        assert log.get_request_time("e1000") is None
+        assert log.find_enabling_time("e1000") is None
 
 
 def test_phases_add_up_and_one_that_is_unknown_is_in_the_next() -> None:

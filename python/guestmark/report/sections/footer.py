@@ -23,7 +23,7 @@ from guestmark.stats.compare import Verdict, null_differs
 from guestmark.stats.sensitivity import estimate_findable_share, estimate_undetected_difference
 from guestmark.stats.validity import ALPHA
 from guestmark.workloads.boot import TOTAL
-from guestmark.workloads.exec.plan import spell_named_commands
+from guestmark.workloads.exec.plan import map_names_to_command_lines
 
 # Metrics that hold the time of iterations; of a start, the whole life of a machine.
 _MEASURED = {WALL.name, TOTAL.name}
@@ -72,7 +72,7 @@ def _list_circumstances(analysis: Analysis, run: StoredRun) -> list[str]:
     if analysis.failed:
         amount += f" ({analysis.failed} failed)"
     texts = [f"{amount}, seed {analysis.plan.policy.seed}"]
-    texts += [f"{name}: {text}" for name, text in spell_named_commands(run.plan.cells).items()]
+    texts += [f"{name}: {text}" for name, text in map_names_to_command_lines(run.plan.cells).items()]
     texts.append(_COVERED)
     trials = tuple(trial for result in analysis.cells for trial in result.trials)
     texts.append(describe_time_spent(trials, run.plan.context.elapsed_s))

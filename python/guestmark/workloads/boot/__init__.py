@@ -133,7 +133,7 @@ def parse_initcalls(log: str) -> list[tuple[str, float]]:
     ]
 
 
-def keep_slowest_initcalls(log: str) -> Initcalls:
+def select_slowest_initcalls(log: str) -> Initcalls:
     """Returns the slowest calls, which a trial keeps, with the number and the total seconds of all calls."""
     calls = parse_initcalls(log)
     ordered = sorted(calls, key=lambda call: call[1], reverse=True)
@@ -144,7 +144,7 @@ def keep_slowest_initcalls(log: str) -> Initcalls:
     )
 
 
-def keep_slowest_units(shown: str, settled_s: float) -> StartedUnits:
+def select_slowest_units(shown: str, settled_s: float) -> StartedUnits:
     """Returns the slowest units in the output of `systemctl show --property=Id,InactiveExitTimestampMonotonic,…`.
 
     Units are separated by empty lines. Timestamps are microseconds on the guest's clock, 0 if the event never happened.

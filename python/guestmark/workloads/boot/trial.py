@@ -37,7 +37,7 @@ _WITHOUT_FIRMWARE = ((boot.VMM, steps.HANDOVER), *(pair for pair in _ENDS[3:]))
 _CLOCKS_APART = (0.1, 0.1)
 
 
-class _Ends(Machine, Protocol):
+class _BootedMachine(Machine, Protocol):
     """A machine that boots a kernel and can be told to power off."""
 
     def shut_down(self, timeout_s: float) -> None:
@@ -90,26 +90,26 @@ class BootTrial(BootWorkload):
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Runs the command, reads the kernel's log if requested, and shuts the machine down."""
-        guest = cast("_Ends", machine)
+        guest = cast("_BootedMachine", machine)
         if self._work:
             self._work.run(guest)
             self.warnings += self._work.warnings
         if self._watch.initcalls:
-            self.facts.add(Boot(initcalls=boot.keep_slowest_initcalls(self._read_boot_log(guest))))
+            self.facts.add(Boot(initcalls=boot.select_slowest_initcalls(self._read_boot_log(guest))))
         of_image = isinstance(guest, ImageGuest)
         if of_image:
             self.facts.add(self._list_units(guest))
         guest.shut_down(_IMAGE_END_S if of_image else _END_S)
         return self._measure_phases(guest.phases)
 
-    def _list_units(self, guest: _Ends) -> boot.StartedUnits:
+    def _list_units(self, guest: _BootedMachine) -> boot.StartedUnits:
         properties = ",".join(("Id", boot.UNIT_BEGUN, boot.UNIT_ACTIVE))
         words = ["systemctl", "show", "*", f"--property={properties}", "--no-pager"]
         done = guest.agent.exec(words, timeout_s=60.0, output_limit=_LOG_LIMIT)
         shown = done.stdout.decode(errors="replace")
-        return boot.keep_slowest_units(shown, guest.phases[steps.SETTLED])
+        return boot.select_slowest_units(shown, guest.phases[steps.SETTLED])
 
-    def _read_boot_log(self, guest: _Ends) -> str:
+    def _read_boot_log(self, guest: _BootedMachine) -> str:
         done = guest.agent.exec(["dmesg"], timeout_s=60.0, output_limit=_LOG_LIMIT)
         if not done.ok:
             raise WorkloadError(

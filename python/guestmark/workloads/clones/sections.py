@@ -58,14 +58,16 @@ def render_sources(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 
 
 def _collect_twins(workload: WorkloadResult) -> list[tuple[CellResult, Twins]]:
-    return [(result, found) for result in workload.shown_cells if (found := find_twins(result)) is not None]
+    return [
+        (result, found) for result in workload.shown_cells if (found := get_latest_twins(result)) is not None
+    ]
 
 
 def _describe_machines(twins: Twins) -> str:
     return f"{twins.machines} {'clones of one template' if twins.template else 'fresh machines'}"
 
 
-def find_twins(result: CellResult) -> Twins | None:
+def get_latest_twins(result: CellResult) -> Twins | None:
     """Returns the findings of the cell's last trial that has any."""
     found = [twins for trial in result.trials if (twins := trial.facts.find_fact(Twins)) is not None]
     return found[-1] if found else None

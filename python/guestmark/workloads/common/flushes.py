@@ -302,14 +302,14 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
-class Below:
+class CounterReading:
     """The counters of a machine at one moment."""
 
     machine: Machine
     counters: Counters
 
     @classmethod
-    def read_before(cls, machine: Machine) -> Below:
+    def read_before(cls, machine: Machine) -> CounterReading:
         """Reads the counters, outside the timing."""
         machine = find_innermost(machine)
         return cls(machine, _read_counters(machine))

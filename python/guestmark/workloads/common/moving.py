@@ -34,7 +34,7 @@ from guestmark.setting.location import LOCATION, SHARED_MEMORY, parse_image_dire
 from guestmark.workloads.base import Workload
 from guestmark.workloads.common import metrics
 from guestmark.workloads.common.factors import BLOCK_SIZE
-from guestmark.workloads.common.flushes import Below
+from guestmark.workloads.common.flushes import CounterReading
 from guestmark.workloads.common.moved import MovedBytes
 from guestmark.workloads.common.program import warn_of_clocks
 
@@ -65,12 +65,12 @@ def check_target(machine: Machine, disk: AttachedDisk, name: str, expected: Chec
         found = machine.agent.checksum(f"{directory}/{name}", timeout_s=_READ_S)
         disk.umount(machine.agent)
         how = "by the guest from the disk"
-    compare_checksums(found, expected, how)
+    check_checksum(found, expected, how)
     if disk.device:
         disk.image.check_filesystem()
 
 
-def compare_checksums(found: Checksum, expected: Checksum, how: str) -> None:
+def check_checksum(found: Checksum, expected: Checksum, how: str) -> None:
     """Raises `WorkloadError` if the checksums differ."""
     if found == expected:
         return
@@ -99,7 +99,7 @@ class Moving(Fact, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class TimedMove:
     """Seconds measured in the guest, including the flush. `warning` is set if the clocks could not be aligned."""
 
     wall_s: float
@@ -109,7 +109,7 @@ class Timed:
     warning: str = ""
 
     @classmethod
-    def from_reply(cls, moved: MoveResult) -> Timed:
+    def from_reply(cls, moved: MoveResult) -> TimedMove:
         """Converts the agent's answer to a bulk call."""
         return cls(
             moved.wall_s,
@@ -139,7 +139,7 @@ class MovingTrial(Workload[M]):
     # --- defined by each workload
 
     @abstractmethod
-    def move_bytes(self, machine: Machine, path: str) -> Timed:
+    def move_bytes(self, machine: Machine, path: str) -> TimedMove:
         """Moves the bytes into the file `path` and flushes it; timed by the agent."""
 
     @abstractmethod
@@ -179,7 +179,7 @@ class MovingTrial(Workload[M]):
             with contextlib.suppress(CallError):
                 machine.agent.remove(path)
             sync_everything(machine.agent)
-            below = Below.read_before(machine)
+            below = CounterReading.read_before(machine)
             timed = self.move_bytes(machine, path)
             # The guest has flushed by now, but the image may still be in the host's cache; it is safe only after this.
             host_flush_s = disk.image.flush()
@@ -235,7 +235,7 @@ class MovingTrial(Workload[M]):
                 hint="use a larger disk (--set size=4G) or less data (--scale)",
             )
 
-    def _note_clocks(self, timed: Timed) -> None:
+    def _note_clocks(self, timed: TimedMove) -> None:
         differ = warn_of_clocks(timed.wall_s, timed.guest_wall_s, timed.wall_error_s)
         self.warnings += [warning for warning in (timed.warning, differ) if warning]
 

@@ -229,12 +229,12 @@ class DensityTrial(DensityWorkload):
 
 
 @dataclass(frozen=True, slots=True)
-class _Used:
+class _ThreadUsage:
     seconds: float
     switches: int
 
 
-def _read_thread_usage(pids: Sequence[int]) -> _Used:
+def _read_thread_usage(pids: Sequence[int]) -> _ThreadUsage:
     """Returns the threads' processor seconds, and how often they gave up the processor to wait."""
     ran, switches = 0, 0
     for pid in pids:
@@ -244,7 +244,7 @@ def _read_thread_usage(pids: Sequence[int]) -> _Used:
                 # Only voluntary switches lead to a wake-up; others took the processor away.
                 if line.startswith("voluntary"):
                     switches += int(line.split()[1])
-    return _Used(ran / 1e9, switches)
+    return _ThreadUsage(ran / 1e9, switches)
 
 
 def _read_group_memory(machine: Machine) -> int | None:
@@ -258,7 +258,7 @@ def _read_group_memory(machine: Machine) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Share:
+class _ProcessMemory:
     """Memory of a machine's processes in bytes; PSS and RSS do not include reserved huge pages."""
 
     pss: int
@@ -266,7 +266,7 @@ class _Share:
     huge: int
 
 
-def _sum_process_memory(pids: Sequence[int]) -> _Share:
+def _sum_process_memory(pids: Sequence[int]) -> _ProcessMemory:
     found: Counter[str] = Counter()
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -274,7 +274,7 @@ def _sum_process_memory(pids: Sequence[int]) -> _Share:
                 name, *words = line.split()
                 if words[1:] == ["kB"]:
                     found[name] += int(words[0]) << 10
-    return _Share(found["Pss:"], found["Rss:"], found["Private_Hugetlb:"] + found["Shared_Hugetlb:"])
+    return _ProcessMemory(found["Pss:"], found["Rss:"], found["Private_Hugetlb:"] + found["Shared_Hugetlb:"])
 
 
 def _read_available_memory() -> int:

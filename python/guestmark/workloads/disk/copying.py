@@ -14,12 +14,12 @@ from guestmark.disks.packed import FILE
 from guestmark.disks.scratch import get_scratch_store
 from guestmark.platforms.base import Machine
 from guestmark.workloads.common import metrics
-from guestmark.workloads.common.flushes import Below
+from guestmark.workloads.common.flushes import CounterReading
 from guestmark.workloads.common.moved import CopiedBytes, DirectBytes, MovedBytes, ReadBytes, SourcedBytes
 from guestmark.workloads.common.moving import (
     M,
     MovingTrial,
-    Timed,
+    TimedMove,
     check_target,
     explain_refusals,
     find_source,
@@ -60,7 +60,7 @@ class CopyTrial(MovingTrial[C]):
         """Computes the source's digest before the timing."""
         find_source(machine).image.checksum()
 
-    def move_bytes(self, machine: Machine, path: str) -> Timed:
+    def move_bytes(self, machine: Machine, path: str) -> TimedMove:
         """Copies the source disk's bytes and flushes."""
         in_flight = self.in_flight
         block_size = self.block_size
@@ -77,7 +77,7 @@ class CopyTrial(MovingTrial[C]):
             timeout_s=self.limit_s,
         )
         self.moving.direct, self.moving.preallocated = moved.direct, moved.preallocated
-        return Timed.from_reply(moved)
+        return TimedMove.from_reply(moved)
 
     def compute_expected_checksum(self, machine: Machine) -> Checksum:
         """Returns the source's checksum."""
@@ -128,10 +128,10 @@ class ShareTrial(MovingTrial[SourcedBytes]):
             (word.partition("=")[2] for word in words if word.startswith("guestmark.root=")), "unknown"
         )
 
-    def move_bytes(self, machine: Machine, path: str) -> Timed:
+    def move_bytes(self, machine: Machine, path: str) -> TimedMove:
         """Copies the file and flushes."""
         assert self._image is not None
-        return Timed.from_reply(
+        return TimedMove.from_reply(
             machine.agent.copy(
                 f"{self._at}{self._image.path}",
                 path,
@@ -159,9 +159,9 @@ class ShareTrial(MovingTrial[SourcedBytes]):
 class _PatternTrial(MovingTrial[M]):
     """Writes zeros, ones or random bytes, which shows whether the content matters to the image's format."""
 
-    def move_bytes(self, machine: Machine, path: str) -> Timed:
+    def move_bytes(self, machine: Machine, path: str) -> TimedMove:
         """Writes the pattern and flushes."""
-        return Timed.from_reply(
+        return TimedMove.from_reply(
             machine.agent.fill(
                 path,
                 self.amount,
@@ -214,7 +214,7 @@ class FilereadTrial(_PatternTrial[ReadBytes]):
             disk.mount(machine.agent)
             self._mounted = True
             sync_everything(machine.agent)
-            below = Below.read_before(machine)
+            below = CounterReading.read_before(machine)
             moved = machine.agent.read_back(
                 f"{disk.directory}/{FILE}",
                 block_size=self.block_size,
@@ -222,7 +222,7 @@ class FilereadTrial(_PatternTrial[ReadBytes]):
                 timeout_s=self.limit_s,
             )
             changes = below.read_changes(flushed=False)
-            timed = Timed.from_reply(moved)
+            timed = TimedMove.from_reply(moved)
             self._note_clocks(timed)
             expected = self.compute_expected_checksum(machine)
             self._mounted = False  # the check unmounts first

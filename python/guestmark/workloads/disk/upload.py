@@ -25,7 +25,7 @@ from guestmark.disks.scratch import get_scratch_store
 from guestmark.platforms.base import Machine
 from guestmark.workloads.common import metrics
 from guestmark.workloads.common.moved import SourcedBytes, UploadedBytes
-from guestmark.workloads.common.moving import MovingTrial, Timed, sync_everything, to_measurements
+from guestmark.workloads.common.moving import MovingTrial, TimedMove, sync_everything, to_measurements
 
 _PIECE = 1 << 20
 
@@ -66,14 +66,14 @@ class UploadTrial(MovingTrial[UploadedBytes]):
             ]
         )
 
-    def move_bytes(self, machine: Machine, path: str) -> Timed:
+    def move_bytes(self, machine: Machine, path: str) -> TimedMove:
         """Sends the bytes into the file, or has the guest generate them."""
         if self._variant == "disk":
-            return Timed.from_reply(
+            return TimedMove.from_reply(
                 machine.agent.fill(path, self.amount, Pattern(self.params.content), timeout_s=self.limit_s)
             )
         assert self._image is not None
-        return Timed.from_reply(
+        return TimedMove.from_reply(
             machine.agent.write_stream(
                 path, read_pieces(self._image.path, self.amount), timeout_s=self.limit_s
             )
@@ -92,7 +92,7 @@ class UploadTrial(MovingTrial[UploadedBytes]):
         assert self._image is not None
         return self._image.checksum()
 
-    def _upload_through_channel(self, machine: Machine, image: Image) -> Timed:
+    def _upload_through_channel(self, machine: Machine, image: Image) -> TimedMove:
         agent = machine.agent
         before = agent.ping()
         sent_ns = time.monotonic_ns()
@@ -104,7 +104,9 @@ class UploadTrial(MovingTrial[UploadedBytes]):
         wall = clocks.convert_to_host_clock(
             (done.started_ns, done.ended_ns), (before, after), (sent_ns, received_ns)
         )
-        return Timed(wall.seconds, wall.error_s, (done.ended_ns - done.started_ns) / 1e9, 0.0, wall.warning)
+        return TimedMove(
+            wall.seconds, wall.error_s, (done.ended_ns - done.started_ns) / 1e9, 0.0, wall.warning
+        )
 
 
 def read_pieces(path: Path, amount: int) -> Iterator[bytes]:
@@ -170,7 +172,7 @@ class TarTrial(MovingTrial[SourcedBytes]):
                     f"{program} does not run in the guest: {done.stderr.decode(errors='replace')}"
                 )
 
-    def move_bytes(self, machine: Machine, path: str) -> Timed:
+    def move_bytes(self, machine: Machine, path: str) -> TimedMove:
         """Sends and unpacks the archive beside `path`, then flushes."""
         assert self._archive is not None
         directory = path.rpartition("/")[0]
@@ -192,7 +194,7 @@ class TarTrial(MovingTrial[SourcedBytes]):
         flushed = machine.agent.flush(path, timeout_s=self.limit_s)
         flush_s = time.monotonic() - begin
         guest_flush_s = (flushed.fsync_ns + flushed.syncfs_ns) / 1e9
-        return Timed(
+        return TimedMove(
             done.wall_s + flush_s,
             done.wall_error_s,
             done.guest_wall_s + guest_flush_s,

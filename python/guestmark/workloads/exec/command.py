@@ -207,11 +207,11 @@ class ExecParams(Params, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def _substitute_values(text: str, values: Mapping[str, str | int | float]) -> str:
-    def get_option_value(match: re.Match[str]) -> str:
+    def get_value(match: re.Match[str]) -> str:
         name = match.group(1)
         return str(values[name]) if name in values else match.group()
 
-    return re.sub(r"\{([A-Za-z0-9_-]+)\}", get_option_value, text)
+    return re.sub(r"\{([A-Za-z0-9_-]+)\}", get_value, text)
 
 
 def read_stored_command(cell: Cell) -> ExecParams | None:

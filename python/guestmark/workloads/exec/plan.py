@@ -236,8 +236,8 @@ def _name_commands(
     return found
 
 
-def spell_named_commands(cells: Iterable[Cell]) -> dict[str, str]:
-    """Returns each named command as it would be typed, by name."""
+def map_names_to_command_lines(cells: Iterable[Cell]) -> dict[str, str]:
+    """Returns the command line of each named command, by name."""
     texts = {
         cell.workload.label: shlex.join(command.argv)
         for cell in cells

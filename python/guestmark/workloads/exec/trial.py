@@ -25,7 +25,7 @@ from guestmark.disks.mounted import DISK, count_written, find_working_directory,
 from guestmark.platforms.base import LoggedIn, Machine, find_login
 from guestmark.setting.disk import Disks, has_disks
 from guestmark.setting.filesystem import Filesystem
-from guestmark.workloads.common.flushes import Below
+from guestmark.workloads.common.flushes import CounterReading
 from guestmark.workloads.common.moving import find_target
 from guestmark.workloads.common.program import (
     OUTPUT_LIMIT,
@@ -269,7 +269,7 @@ class ExecTrial(ExecWorkload):
         """Runs the command once. Raises `WorkloadError` with a one-line reason if it fails."""
         self._run_hook("prepare", machine)
         # Counters are read outside the timed span, and only for a disk whose flushes matter.
-        below = Below.read_before(machine) if self._disk else None
+        below = CounterReading.read_before(machine) if self._disk else None
         written_before = None if self._disk else count_written(machine.agent)
         result = machine.agent.exec(
             self._argv,

@@ -19,7 +19,7 @@ from guestmark.core.model import Cell, Plan
 from guestmark.disks.mounted import locate_working_directory
 from guestmark.platforms.base import Machine
 from guestmark.workloads import fio
-from guestmark.workloads.common.flushes import Below
+from guestmark.workloads.common.flushes import CounterReading
 from guestmark.workloads.common.metrics import THROUGHPUT
 from guestmark.workloads.common.moving import find_target, sync_everything, to_measurements
 from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge_exit, quote_output
@@ -168,7 +168,7 @@ class FioTrial(FioWorkload):
     def run(self, machine: Machine) -> list[Measurement]:
         """Runs the job file once. Raises `WorkloadError` if a job fails or the JSON is not that of fio 3."""
         sync_everything(machine.agent)
-        below = Below.read_before(machine)
+        below = CounterReading.read_before(machine)
         result = self._run_fio(machine)
         report = parse_report(result.stdout.decode(errors="replace"))
         changes = below.read_changes(

@@ -49,7 +49,7 @@ class Timeline:
     console: Console  # its messages, with their times
     confined: Confined | None = None  # by its kernel's report
 
-    def parse_seconds_between(self, first: str, second: str) -> float:
+    def get_seconds_between(self, first: str, second: str) -> float:
         """Returns the seconds between two marks."""
         return self.marks[second] - self.marks[first]
 

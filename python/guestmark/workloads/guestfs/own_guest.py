@@ -90,7 +90,7 @@ def run(outer: Machine, accelerator: str, script: Sequence[str | Mark], timeout_
     marks: dict[str, float] = {}
     for name in (step.name for step in script if isinstance(step, Mark)):
         sign = f"{_MARK}{name}\n".encode()
-        arrived = guestfish.wait(deadline - time.monotonic(), _make_file_pattern_matcher(sign))
+        arrived = guestfish.wait(deadline - time.monotonic(), _make_output_matcher(sign))
         if sign not in guestfish.output:
             how = "exited before" if arrived else "did not reach"
             limit = "" if arrived else f" within {timeout_s:.0f} s"
@@ -104,17 +104,18 @@ def run(outer: Machine, accelerator: str, script: Sequence[str | Mark], timeout_
             f"guestfish exited with status {guestfish.ended.status}: {_last_words(guestfish.read_text())}"
         )
     printed = guestfish.read_text()
-    _attest_printed(printed, accelerator)
+    _attest_accelerator(printed, accelerator)
     return GuestfishSession(started_at, marks, printed)
 
 
-def _make_file_pattern_matcher(sign: bytes) -> Callable[[bytes], bool]:
+def _make_output_matcher(sign: bytes) -> Callable[[bytes], bool]:
     return lambda said: sign in said
 
 
-def _attest_printed(printed: str, accelerator: str) -> None:
+def _attest_accelerator(script_output: str, accelerator: str) -> None:
+    """Raises `AttestationError` if guestfish's QEMU runs with another accelerator, by the output of the script."""
     # The script counts open KVM machines in the outer guest: if there are none, its QEMU emulates.
-    said = next((line for line in printed.splitlines() if line.startswith(_KVM)), _KVM)
+    said = next((line for line in script_output.splitlines() if line.startswith(_KVM)), _KVM)
     machines = said.removeprefix(_KVM).strip()
     found = {"": "nothing", "0": TCG.name}.get(machines, KVM.name)
     if found != accelerator:

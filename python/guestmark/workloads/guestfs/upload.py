@@ -20,7 +20,7 @@ from guestmark.platforms.qemu.accelerators import ACCELERATORS
 from guestmark.setting.disk import Disks, DiskSpec, Role
 from guestmark.setting.image import Format
 from guestmark.workloads.common import metrics
-from guestmark.workloads.common.moving import READABLE, compare_checksums, to_measurements
+from guestmark.workloads.common.moving import READABLE, check_checksum, to_measurements
 from guestmark.workloads.disk.upload import make_tar_gz
 from guestmark.workloads.guestfs import GuestfishWorkload, guestfish
 from guestmark.workloads.guestfs.guestfish import Guestfs, Mark
@@ -75,18 +75,16 @@ class GuestfishTrial(GuestfishWorkload):
             )
             host_flush_s = image.flush()
             self.facts.add(Guestfs(qemu=list(timeline.qemu), confined=timeline.confined))
-            compare_checksums(
-                self._read_back(image), self._compute_source_checksum(), "by debugfs on the host"
-            )
+            check_checksum(self._read_back(image), self._compute_source_checksum(), "by debugfs on the host")
             image.check_filesystem()
         launch_s = timeline.marks["launched"] - timeline.started_at
-        wall_s = timeline.parse_seconds_between("begin", "flushed") + host_flush_s
+        wall_s = timeline.get_seconds_between("begin", "flushed") + host_flush_s
         with_launch_s = launch_s + wall_s
         return to_measurements(
             [
                 (metrics.THROUGHPUT, self._amount / wall_s),
                 (metrics.WALL, wall_s),
-                (metrics.GUEST_FLUSH, timeline.parse_seconds_between("moved", "flushed")),
+                (metrics.GUEST_FLUSH, timeline.get_seconds_between("moved", "flushed")),
                 (metrics.HOST_FLUSH, host_flush_s),
                 (metrics.LAUNCH, launch_s),
                 (metrics.THROUGHPUT_WITH_LAUNCH, self._amount / with_launch_s),

@@ -63,7 +63,7 @@ def make_content(size: int) -> Content:
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class ServerOptions:
     """How files are served. The server waits `delay_s` before each file, or over TFTP before each block."""
 
     protocol: str = "http"
@@ -90,13 +90,16 @@ class Serving:
         return script, [str(self.delay_s), *(f"{name}={path}" for name, path in named.items())]
 
 
-PLAIN = Serving()
+PLAIN = ServerOptions()
 _NONE: Mapping[str, Path] = {}
 
 
 @contextlib.contextmanager
 def run_server(
-    listening: socket.socket, content: Content, serving: Serving = PLAIN, others: Mapping[str, Path] = _NONE
+    listening: socket.socket,
+    content: Content,
+    serving: ServerOptions = PLAIN,
+    others: Mapping[str, Path] = _NONE,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Runs the process that serves the content, and `others` by name.
 
@@ -124,7 +127,7 @@ def run_server(
                 pipe.close()
 
 
-def measure_rate(connected: socket.socket, content: Content, serving: Serving = PLAIN) -> float:
+def measure_rate(connected: socket.socket, content: Content, serving: ServerOptions = PLAIN) -> float:
     """Returns the bytes per second at which the server sends file 0 to a client on the host.
 
     The bytes are verified. Raises `WorkloadError` if they are wrong.

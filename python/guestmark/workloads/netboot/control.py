@@ -58,7 +58,7 @@ def _build_failure_lines(control: str) -> list[str]:
     return [":failed", f"chain --replace {control}/failed?errno=${{errno}}"]
 
 
-def fetch_script(control: str, data: str, numbers: range) -> str:
+def build_fetch_script(control: str, data: str, numbers: range) -> str:
     """Returns a script that fetches files one after the other; each is kept until the control server has checked it."""
     lines = ["#!ipxe"]
     for number in numbers:

@@ -18,7 +18,7 @@ _POLL_S = 0.2
 _END_S = 2.0
 
 
-class Answering(ABC):
+class Responder(ABC):
     """Serves `_socket` in a thread while a context lasts; wakes up often enough to notice `_closing`."""
 
     def __init__(self, sock: socket.socket, name: str) -> None:
@@ -60,7 +60,7 @@ class Lease:
     bootfile: str
 
 
-class DhcpServer(Answering):
+class DhcpServer(Responder):
     """Answers on a socket that is bound to port 67 of the tap, until the context ends."""
 
     def __init__(self, sock: socket.socket, lease: Lease) -> None:
@@ -124,7 +124,7 @@ _SOLICITATION, _ADVERTISEMENT = 133, 134
 _ALL_NODES = "ff02::1"
 
 
-class Router(Answering):
+class Router(Responder):
     """Announces on a raw ICMPv6 socket on the tap that there is no router, until the context ends.
 
     iPXE asks for routers besides DHCP, and continues only when all attempts to get an address have ended. Without an

@@ -160,7 +160,7 @@ def find_first_packets(trace: Trace, control_port: int, accepted: Sequence[float
     return {LINK: begun, ADDRESS: begun + lease.duration_s}
 
 
-def keep_lease(lease: Exchange | None) -> Lease | None:
+def convert_lease(lease: Exchange | None) -> Lease | None:
     """Returns the lease in the form that a trial stores."""
     if lease is None:
         return None

@@ -249,13 +249,13 @@ def start_machine(
 
 def _find_phases(machine: NetbootMachine, card_log: CardLog, ready: float) -> None:
     found = {figures.READY: ready}
-    if (taken := card_log.get_request_time(machine.settings.nic.device)) is not None:
+    if (taken := card_log.find_enabling_time(machine.settings.nic.device)) is not None:
         found[figures.CARD] = taken
     if trace := figures.read_capture(machine.boot_capture):
         found |= figures.find_first_packets(
             trace, get_bound_port(machine.link.control), machine.control.accepted
         )
-        machine.lease = figures.keep_lease(find_lease(trace))
+        machine.lease = figures.convert_lease(find_lease(trace))
     since = machine.process.started_at
     machine.phases.update(sorted(((name, at - since) for name, at in found.items()), key=lambda end: end[1]))
 
@@ -380,7 +380,7 @@ class CardLog:
             os.close(self._fd)
             self._fd = -1
 
-    def get_request_time(self, device: str) -> float | None:
+    def find_enabling_time(self, device: str) -> float | None:
         """Returns the monotonic time at which `device` (QEMU's name of the model) was first allowed to use memory.
 
         For a card that never uses memory (ne2k_pci) it is the time at which the firmware read its ROM. None if

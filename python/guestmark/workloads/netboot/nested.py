@@ -62,7 +62,7 @@ Reply = Measured | Failed
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
+class NestedResult:
     """One boot inside an outer guest."""
 
     measurements: list[Measurement]
@@ -94,7 +94,7 @@ def start_outer_guest(platform: Platform, cell: Cell, memory: int, moved: int) -
         yield guest
 
 
-def run_inside(guest: Guest, cell: Cell, limit_s: float) -> Inside:
+def run_inside(guest: Guest, cell: Cell, limit_s: float) -> NestedResult:
     """Runs one boot with its downloads in the outer guest, and returns its results.
 
     Raises `MachineError` with the reason and the console from inside.
@@ -129,4 +129,4 @@ def run_inside(guest: Guest, cell: Cell, limit_s: float) -> Inside:
         for metric in netboot.list_round_metrics(cell.workload.read_params(netboot.NetbootParams))
         if metric.name in reply.values
     ]
-    return Inside(measurements, reply.warnings, reply.boot)
+    return NestedResult(measurements, reply.warnings, reply.boot)

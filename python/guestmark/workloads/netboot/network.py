@@ -22,7 +22,7 @@ from guestmark.core.errors import PlatformUnusableError, UsageError
 from guestmark.core.temporary import open_unnamed_file
 from guestmark.core.user_namespaces import explain_how_to_allow
 from guestmark.workloads.netboot import tap_setup
-from guestmark.workloads.netboot.content import PLAIN, Serving
+from guestmark.workloads.netboot.content import PLAIN, ServerOptions
 from guestmark.workloads.netboot.control import BOOT
 from guestmark.workloads.netboot.dhcp import DhcpServer, Lease, Router
 
@@ -94,7 +94,7 @@ _LOOPBACK = {"4": "127.0.0.1", "6": "::1"}
 
 
 @contextlib.contextmanager
-def open_link(kind: str, port: int, serving: Serving = PLAIN, ip: str = "4") -> Iterator[Link]:
+def open_link(kind: str, port: int, serving: ServerOptions = PLAIN, ip: str = "4") -> Iterator[Link]:
     """Opens the link for levels of `network` and `ip`; `port` is the file server's (0 for any free one)."""
     if kind == "user":
         with _open_user_network(port, serving, ip) as link:
@@ -112,7 +112,7 @@ def open_link(kind: str, port: int, serving: Serving = PLAIN, ip: str = "4") -> 
 
 
 @contextlib.contextmanager
-def _open_user_network(port: int, serving: Serving, ip: str) -> Iterator[Link]:
+def _open_user_network(port: int, serving: ServerOptions, ip: str) -> Iterator[Link]:
     """Opens QEMU's user network: the guest finds the host's loopback at 10.0.2.2 and, with IPv6, at fec0::2.
 
     Booting always uses IPv4: without it iPXE would wait for DHCP to give up, which takes longer than a boot's limit.
@@ -144,7 +144,7 @@ _TAP_HINT = "it needs root, or unprivileged user namespaces and /dev/net/tun; ne
 
 
 @contextlib.contextmanager
-def _open_tap(port: int, serving: Serving) -> Iterator[Link]:
+def _open_tap(port: int, serving: ServerOptions) -> Iterator[Link]:
     """Opens a tap device in a private network namespace.
 
     The host's own TCP serves the guest, which reaches nothing else. Raises `PlatformUnusableError` if privileges do not
@@ -217,7 +217,7 @@ _EARLY_S = 0.3
 
 
 @contextlib.contextmanager
-def _open_passt(port: int, serving: Serving) -> Iterator[Link]:
+def _open_passt(port: int, serving: ServerOptions) -> Iterator[Link]:
     """Opens a user-mode network like QEMU's own, but in a separate program: passt.
 
     passt's DHCP names no boot file, so iPXE has to be booted as a kernel that is given its first script. passt is not

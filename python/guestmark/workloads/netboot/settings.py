@@ -28,7 +28,7 @@ from guestmark.setting.network import (
     Protocol,
 )
 from guestmark.workloads.netboot import NetbootParams, rom
-from guestmark.workloads.netboot.content import Serving
+from guestmark.workloads.netboot.content import ServerOptions
 from guestmark.workloads.netboot.nested import find_innermost_platform
 
 _MIB = 1 << 20
@@ -53,7 +53,7 @@ class Settings:
     console: str
     network: str
     ip: str
-    serving: Serving
+    serving: ServerOptions
     ovmf: tuple[str, str] | None
 
     @classmethod
@@ -160,7 +160,7 @@ class Settings:
         return f"{self.nic.device},id=nic0,netdev={netdev}{order}{own}"
 
 
-def _read_serving(cell: Cell) -> Serving:
+def _read_serving(cell: Cell) -> ServerOptions:
     protocol = cell.levels[PROTOCOL]
     certificate = cell.workload.read_params(NetbootParams).certificate
     if protocol is Protocol.HTTPS and not certificate:
@@ -168,4 +168,4 @@ def _read_serving(cell: Cell) -> Serving:
             "protocol=https needs a certificate that the ROM was built to trust",
             hint="set params.certificate to a PEM file that includes the key, and rom=FILE to your own ROM",
         )
-    return Serving(protocol, cell.levels[SERVER_DELAY], certificate or "")
+    return ServerOptions(protocol, cell.levels[SERVER_DELAY], certificate or "")

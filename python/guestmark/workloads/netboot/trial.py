@@ -175,7 +175,7 @@ class NetbootTrial(NetbootWorkload):
         assert self._content is not None
         link, wall_s = machine.link, 0.0
         ends = time.monotonic() + self.limit_s
-        script = control.fetch_script(link.control_url, link.data_url, numbers)
+        script = control.build_fetch_script(link.control_url, link.data_url, numbers)
         begin = time.monotonic()
         machine.waiting.answer(script)
         for number in numbers:

@@ -25,8 +25,8 @@ _LOADS = {
     TrafficTest.REQUEST_IN_BOTH: "both",
 }
 _LEGEND = (
-    "p50 and p99 of a request, one at a time. adds: how much longer the median is than alone; up is the queue on the "
-    "way from the machine to its peer, down the one on the way back"
+    "p50 and p99 of a request, one at a time. adds: how much longer the median is than alone; up: behind the queue "
+    "from the machine to its peer; down: behind the queue in the other direction"
 )
 
 _HEADING = (

@@ -29,7 +29,7 @@ from guestmark.setting.disk import Disks, DiskSpec
 from guestmark.setting.filesystem import FILESYSTEM, Filesystem
 from guestmark.workloads import oltp
 from guestmark.workloads.common.factors import THREADS, warn_of_shared_processors
-from guestmark.workloads.common.flushes import Below, Changes
+from guestmark.workloads.common.flushes import CounterReading, Changes
 from guestmark.workloads.common.moving import find_target, sync_everything, to_measurements
 from guestmark.workloads.common.networks import find_network, require_network
 from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge_exit
@@ -250,7 +250,7 @@ class OltpTrial(OltpWorkload):
         with self._explain_failures(machine):
             sync_everything(machine.agent)
             flushes = server.count_flushes()
-            below = Below.read_before(machine)
+            below = CounterReading.read_before(machine)
             report, result = self._run_client(server)
             flushes = server.count_flushes() - flushes
             changes = below.read_changes(flushed=flushes > 0)

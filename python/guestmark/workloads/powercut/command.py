@@ -37,7 +37,7 @@ _LONGEST_LINE, _MOST_LINES = 1 << 20, 1_000_000
 _MOST, _DIGESTED = 300, 1 << 30
 
 
-class Acknowledging:
+class AcknowledgingProgram:
     """Runs the program on the disk. `lines` are its acknowledgements; none if it only has to stay consistent.
 
     Each line of its standard output is an acknowledgement; with `pattern`, each line that matches. It is answered by an
@@ -212,11 +212,11 @@ class DiskRoom:
         self._size = blocks * unit
         complaint = classify_message(Speaker.ANY, self._printed.errors.decode(errors="replace"))
         if complaint.cause is Cause.NO_ROOM:
-            self._raise_full(f": {complaint.line}")
+            self._report_full(f": {complaint.line}")
         elif free * unit < _FULL_SHARE * self._size:
-            self._raise_full(f": its disk of {self._size >> 20:,} MiB is full")
+            self._report_full(f": its disk of {self._size >> 20:,} MiB is full")
 
-    def _raise_full(self, said: str) -> None:
+    def _report_full(self, said: str) -> None:
         self.said = said
         larger = max(1 << 30, 1 << (4 * self._size - 1).bit_length())
         self.hint = f"give it a larger disk: --set size={format_size(larger)}"
@@ -276,7 +276,7 @@ class Program:
     statuses: Sequence[int] = (0,)
 
 
-class Syncing:
+class SyncingProgram:
     """Runs a program on the disk and marks each call that promises durability; `promises` collects them."""
 
     def __init__(self, program: Program) -> None:

@@ -70,7 +70,7 @@ def conclude_proofs(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
             said.append(Note(line(f"{result.cell.id}: {remark}")))
     lost = next((found for _, found in shown if found.losing and found.kept), None)
     if lost is not None:
-        said.append(Command("Look into the loss", f"guestmark powercut replay {_describe_log(lost)}"))
+        said.append(Command("Inspect the loss", f"guestmark powercut replay {_describe_log(lost)}"))
     return said
 
 
@@ -138,11 +138,11 @@ def describe_explanation(found: Proven) -> str:
         if why.losing:
             return f"{why.losing:,} of {why.states:,} crash states lose a row without {settings}, too"
         return f"a commit does not wait for its sync with {settings}: without that, none of {why.states:,} loses a row"
-    said = f"it is enough for '{why.said}' that {_describe_cause(why)}"
+    said = f"this alone causes '{why.said}': {_describe_cause(why)}"
     if not why.files:
-        said = f"no files were found that are enough for '{why.said}'"
+        said = f"no files were found that alone cause '{why.said}'"
     for cause in list_further_causes(why)[:_CAUSES_NAMED]:
-        said += f". With that cured, it is enough that {_describe_cause(cause)}"
+        said += f". With that cured, this alone causes it: {_describe_cause(cause)}"
     if not why.states:
         only_torn = found.untorn is not None and found.losing and not found.untorn.losing
         return f"{said}. {describe_torn(found.untorn)}" if only_torn else said
@@ -233,8 +233,8 @@ def describe_early_returns(found: Proven) -> str:
     call = "a sync had returned" if found.syncs else "a record had been acknowledged"
     several = format_count(found.early_states, "losing state")
     return (
-        f"in {several} {call} before its data were safe, as they were {format_count(found.early_requests, 'request')} "
-        "later: the fault lies below the program, in its filesystem, its hypervisor or its disk"
+        f"in {several} {call} {format_count(found.early_requests, 'request')} before its data were safe: "
+        "the fault lies below the program, in its filesystem, its hypervisor or its disk"
     )
 
 
@@ -244,7 +244,7 @@ def describe_torn_superblocks(found: Proven) -> str:
     lose = "loses" if found.torn_superblocks == 1 else "lose"
     return (
         f"{several} {lose} something because the filesystem's own superblock is torn, which no sync prevents: a disk "
-        "that writes 4,096 bytes at once cannot leave such a state"
+        "that writes 4,096 bytes atomically cannot leave such a state"
     )
 
 
@@ -260,7 +260,7 @@ def describe_unsynced(found: Proven) -> str:
     """Returns, as the end of a sentence, what the program left on the disk without a sync; empty if nothing."""
     said = f"; never synced: {_list_uncovered(found.unsynced)}" if found.unsynced else ""
     if found.rebuilt:
-        said += f"; not synced, as its database makes it anew: {_list_uncovered(found.rebuilt)}"
+        said += f"; not synced, because its database recreates it: {_list_uncovered(found.rebuilt)}"
     return said
 
 
@@ -365,7 +365,7 @@ def summarize_proof(found: Proven) -> str:
         checked += (
             f"; the check was run {found.checks:,} times, once for states in which it sees the same files"
         )
-    kept = f"; guestmark powercut replay {_describe_log(found)} looks into it" if found.kept else ""
+    kept = f"; to inspect it: guestmark powercut replay {_describe_log(found)}" if found.kept else ""
     if found.word.is_about_consistency:
         first = f"{found.first_loss}; " if found.first_loss else ""
         return f"{found.word}: {first}{counts}, {_describe_consistency(found)}{checked}{kept}"

@@ -45,7 +45,12 @@ from guestmark.workloads import powercut
 from guestmark.workloads.common.program import check_command
 from guestmark.workloads.oltp.databases import KINDS
 from guestmark.workloads.oltp.databases.base import Account
-from guestmark.workloads.powercut.command import Acknowledging, Program, Syncing, has_further_lines
+from guestmark.workloads.powercut.command import (
+    AcknowledgingProgram,
+    Program,
+    SyncingProgram,
+    has_further_lines,
+)
 from guestmark.workloads.powercut.databases import Rows
 
 _ASKED_S = 20.0
@@ -86,7 +91,7 @@ class PowercutTrial(powercut.PowercutWorkload):
         self._command = self._make_program(plan)
         self._disk: AttachedDisk | None = None
 
-    def _make_program(self, plan: Plan) -> Acknowledging | Syncing | None:
+    def _make_program(self, plan: Plan) -> AcknowledgingProgram | SyncingProgram | None:
         """Returns the user's program; None for methods that run none."""
         params, caller = self.params, plan.context.caller
         if not self._method.is_program:
@@ -96,11 +101,11 @@ class PowercutTrial(powercut.PowercutWorkload):
         if os.sep in command[0]:
             command[0] = os.path.join(caller.cwd, command[0])
         if self._method is Method.COMMAND:
-            return Acknowledging(command, params.acknowledge, self._add_remark)
+            return AcknowledgingProgram(command, params.acknowledge, self._add_remark)
         # Elsewhere the agent already has the right identity.
         guest = self.cell.platform.is_guest
         user = {"uid": caller.uid, "gid": caller.gid, "groups": caller.groups} if guest else {}
-        return Syncing(
+        return SyncingProgram(
             Program(
                 command, {**caller.env, **params.env}, params.before,
                 params.files, user, params.cwd, list(params.statuses),
@@ -223,13 +228,13 @@ class PowercutTrial(powercut.PowercutWorkload):
             written, after = time.monotonic(), _count_flushes(machine, disk)
             settled = self._wait_for_settled_log(machine.agent, disk, log)
             controlled = None if self._command else self._write_without_barriers(machine.agent, disk)
-        if isinstance(self._command, Acknowledging):
+        if isinstance(self._command, AcknowledgingProgram):
             found, self._points = self._check_log(
                 self._command, disk, replace(part, settled=settled), after.subtract_reading(before)
             )
             found.run_s = written - begin
             return found
-        syncing = self._command if isinstance(self._command, Syncing) else None
+        syncing = self._command if isinstance(self._command, SyncingProgram) else None
         followed = syncing.promises if syncing is not None else None
         # A program that promises nothing can lose nothing.
         if followed is not None and not followed.calls:
@@ -262,7 +267,11 @@ class PowercutTrial(powercut.PowercutWorkload):
         return found
 
     def _check_log(
-        self, program: Acknowledging, disk: AttachedDisk, part: proof.LogPart, counts: proof.FlushCounts
+        self,
+        program: AcknowledgingProgram,
+        disk: AttachedDisk,
+        part: proof.LogPart,
+        counts: proof.FlushCounts,
     ) -> tuple[Proven, list[SyncPoint]]:
         """Judges a log by the user's check; a second log, which confirms a loss, only as far as needed."""
         assert disk.image.logged is not None
@@ -306,7 +315,7 @@ class PowercutTrial(powercut.PowercutWorkload):
         self._confirms, self._enough = True, _ENOUGH_AGAIN
         self.tell("writing a second log, to confirm the loss")
         try:
-            if isinstance(self._command, Acknowledging):
+            if isinstance(self._command, AcknowledgingProgram):
                 self._command.follow_program(AddedSyncs())
             found = self._prove_on_fresh_machine()
             self._stopped = found.stopped == INTERRUPTED
@@ -331,7 +340,7 @@ class PowercutTrial(powercut.PowercutWorkload):
 
     def _try_cures(self, explained: Explanation, first: Proven) -> Explanation:
         """Adds syncs where they were missing; returns the explanation with their effect."""
-        assert isinstance(self._command, Acknowledging)
+        assert isinstance(self._command, AcknowledgingProgram)
         search = CureSearch(self._try_syncs, lambda: self._has_time, bool(self._command.lines))
         return search.add_cure_to_explanation(explained, self._points, first)
 
@@ -358,7 +367,7 @@ class PowercutTrial(powercut.PowercutWorkload):
 
     def _try_syncs(self, syncs: AddedSyncs, *, until_loss: bool) -> TriedSyncs | None:
         """Judges the program with syncs added, as a `SyncTrial`; warns if they cannot be added."""
-        assert isinstance(self._command, Acknowledging)
+        assert isinstance(self._command, AcknowledgingProgram)
         self.tell(f"judging once more with {_describe_syncs(syncs)} added")
         self._enough, self._explains = (1, False) if until_loss else (_ENOUGH_AGAIN, True)
         try:

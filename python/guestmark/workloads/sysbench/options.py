@@ -146,7 +146,7 @@ _DEFAULTS: Mapping[str, Mapping[str, str]] = {
 _END_BY_THEMSELVES = {"memory", "mutex"}
 
 
-def _spell_option(value: object) -> object:
+def _format_option(value: object) -> object:
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, list):
@@ -186,7 +186,7 @@ class SysbenchParams(Params, frozen=True, kw_only=True, omit_defaults=True):
     ] = []
 
     INPUTS: ClassVar = {
-        option.name: param(option.help, accepts=str | None, coerce=_spell_option, default=None)
+        option.name: param(option.help, accepts=str | None, coerce=_format_option, default=None)
         for option in OPTIONS.values()
     }
 

@@ -22,7 +22,7 @@ from guestmark.setting.filesystem import Filesystem
 from guestmark.setting.machine import MEMORY
 from guestmark.workloads import sysbench
 from guestmark.workloads.common.factors import warn_of_shared_processors
-from guestmark.workloads.common.flushes import Below
+from guestmark.workloads.common.flushes import CounterReading
 from guestmark.workloads.common.metrics import THROUGHPUT
 from guestmark.workloads.common.moving import find_target, sync_everything, to_measurements
 from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge_exit
@@ -48,7 +48,7 @@ def check_cells(cells: Iterable[tuple[Cell, Mapping[str, str]]]) -> list[str]:
             ]
         for remark in filter(None, found):
             remarks.setdefault(remark, []).append(cell.id)
-    return [f"{_name_event_cells(ids)}: {remark}" for remark, ids in remarks.items()]
+    return [f"{_name_remarked_cells(ids)}: {remark}" for remark, ids in remarks.items()]
 
 
 def explain_cached_files(options: Mapping[str, str], memory: int) -> str:
@@ -102,7 +102,7 @@ def _read_memory_size(cell: Cell) -> int:
     return 0
 
 
-def _name_event_cells(ids: Sequence[str]) -> str:
+def _name_remarked_cells(ids: Sequence[str]) -> str:
     # The id of a null cell has a `#`; the original gets the same remark.
     own = [identifier for identifier in ids if "#" not in identifier] or list(ids)
     return own[0] if len(own) == 1 else f"{own[0]} and {len(own) - 1} more"
@@ -163,9 +163,9 @@ class SysbenchTrial(SysbenchWorkload):
         self.facts.add(disk.facts, TARGET)
         self._check_room(machine)
         memory = machine.agent.read_facts().mem_total_kib * 1024
-        lie = explain_cached_files(self._options, memory)
-        if lie:
-            self.warnings.append(lie)
+        remark = explain_cached_files(self._options, memory)
+        if remark:
+            self.warnings.append(remark)
         if self._options["file_test_mode"] != "seqwr":  # makes its files itself
             self._found.prepare_s = self._run_sysbench(machine, "prepare").wall_s
             self._made = True
@@ -182,7 +182,7 @@ class SysbenchTrial(SysbenchWorkload):
             report, result = self._run_measured(machine)
             return to_measurements([*_list_common_metrics(report, result), *_list_memory_rates(report)])
         sync_everything(machine.agent)
-        below = Below.read_before(machine)
+        below = CounterReading.read_before(machine)
         report, result = self._run_measured(machine)
         changes = below.read_changes(flushed=report.files is not None and report.files.fsyncs_per_s > 0)
         changes.add_facts(self.facts)

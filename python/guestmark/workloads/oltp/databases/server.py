@@ -91,7 +91,7 @@ def open_launcher(
 _STOP_S = 120.0
 _KILLED_S = 10.0
 # Characters of the log that an error quotes.
-_TALE = 400
+_QUOTED = 400
 _TELLING = ("[ERROR]", "FATAL", "PANIC", "ERROR:", "HINT:")
 
 
@@ -205,7 +205,7 @@ class Server:
             self._raise_if_ended()
             said = str(error)
             raise WorkloadError(
-                f"{self.database.title} {what}: {said[-_TALE:]}",
+                f"{self.database.title} {what}: {said[-_QUOTED:]}",
                 cause=classify_message(Speaker.DATABASE, said).cause,
             ) from error
 
@@ -269,4 +269,4 @@ def pick_telling_lines(log: str) -> str:
     lines = [" ".join(line.split()) for line in log.splitlines() if line.strip()]
     complaints = [line for line in lines if any(mark in line for mark in _TELLING)]
     said = "; ".join(complaints[:3] or lines[-1:])
-    return f"; its log: {said[:_TALE]}" if said else "; it logged nothing"
+    return f"; its log: {said[:_QUOTED]}" if said else "; it logged nothing"
