@@ -85,8 +85,8 @@ def simulate_races(
     full = len(candidates) * settings.max_blocks + settings.confirm * settings.finalists
     while True:
         spent = {block: float(len(row)) for block, row in values.items()}
-        clock = None if limit is None else race.TimeBudget(limit * full, spent)
-        state = race.run_race(settings, candidates, values, ended, clock=clock)
+        budget = None if limit is None else race.TimeBudget(limit * full, spent)
+        state = race.run_race(settings, candidates, values, ended, budget=budget)
         if not state.due:
             break
         row = {}

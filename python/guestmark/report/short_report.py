@@ -30,7 +30,7 @@ from guestmark.report.sections.workloads import (
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.compare import Comparison, Estimand, label_verdict
 from guestmark.stats.durability import describe_disk_durability, describe_row_durability
-from guestmark.stats.executions import Executions, describe_executions
+from guestmark.stats.executions import Executions, collect_executions
 from guestmark.stats.questions import Ranking, answer_plan_questions
 
 # Widths of a terminal from which there is room for the range, and for processor times.
@@ -276,7 +276,7 @@ class _ResultTable:
         return figures.format_column_heading(self._metric, self._unit)
 
     def _add_executions(self, result: CellResult) -> None:
-        executions = describe_executions(result.trials, self._metric.name)
+        executions = collect_executions(result.trials, self._metric.name)
         mean, span = Cell(), Cell()
         if executions is not None:
             size = self._unit.size
@@ -296,7 +296,7 @@ class _ResultTable:
         if self._alone or self._width >= _WIDE:
             ranges = []
             for result in self._shown:
-                executions = describe_executions(result.trials, self._metric.name)
+                executions = collect_executions(result.trials, self._metric.name)
                 ranges.append(Cell() if executions is None else self._make_range_cell(result, executions))
             self._table.add("lowest … highest", ranges, ESTIMATE)
 

@@ -4,7 +4,7 @@ Only ratios to each run's own baseline are compared, never times, because a host
 both. Even so, ratios of equal things measured on different days differ by more than the blocks inside each run tell.
 How far is estimated from earlier runs of the same question on the same host; without any, nothing can be claimed.
 
-If the host restarts in between, or runs were made at other times or on other machines, the boot or the session is the
+If the host restarts in between, or runs took place at other times or on other machines, the boot or the session is the
 replicate. What it fixes (where the kernel lies in memory, which neighbours a machine has) is the same for
 everything measured in it, so its blocks say nothing about how far sessions differ.
 """
@@ -25,17 +25,17 @@ from guestmark.stats.noise import Null
 from guestmark.stats.paired import Summary
 from guestmark.stats.special import student_t_critical, student_t_quantile
 
-# From fewer earlier runs a variance is so uncertain that no change would ever be shown.
+# With fewer earlier runs, their variance is so uncertain that no change would ever be shown.
 FEWEST_RUNS = 4
 CONFIDENCE = 0.95
 # The comparison with earlier runs adds this small error rate to that of the run's own report.
 _CHANGE_ERROR = 0.02
-# Sessions (or boots) of each side: a single one says nothing about how far they differ.
+# Sessions (or boots) that each side needs, because a single one does not show how much they vary.
 FEWEST_SESSIONS = 2
-# Fewer null comparisons say so little about a variance that the floor of a sound run would nearly triple.
+# With fewer null comparisons, their variance is so uncertain that the floor of a sound run would nearly triple.
 FEWEST_NULLS = 3
-# An earlier null comparison only counts if its runs were at most so many times as long or as short: short ones are
-# noisier.
+# An earlier null comparison only counts if its runs were at most this many times as long or as short, because short
+# runs are noisier.
 _SIMILAR_FACTOR = 3.0
 
 
@@ -190,7 +190,7 @@ def compare_with_earlier(now: PastRatio, earlier: Sequence[PastRatio], claims: i
     return Change(math.exp(d), within, (low, high), spread, len(earlier), verdict)
 
 
-# Five runs could show a drift only if each were above the one before.
+# With five runs, only a strictly monotonic series could show a drift.
 FEWEST_IN_DRIFT = 6
 # Up to this many runs the orders are counted exactly.
 _EXACT_ORDER = 60
@@ -228,8 +228,9 @@ def detect_drift(runs: Sequence[PastRatio], claims: int = 1) -> Drift | None:
 
 
 def _find_critical_discordances(n: int, tail: float) -> int:
-    """Return the largest number of discordant pairs that at most the share `tail` of all orders of n runs has; -1 if
-    none.
+    """Return the largest number of discordant pairs that at most the share `tail` of all orders of n runs reaches.
+
+    -1 if there is none.
     """
     pairs = n * (n - 1) // 2
     if n > _EXACT_ORDER:

@@ -56,7 +56,7 @@ class CellResult:
     trials: tuple[Trial, ...]  # in block order
     summary: Mapping[str, Summary]
     comparison: Mapping[str, Comparison]
-    # About the primary metric; None for the baseline and for unequal numbers of iterations.
+    # Answers about the primary metric; None for the baseline and for unequal numbers of iterations.
     answers: Answers | None = None
 
     @property
@@ -78,17 +78,17 @@ class WorkloadResult:
     # The metrics that were measured, in table order, the primary one first.
     metrics: tuple[Metric, ...]
     cells: tuple[CellResult, ...]
-    # By metric name |ratio - 1| that equal cells reach; absent if unknown.
+    # For each metric, the |ratio - 1| that equal cells reach; absent if unknown.
     noise_floors: Mapping[str, float]
     # Metrics whose intervals are wider because a null cell differs from the cell it copies.
     widened: tuple[str, ...]
     # Findings that limit what these cells mean; a severe one withdraws their verdicts.
     findings: tuple[Finding, ...] = ()
-    # By metric name the log by which equal cells may differ.
+    # For each metric, the log ratio by which equal cells may differ.
     biases: Mapping[str, float] = field(default_factory=dict)
-    # By metric name the effect on trials of the cell that ran before them.
+    # For each metric, how a trial is affected by the cell that ran before it.
     carried: Mapping[str, CarryOver] = field(default_factory=dict, compare=False, repr=False)
-    # By metric name and cell the half-width of its log ratio over the machines that share the run.
+    # For each metric and cell, the half-width of its log ratio over the machines that share the run.
     shared: Mapping[str, Mapping[str, float]] = field(default_factory=dict, compare=False, repr=False)
     machines: int = 1
 
@@ -99,7 +99,7 @@ class WorkloadResult:
         return math.hypot(self.biases.get(metric.name, 0.0), error)
 
     def compute_machine_spread(self, cell_id: str, metric: Metric, known: Comparison | None) -> float:
-        """Return what machines that share a run add to `compute_systematic_spread`, a half-width of the log ratio.
+        """Return the half-width, on the log ratio, that machines sharing a run add to `compute_systematic_spread`.
 
         With it the interval of `known` is no narrower than the one over machines.
         """
@@ -114,7 +114,7 @@ class WorkloadResult:
         return self.machines - 1 if self.shared else None
 
     def compute_noise_reach(self, cell_id: str, metric: Metric) -> float:
-        """Return the log by which other activity on the host may explain a ratio."""
+        """Return the log ratio that other activity on the host may explain."""
         if is_processor_time(metric):
             return sum(finding.slows.get(cell_id, 0.0) for finding in self.findings)
         # Counts and sizes do not wait for a processor.
@@ -158,7 +158,7 @@ class Analysis:
     flagged_blocks: tuple[int, ...]
     # For each rule of `stats.THRESHOLDS` that flagged a block: the number of blocks.
     disturbances: Mapping[str, int]
-    # About the run as a whole; those about cells are with their workload.
+    # Findings about the whole run; those about cells are in their workload's result.
     findings: tuple[Finding, ...] = ()
     history: History = NO_HISTORY
 
@@ -295,12 +295,12 @@ class _MetricEvidence:
     nulls: Mapping[str, Comparison]  # by null cell, with the cell it copies
     table: Table | None
     floor: float | None
-    # The log by which equal cells may differ.
+    # The log ratio by which equal cells may differ.
     bias: float
     # Some null cell differs from the cell it copies.
     differs: bool
     carried: CarryOver | None
-    # By cell the half-width of its log ratio over machines that share the run.
+    # For each cell, the half-width of its log ratio over the machines that share the run.
     shared: Mapping[str, float]
 
 
@@ -310,7 +310,7 @@ def _combine_evidence(
     findings: "_GroupFindings",
     evidence: Mapping[str, _MetricEvidence],
 ) -> WorkloadResult:
-    """Return the result with all that the cells have in common, still without cells."""
+    """Return the workload's result with everything that its cells have in common, but without the cells."""
     machines = {find_machine(trial.facts) for cell in group.cells for trial in group.trials[cell.id]}
     return WorkloadResult(
         workload=group.cells[0].workload,
@@ -416,7 +416,7 @@ def _judge_cell(  # noqa: PLR0917 (all that one cell is judged by)
         answer = widen_answers(answer, describe_widening(first, answer.typical))
         if reason := findings.spoils_primary.get(cell.id):
             answer = withdraw_answers(answer, reason)
-    # The typical run is asked about once. Only the headline also counts the pilot's iterations in the first block.
+    # The typical run counts as one question: the headline replaces its answer, as only it includes the pilot's block.
     headline, answer, others = judge_family(comparisons.pop(first.name, None), answer, comparisons, margin)
     return others if headline is None else {first.name: headline, **others}, answer
 

@@ -65,12 +65,12 @@ class SlowComparison:
     verdict: Verdict  # slower: more slow runs; faster: fewer
     reason: str
     unseen: Unseen
-    # A run continues up to this total number of blocks in order to decide.
+    # To decide, a run continues up to this total number of blocks.
     worth: int = TAIL_BLOCKS
 
     @property
     def differs(self) -> bool:
-        """True if more or fewer slow runs are claimed."""
+        """True if the verdict claims more or fewer slow runs."""
         return self.verdict.is_difference
 
     @property

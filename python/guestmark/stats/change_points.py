@@ -7,13 +7,13 @@ from importlib.util import find_spec
 
 # Fewer values are not searched for change points.
 FEWEST = 8
-# Largest p of a change point. One of 200 histories of 40 runs without a change had a false one.
+# Largest p of a change point. In 1 of 200 simulated histories of 40 runs without a change, one was found.
 MAX_P = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
 class ChangePoint:
-    """A change of the ratio from value number `at` on (from 0): typical ratios before and after, and Otava's p."""
+    """A change of the ratio at value number `at`, counted from 0: typical ratios before and after, and Otava's p."""
 
     at: int
     before: float

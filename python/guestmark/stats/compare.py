@@ -24,7 +24,7 @@ Array = NDArray[np.float64]
 
 # The smallest signed-rank p is 2^(1 - n): with fewer blocks no test here can reach .05.
 MIN_BLOCKS = paired.MIN_BLOCKS
-# From this many blocks on, 2^(1 - n) is below the level that `family` leaves to the typical run.
+# With at least this many blocks, 2^(1 - n) is below the level that `family` leaves to the typical run.
 _BLOCKS_FOR_RANKS = 8
 # A ratio whose interval lies between this and its inverse is reported as bounded, even without a verdict.
 BOUNDED_RATIO = 1.25
@@ -73,8 +73,8 @@ class Comparison:
     - `p`: of the exact test of no difference; `equivalence_p`: of the test of equivalence; `q` and `equivalence_q`: the
       same, adjusted over the family.
     - `noise_floor`: |ratio - 1| that null comparisons reach (None: unknown).
-    - `stretch`: the log by which each end of `ci` lies further out than chance alone puts it, see `widen_interval`.
-    - `scatter`: standard deviation of a block's log ratio by the median absolute deviation, whatever a few outliers do.
+    - `stretch`: the log by which each end of `ci` was moved outward beyond chance alone, see `widen_interval`.
+    - `scatter`: standard deviation of a block's log ratio, estimated robustly by the median absolute deviation.
     - `alike`: the typical run lies within the margin, but rarer slow runs are not excluded: weaker than no difference.
     - `withdrawn`: a severe finding took the verdict back, so the interval is not about what was asked.
     - `reason`: the reason for the verdict in a few words; empty if it needs none.
@@ -188,7 +188,7 @@ class _Evidence(NamedTuple):
     median_ratio: float | None = None
     median_ci: tuple[float, float] | None = None
     unseen_ci: tuple[float, float] | None = None
-    # Why equality must not be claimed, whatever the test says.
+    # The reason not to claim equality, whatever the test shows; empty if there is none.
     refused: str = ""
     # The cell scatters more than copies of one cell do.
     unlike: bool = False
@@ -345,7 +345,7 @@ def _estimate_typical_run(
         low, high = paired.signed_rank_interval(walsh)
         ends, p = (float(low), float(high)), _compute_typical_run_p(d, walsh)
     else:
-        # Below six blocks the signed-rank test has no interval; Student's t assumes more, but has one.
+        # Below six blocks the signed-rank test has no interval; Student's t test has one, but assumes more.
         ends = t_interval(d, paired.NOMINAL) if d.size >= 2 else None
         p = paired.early_p(d, scatter.pooled)
     return _Evidence(

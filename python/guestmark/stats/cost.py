@@ -6,9 +6,9 @@ from guestmark.core.metric import Better, Metric
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.compare import Comparison
 
-# Ratios closer to 1 than this are about the same.
+# Ratios closer to 1 than this count as about the same.
 SAME = 1.1
-# The ratio of an interval's ends above which one figure says too little.
+# The ratio of an interval's ends above which both are shown, because one figure would mislead.
 WIDE = 1.6
 # A cost above this is called high.
 _HIGH = 3.0
@@ -36,7 +36,7 @@ class Cost:
 
     @property
     def is_clear(self) -> bool:
-        """True if the rounds agree that there is a cost, or that there is next to none."""
+        """True if the interval shows a cost, a gain, or next to no difference."""
         if self.interval is None:
             return False
         low, high = self.interval

@@ -1,4 +1,4 @@
-"""How often the user's own machines could not be started, and the price of their time."""
+"""How often the user's own machines failed to start, and the price of their time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Creations:
     interval: tuple[float, float]
     reasons: tuple[tuple[str, int], ...]
     ready_s: float | None
-    # As the definition states it, in its own currency; None if it states none.
+    # The price in the machine's definition, in any currency; None without one.
     price_per_hour: float | None
 
     @property

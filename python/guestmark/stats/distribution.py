@@ -10,14 +10,14 @@ import numpy as np
 from guestmark.core.metric import Better, Metric
 from guestmark.stats.analysis import CellResult
 
-# The share of a matrix's places that must have a cell.
+# The share of a matrix's places that must be filled.
 _FULL_ENOUGH = 0.7
 _FEWEST_CELLS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class FactorMatrix:
-    """Two factors against each other. `heats` are from -1 (best) over 0 (baseline) to 1 (worst), None if unknown."""
+    """Two factors against each other. `heats` range from -1 (best) to 1 (worst); 0 is the baseline, None is unknown."""
 
     row_factor: str
     column_factor: str

@@ -1,7 +1,7 @@
 """The word for a row's durability: whether what its workload flushed survives a power cut.
 
-A word describes a row only if it was determined for that row. What guestmark's own records have shown of the disk below
-it describes the disk.
+A word describes a row only if it was determined for that row. A proof by guestmark's own records describes only the
+disk below it.
 """
 
 from collections.abc import Collection
@@ -55,11 +55,11 @@ def _judge_trial(result: CellResult, trial: Trial) -> Durability | None:
     if proof is not None and is_about_row(result, proof.proven):
         return proof.proven.word
     if traffic is not None and not traffic.wrote:
-        # Nothing of this workload is on the disk that was proven.
+        # The workload wrote nothing to the proven disk.
         return None
     if flushes is None:
         return None if proof is None else Durability.UNKNOWN
-    # A flush that the kernel saw is worth nothing on a disk that was shown to keep nothing.
+    # A flush that reached the kernel does not help if the disk was shown not to keep data.
     if (
         proof is not None
         and proof.proven.word in _NOT_KEPT

@@ -52,7 +52,7 @@ class Effect:
 
 
 def find_effects(workload: WorkloadResult) -> tuple[Effect, ...]:
-    """Return all effects on the primary metric; empty if the cells are no full matrix, see `estimate_effects`."""
+    """Return all effects on the primary metric; empty unless the cells are a full matrix, see `estimate_effects`."""
     if not workload.metrics:
         return ()
     return estimate_effects(*arrange_values(workload, workload.metrics[0].name))

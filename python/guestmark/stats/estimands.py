@@ -1,7 +1,7 @@
 """Answers to the four questions about each cell of a workload, from all runs of its trials.
 
-A trial's first run on its fresh machine counts, whether it was warm-up or measured. The other warm-up runs are kept
-with the trial, but decide nothing.
+The first run of a trial on its fresh machine counts, whether it was a warm-up or measured. Other warm-up runs are kept
+with the trial, but affect no answer.
 """
 
 from collections import Counter
@@ -45,7 +45,7 @@ def answer_questions(
     baseline = next((cell.id for cell in cells if cell.baseline), None)
     if baseline not in held or len({matrix.shape for matrix in held.values()}) != 1:
         return {}
-    # A first run is only special on a fresh machine; if nothing boots, no run is.
+    # A first run is only special on a fresh machine, so there are none if nothing boots.
     started = boots_any_machine(cells)
     first = {}
     if started:
@@ -112,7 +112,7 @@ def retract_null_difference(null: Comparison) -> Comparison:
     """Return a null comparison without a claim of a difference: both sides are the same thing."""
     if not null.differs:
         return null
-    # The stricter level of `null_differs` decides whether the run is to be doubted.
+    # Only a difference at the stricter level of `null_differs` casts doubt on the run.
     return downgrade_verdict(
         null, "equal cells differ" if null_differs(null) else "equal cells, within chance"
     )
@@ -180,7 +180,7 @@ def list_all_runs(name: str, trial: Trial) -> tuple[float, ...]:
     before = _select_iterations(trial.warmups, name)
     measured = _select_iterations(trial.measurements, name)
     runs = (*before, *measured)
-    # Trials recorded by version 0.1 lack their warm-ups, so the first value is not that of the first run.
+    # Trials recorded by version 0.1 lack their warm-ups, so their first value is not the first run's.
     return runs if len(runs) == len(trial.run_s) else ()
 
 

@@ -43,7 +43,7 @@ def collect_iterations(trials: Iterable[Trial], metric: str) -> list[float]:
     return values
 
 
-def describe_executions(trials: Iterable[Trial], metric: str) -> Executions | None:
+def collect_executions(trials: Iterable[Trial], metric: str) -> Executions | None:
     """Return a metric's executions in these trials: iterations, or the one value of a trial that has none.
 
     None without any value.

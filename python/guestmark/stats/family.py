@@ -1,4 +1,4 @@
-"""What a report may claim about a cell: all questions that it answers share one error rate.
+"""Limits on the claims of a report about one cell: all questions that it answers share one error rate.
 
 Typical run, total, slow runs, first run and secondary metrics of one cell are tested on the same blocks. If each were
 tested at 5 %, one in ten reports about equal cells would hold a false claim. So they share one error rate: each
@@ -19,9 +19,9 @@ from guestmark.stats.special import student_t_quantile
 
 Question = TypeVar("Question")
 
-# The error rate of all that a report claims about one cell.
+# The error rate of all claims about one cell in a report.
 FAMILY_LEVEL = 0.05
-# The weights let the smallest p of 8 blocks be claimed: the typical run is held to about 6/2^8, slow runs to 2/2^8.
+# With these weights, 8 blocks suffice for a claim: the typical run is held to about 6/2^8, slow runs to 2/2^8.
 TYPICAL, TOTAL, SLOW, FIRST, SECONDARY = 0.47, 0.13, 0.2, 0.05, 0.15
 
 
@@ -141,7 +141,7 @@ def limit_to_typical_run(
     comparison: Comparison, margin: float, why: str = "rarer slow runs are not excluded"
 ) -> Comparison:
     """Return a comparison of typical runs alone: no difference becomes `alike`, which is weaker."""
-    # A value that is the same in every run of both cells leaves no room for slow runs.
+    # If the value is the same in every run of both cells, there are no slow runs.
     constant = comparison.ci is not None and comparison.ci[0] == comparison.ci[1]
     if comparison.verdict is not Verdict.NO_DIFFERENCE or constant:
         return comparison

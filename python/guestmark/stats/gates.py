@@ -2,9 +2,9 @@
 
 A gate is two one-sided signed-rank tests of the paired block differences against its limit. Each is held to half of
 what the interval of a ratio leaves out, so a gate decides exactly if the interval lies on one side of its limit.
-Several gates are broken by Holm's step-down method (1979), so a set of gates is wrongly called broken no more often
-than a single one. A set is kept only if each gate is: an intersection-union test, which needs no adjustment (Berger
-1982).
+Which of several gates are broken is decided by Holm's step-down method (1979), so a set of gates is wrongly called
+broken no more often than a single one. A set is kept only if each gate is: an intersection-union test, which needs no
+adjustment (Berger 1982).
 
 A gate that names no metric is about wall time. If other programs take processors, they lengthen a program's wall time,
 but hardly its user time. Then user time may break the gate as well, at a fifth of the level, which leaves four fifths
@@ -53,10 +53,10 @@ ALPHA = (1 - paired.NOMINAL) / 2
 _MOST_BLOCKS = 1000  # forecasts beyond this are of no use
 _POWER = 0.9
 _FARTHEST = math.log(10)
-# What an interval between runs leaves out on each side.
+# Error probability of each side of an interval between runs.
 _ONE_SIDE = 0.025
-# Share of the level that user time gets beside other programs; with the rest six blocks still decide by wall time.
-_USERS_SHARE = 0.2
+# Share of the level that user time gets beside other programs; with the rest, six blocks still decide by wall time.
+_USER_TIME_SHARE = 0.2
 
 
 class Outcome(StrEnum):
@@ -88,7 +88,7 @@ class JudgedGate:
     p_broken: float | None = None
     p_kept: float | None = None
     blocks: int | None = None
-    # At least 3 in 4 such runs would find a ratio beyond this broken.
+    # At least 3 in 4 such runs would report a ratio beyond this as broken.
     finds: float | None = None
     # The share of the processors that other programs used, if user time decided for that reason.
     beside: float | None = None
@@ -97,10 +97,10 @@ class JudgedGate:
 def find_smallest_detected_ratio(
     gate: Gate, error: float, freedom: int, level: float, stretch: float = 0.0
 ) -> float | None:
-    """Return the ratio from which on at least 3 in 4 such runs would find a gate broken; None beyond a factor of 10.
+    """Return the smallest ratio at which at least 3 in 4 such runs would report the gate as broken.
 
-    `error` is the standard error of the log ratio with `freedom` degrees of freedom, `level` that of the one-sided
-    test.
+    None if it exceeds a factor of 10. `error` is the standard error of the log ratio with `freedom` degrees of freedom,
+    `level` the level of the one-sided test.
     """
     if freedom < 1:
         return None
@@ -154,7 +154,7 @@ def combine_outcomes(judged: Sequence[JudgedGate]) -> Outcome:
 def _judge_durability(gate: Gate, loss: Loss, result: CellResult) -> JudgedGate:
     """Return the outcome of the cell's own power cuts, the worst of its trials."""
     facts = [trial.facts.find_fact(Proof) for trial in result.trials]
-    # Only a proof that was made of this very row, with its settings, says anything about it.
+    # Only a proof of this very row, with its settings, says anything about it.
     proofs = [proof.proven for proof in facts if proof is not None and proof.proven.of_row]
     if not proofs:
         return JudgedGate(gate, result.cell.id, DURABILITY, Outcome.UNMEASURED, result.reason or _NOT_CUT)
@@ -204,7 +204,7 @@ class _GateEvidence:
 
     @property
     def p_either(self) -> float:
-        """The p of "the gate is broken", by wall time or by user time."""
+        """The p value of the claim that the gate is broken, by wall time or by user time."""
         if self.by_user is None:
             return self.p_broken
         return min(1.0, self._adjust_user_p(self.by_user), self._wall_p)
@@ -218,10 +218,10 @@ class _GateEvidence:
     @property
     def wall_time_share(self) -> float:
         """The share of the level that wall time has."""
-        return 1.0 if self.by_user is None else 1 - _USERS_SHARE
+        return 1.0 if self.by_user is None else 1 - _USER_TIME_SHARE
 
     def _adjust_user_p(self, user: "_GateEvidence") -> float:
-        return user.p_broken / _USERS_SHARE
+        return user.p_broken / _USER_TIME_SHARE
 
     @property
     def _wall_p(self) -> float:
@@ -276,7 +276,7 @@ def _test_gate(
     comparison = result.comparison.get(metric)
     stretch = comparison.stretch if comparison else 0.0
     walsh = paired.walsh_averages(d)
-    # A limit from below is tested like one from above with all signs turned.
+    # A lower limit is tested like an upper one with all signs inverted.
     limit, side = math.log(gate.limit), 1.0 if gate.above else -1.0
     beyond, _ = paired.one_sided_signed_rank_p(walsh * side, limit * side + stretch)
     _, within = paired.one_sided_signed_rank_p(walsh * side, limit * side - stretch)
@@ -385,7 +385,7 @@ class RatioClaim:
 
 
 def judge_ratios(claims: Sequence[RatioClaim]) -> tuple[JudgedGate, ...]:
-    """Judge every claim by its interval; each that is called broken counts as one of several (Bonferroni)."""
+    """Judge every claim by its interval; claims of a broken limit share one error rate (Bonferroni)."""
     known = sum(claim.measured is not None and claim.measured.ci is not None for claim in claims)
     return tuple(_judge_ratio(claim, known) for claim in claims)
 
@@ -421,7 +421,7 @@ def _is_within(gate: Gate, ci: tuple[float, float]) -> bool:
 def _widen_for_claims(
     ratio: float, ci: tuple[float, float], freedom: int, claims: int
 ) -> tuple[float, float]:
-    """Return the interval at the level that so many claims leave to each."""
+    """Return the interval at the level of one of `claims` claims."""
     middle = math.log(ratio)
     stretch = float(student_t_quantile(freedom, 1 - _ONE_SIDE / claims)) / float(
         student_t_quantile(freedom, 1 - _ONE_SIDE)

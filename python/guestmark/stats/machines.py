@@ -21,11 +21,11 @@ from guestmark.stats.across_runs import PastRatio
 from guestmark.stats.paired import t_quantile
 from guestmark.stats.special import student_t_critical
 
-# Fewer machines of a class do not show the variance between them.
+# Fewer machines of a class do not show the variance between machines.
 FEWEST = 3
 _CONFIDENCE = 0.95
-_DIFFERS = 0.01
-# Of a ratio without any scatter, so that its weight is a number.
+_DIFFERENCE_LEVEL = 0.01
+# Assumed for a ratio without any scatter, so that its weight is finite.
 _LEAST_VARIANCE = 1e-12
 # Up to this many values, the p of a trend is computed exactly.
 _EXACT = 33
@@ -73,7 +73,7 @@ def pool_machines(found: Mapping[str, PastRatio]) -> PooledRatio | None:
         others, other_error, other_between = _fit_random_effects(
             [logs[number] for number in rest], [variances[number] for number in rest]
         )
-        limit = student_t_critical(len(rest) - 1, _DIFFERS, len(names))
+        limit = student_t_critical(len(rest) - 1, _DIFFERENCE_LEVEL, len(names))
         if abs(logs[at] - others) > limit * math.sqrt(other_error**2 + other_between + variances[at]):
             different.append(name)
     return PooledRatio(
@@ -122,7 +122,7 @@ def detect_machine_drift(values: list[float], tests: int = 1) -> float | None:
     if len(values) < 6 or min(values) <= 0:
         return None
     logs = [math.log(value) for value in values]
-    if not trend_p(logs) < _DIFFERS / tests:
+    if not trend_p(logs) < _DIFFERENCE_LEVEL / tests:
         return None
     slopes = ((logs[j] - logs[i]) / (j - i) for i, j in itertools.combinations(range(len(logs)), 2))
     return math.expm1(statistics.median(slopes) * (len(logs) - 1))

@@ -13,12 +13,12 @@ from guestmark.stats.special import student_t_quantile
 
 Array = NDArray[np.float64]
 
-MIN_HISTORY = 20  # fewer ratios have no 95th percentile
+MIN_HISTORY = 20  # with fewer ratios, the 95th percentile is not defined
 # The prior of no variance between runs counts as much as this many earlier null comparisons.
 _PRIOR_RUNS = 2
 _Z = 1.96
 
-# A block is flagged above these, which were fixed before anything was measured. Fractions are of the trial's duration.
+# A block is flagged above these, which were fixed before any measurement. Fractions are of the trial's duration.
 # Input/output pressure is not among them, because a disk workload makes its own.
 THRESHOLDS: Mapping[str, float] = MappingProxyType(
     {
@@ -36,9 +36,7 @@ THRESHOLDS: Mapping[str, float] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Null:
-    """A null comparison of an earlier run on the same host and of the same kind of cell: the log of its ratio over
-    `blocks`.
-    """
+    """A null comparison, over `blocks` blocks, from an earlier run of the same kind of cell on the same host."""
 
     log_ratio: float
     blocks: int
@@ -132,7 +130,7 @@ def flag_blocks(
 TICK_S = 0.01
 # A machine's own processes wait for each other (those of User-Mode Linux all the time), and these two also count other
 # processors than the machine's. So they are ignored if the time of other programs is known.
-_OWN_DOING = frozenset({"psi_cpu_some", "run_queue_delay"})
+_SELF_INFLICTED = frozenset({"psi_cpu_some", "run_queue_delay"})
 
 
 def find_disturbed_blocks(
@@ -199,7 +197,7 @@ def compute_waiting_share(noises: Iterable[Mapping[str, object]]) -> float | Non
 
 
 def _compute_processor_share(noises: Iterable[Mapping[str, object]], name: str) -> float | None:
-    """Return the share of all the machines' processor time that `name`, in seconds of it, makes up."""
+    """Return the share of the machines' processor time that `name`, a number of seconds, accounts for."""
     taken = available = 0.0
     count = 0
     for noise in noises:
@@ -229,7 +227,7 @@ def _measure_block_disturbance(name: str, noises: Sequence[Mapping[str, object]]
         known = []
         for noise in noises:
             value = _read_finite_number(noise, name)
-            if value is not None and not (name in _OWN_DOING and "foreign_s" in noise):
+            if value is not None and not (name in _SELF_INFLICTED and "foreign_s" in noise):
                 known.append(value)
         found = max(known, default=None)
     return math.nan if found is None else found

@@ -57,7 +57,7 @@ def signed_rank_cdf(n: int) -> Array:
 
 @functools.lru_cache(maxsize=1024)
 def count_averages_outside(n: int, confidence: float = NOMINAL) -> int | None:
-    """Return how many Walsh averages lie outside the interval at each end; None if n is too small for an interval."""
+    """Return how many Walsh averages lie beyond each end of the interval; None if n is too small for an interval."""
     outside = int(np.searchsorted(signed_rank_cdf(n), (1 - confidence) / 2, side="right"))
     return outside - 1 if outside else None
 
@@ -164,7 +164,7 @@ def _count_around_shift(walsh: Array, shift: float) -> tuple[int, int, int]:
 RESAMPLES = 19_999
 _SEED = 20_130_401
 _PART = 32
-# Differences of logs this small are rounding, not measurement.
+# Differences of logs this small are rounding errors.
 _ROUNDING = 1e-13
 # Sums this close, relative to sum |d|, are ties; ties count against the claim.
 _TIES = 1e-12
@@ -352,8 +352,8 @@ def _standard_error(d: Array) -> float:
 
 # Largest half-width of a mean's log: two values may be powers of ten apart, and exp must not overflow.
 _MOST = 20.0
-# Standard errors added to a correlation, the largest correlation, and the smallest effective number of values.
-_UNSURE, _MOST_ALIKE, _LEAST_WORTH = 0.25, 0.7, 4.0
+# Standard errors added to a correlation, its largest value, and the smallest effective number of values.
+_CORRELATION_ERRORS, _LARGEST_CORRELATION, _FEWEST_EFFECTIVE = 0.25, 0.7, 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,9 +423,9 @@ def autocorrelation_stretch(values: Array) -> float:
     if n < MIN_BLOCKS or not 0 < square < math.inf:
         return 1.0
     r = float(away[1:] @ away[:-1]) / square
-    r = min(max(r + (1 + 3 * r) / n + _UNSURE / math.sqrt(n), 0.0), _MOST_ALIKE)
+    r = min(max(r + (1 + 3 * r) / n + _CORRELATION_ERRORS / math.sqrt(n), 0.0), _LARGEST_CORRELATION)
     worth = (1 + r) / (1 - r)
-    freedom = max(n / worth, _LEAST_WORTH) - 1
+    freedom = max(n / worth, _FEWEST_EFFECTIVE) - 1
     return (
         math.sqrt(worth) * float(student_t_quantile(freedom, 0.975)) / float(student_t_quantile(n - 1, 0.975))
     )

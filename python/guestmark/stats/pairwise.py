@@ -174,7 +174,7 @@ def _allow_for_findings(  # noqa: PLR0917 (all of it is what one comparison is j
     both = list(zip(pair, owners, strict=True))
     spread = math.hypot(*(owner.compute_systematic_spread(name, metric) for name, owner in both))
     reach = sum(owner.compute_noise_reach(name, metric) for name, owner in both)
-    # Two cells were corrected, each with an error of its own, while in a table only one is.
+    # Here both cells may be corrected, each with its own error; in a table only one is.
     allowed = widen_interval(comparison, Widening(margin, spread, reach))
     comparison = limit_to_typical_run(hold_to_family_level(allowed), margin)
     reasons = []

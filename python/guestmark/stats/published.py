@@ -9,7 +9,7 @@ from guestmark.core.metric import Better
 from guestmark.core.model import Cell, Published, PublishedFigure
 from guestmark.stats.compare import Comparison, Verdict
 
-# Published figures are rounded: 8 s and 188 MB/s of 1500 MB.
+# Published figures are rounded: 1500 MB in 8 s are given as 188 MB/s.
 _ROUNDING = 1.1
 
 

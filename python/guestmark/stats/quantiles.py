@@ -16,7 +16,8 @@ from guestmark.stats.paired import t_quantile
 from guestmark.stats.special import regularized_beta
 
 Array = NDArray[np.float64]
-_SEEN = 5
+# Values of each cluster that should lie on either side of a quantile for its design effect to be estimated.
+_EXPECTED_BEYOND = 5
 # Fewer clusters do not show how far clusters differ.
 _FEWEST = 2
 
@@ -39,7 +40,7 @@ class Quantile:
 
 
 def count_needed_values(share: float, confidence: float = 0.95) -> int:
-    """Return the number of independent values from which on the smallest and the largest enclose the quantile `share`.
+    """Return how many independent values are needed for the smallest and the largest to enclose the quantile `share`.
 
     Each side may be missed with probability (1 - confidence)/2: the larger of share^n and (1 - share)^n is at most
     that.
@@ -78,13 +79,13 @@ def estimate_quantile(
 def _count_effective_values(held: Sequence[Array], pooled: Array, share: float, confidence: float) -> float:
     """Return how many independent values the clusters are worth for a quantile, at most their number.
 
-    By the larger design effect of two shares: this one, and the nearest one from which `_SEEN` values of each cluster
-    are expected on either side. Farther out, too few values are left to see that clusters differ.
+    By the larger design effect of two shares: this one, and the nearest one with `_EXPECTED_BEYOND` values of each
+    cluster expected on either side. Farther out, too few values are left to show that clusters differ.
     """
     n, clusters = pooled.size, len(held)
     if clusters < _FEWEST:
         return float(n)
-    room = min(0.5, _SEEN * clusters / n)
+    room = min(0.5, _EXPECTED_BEYOND * clusters / n)
     worst = max(_estimate_design_effect(held, pooled, at) for at in (share, min(max(share, room), 1 - room)))
     # Few clusters know their own variance badly: Student's quantile at their number replaces that at n - 1.
     wide, narrow = (t_quantile(max(1, free), (1 + confidence) / 2) for free in (clusters - 1, n - 1))

@@ -101,7 +101,7 @@ class Breakdown:
 
     @property
     def answered(self) -> bool:
-        """Always true: a breakdown without values is not made."""
+        """Always true: breakdowns are created only from measured values."""
         return True
 
     @property
@@ -188,7 +188,7 @@ def forecast_more_blocks(comparison: Comparison) -> int | None:
     needed = count_blocks_until_within(half_width(comparison.ci), comparison.n, distance, most=_MOST_BLOCKS)
     if needed is None:
         return None
-    # Fewer blocks never tell cells apart, however narrow their interval.
+    # Fewer blocks give no verdict, however narrow the interval.
     needed = max(needed, MIN_BLOCKS)
     return needed - comparison.n if needed > comparison.n else None
 
@@ -349,7 +349,7 @@ def _group_by_durability(question: Question, analysis: Analysis) -> Iterator[Dur
     for result in _select_cells(question, analysis):
         for word in find_durability(result):
             by_word.setdefault(word, []).append(result)
-    # What is lost comes first: a screen may have no room for more.
+    # Losses come first, because a screen may have no room for the rest.
     for word in sorted(Durability, key=lambda word: not word.is_loss):
         if word in by_word:
             yield DurabilityGroup(word, tuple(by_word[word]))

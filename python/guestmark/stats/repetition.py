@@ -17,11 +17,11 @@ Array = NDArray[np.float64]
 
 # Precision as a share of the log ratio itself: ×7.6 ± 10 % is precise enough, ×1.02 ± 10 % is not.
 RELATIVE_PRECISION = 0.05
-# The same if a plan only asks which cell is better: ×7.6 known to a factor of 2.8 answers that.
+# The same if a plan only asks which cell is better: a ratio of 7.6 within a factor of 2.8 answers that.
 ANSWER_PRECISION = 0.5
 MAX_ITERATIONS = 20
-# Share of a run's time that may go to more iterations than the typical run needs, as more of them find slow runs.
-SPARED = 0.05
+# Share of a run's time for iterations beyond those that the typical run needs, because they find slow runs.
+EXTRA_COST = 0.05
 MAX_WARMUP = 3
 # Share of a trial's time spent measuring if nothing boots; less in runs of a fixed time, where blocks are scarce.
 MEASURING = 0.95
@@ -33,8 +33,8 @@ _STEADY = 0.05
 _MIN_COST_S = 1e-6
 # Standard deviation of a block's log ratio that is assumed before anything is known.
 USUAL_SPREAD = 0.02
-# Degrees of freedom with which that prior, and the variance of all cells, count beside a cell's own variance.
-_AS_USUAL, _LIKE_OTHERS = 2.0, 3.0
+# Degrees of freedom given to that prior, and to the variance of all cells, beside a cell's own variance.
+_PRIOR_FREEDOM, _COMMON_FREEDOM = 2.0, 3.0
 
 
 def half_width(ci: tuple[float, float]) -> float:
@@ -102,11 +102,11 @@ def estimate_expected_blocks(
     if not all(math.isfinite(spread) for spread, _ in spreads):
         return None
     free = sum(freedom for _, freedom in spreads)
-    all_cells = sum(freedom * spread**2 for spread, freedom in spreads) + _AS_USUAL * USUAL_SPREAD**2
-    common = all_cells / (free + _AS_USUAL)
+    all_cells = sum(freedom * spread**2 for spread, freedom in spreads) + _PRIOR_FREEDOM * USUAL_SPREAD**2
+    common = all_cells / (free + _PRIOR_FREEDOM)
     most = 0
     for comparison, (spread, freedom) in zip(comparisons, spreads, strict=True):
-        variance = (freedom * spread**2 + _LIKE_OTHERS * common) / (freedom + _LIKE_OTHERS)
+        variance = (freedom * spread**2 + _COMMON_FREEDOM * common) / (freedom + _COMMON_FREEDOM)
         half = math.sqrt(variance) * _relative_width(comparison.n)
         target = compute_wanted_half_width(comparison.ratio or 1.0, precision, relative)
         needed = count_blocks_until_within(half, comparison.n, target)
@@ -176,11 +176,11 @@ def choose_iterations(
     r = √(Σ(start + warmup·iteration) / Σ iteration · within / between): Kalibera and Jones, "Rigorous benchmarking in
     reasonable time" (2013), §6, for cells that share one r. `within` is the ratio of both variances in earlier runs, or
     1 if there are none. The product is flat around its minimum, and slow runs are found by their number, so the result
-    is the largest r that costs at most `SPARED` more. It is at least 1, at most `most`, and if possible no block takes
-    longer than `block_limit_s` seconds. Raises ValueError without a pilot.
+    is the largest r that costs at most `EXTRA_COST` more. It is at least 1, at most `most`, and if possible no block
+    takes longer than `block_limit_s` seconds. Raises ValueError without a pilot.
     """
-    # The pilots themselves give no variance: one trial of each cell says nothing about it, and a few would say so
-    # little that two runs of one experiment would choose differently.
+    # Variances are not estimated from the pilots: one trial of each cell has none, and with a few trials two runs of
+    # one experiment would choose differently.
     if not pilots:
         raise ValueError("there is no pilot")
     iterations = sum(max(pilot.iteration_s, _MIN_COST_S) for pilot in pilots.values())
@@ -189,7 +189,7 @@ def choose_iterations(
     # The product is (ratio + r) (1 + within / r), and least at √(ratio · within).
     ratio = starts / iterations
     best = math.sqrt(ratio * within)
-    room = (1 + SPARED) * (math.sqrt(ratio) + math.sqrt(within)) ** 2 - ratio - within
+    room = (1 + EXTRA_COST) * (math.sqrt(ratio) + math.sqrt(within)) ** 2 - ratio - within
     largest = math.floor((room + math.sqrt(max(room**2 - 4 * ratio * within, 0.0))) / 2)
     return max(min(max(round(best), largest), affordable, most), 1)
 
@@ -279,7 +279,7 @@ def count_needed_warmups(starts: Sequence[ArrayLike]) -> int | None:
 
 
 def _is_slower(first: float, later: Sequence[float]) -> bool:
-    # Of so few values the library's median takes a twentieth of numpy's time, and it is asked after each block.
+    # For so few values the standard library's median takes a twentieth of NumPy's time; this runs after each block.
     middle = statistics.median(later)
     if first <= middle * (1 + _STEADY):
         return False

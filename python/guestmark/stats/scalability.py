@@ -91,7 +91,7 @@ def fit_law(points: Sequence[tuple[float, float]]) -> Law:
             if best is None or error < best[0] - 1e-15:
                 best = error, full
     if best is None:
-        # Throughput grows faster than the number, so nothing is shared: only the rate is left.
+        # Throughput grows faster than the number of machines, so nothing is shared: only the rate remains.
         cost = float(np.mean([number / throughput for number, throughput in points]))
         best = 0.0, np.array([cost, 0.0, 0.0])
     a, b, c = (float(value) for value in best[1])

@@ -11,7 +11,7 @@ from guestmark.stats.total import bound_unseen_share
 
 # Runs that are slow more often than this are too common to be called slow runs.
 _RARE = 0.25
-_EVEN = 0.5
+_EVEN_ODDS = 0.5
 # Differences outside this range are not reported.
 _LEAST, _MOST = 0.0005, 1.0
 
@@ -40,7 +40,7 @@ def is_informative_about_slow_runs(slow: SlowComparison) -> bool:
     if slow.differs or not slow.is_informative:
         return slow.differs
     runs, background = slow.cell.iterations // slow.n, slow.baseline.slow_share
-    share = find_detectable_share(slow.n, runs, background=background, power=_EVEN)
+    share = find_detectable_share(slow.n, runs, background=background, power=_EVEN_ODDS)
     return share is not None and share <= _RARE
 
 

@@ -1,4 +1,4 @@
-"""Power of the test of slow runs: the share that a number of blocks finds, and the blocks that find a share.
+"""Power of the test of slow runs: the share of slow runs that some blocks find, and the blocks that find a share.
 
 A block speaks for a cell's slow runs if more of the cell's runs than of the baseline's are slow in it, and against them
 if fewer are. Under equal laws both are equally likely, so the claim is a sign test over blocks. Without slow runs on
@@ -17,7 +17,7 @@ from guestmark.stats.special import regularized_beta
 
 POWER = 0.9
 _MOST = 10_000  # blocks
-# Numbers of blocks farther from their mean, in standard deviations, are too rare to count.
+# Numbers of blocks more than this many standard deviations from their mean are ignored as too rare.
 _REACH = 4.0
 
 

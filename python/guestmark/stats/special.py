@@ -11,7 +11,7 @@ import math
 _SMALLEST = 1e-300
 _PRECISION = 1e-15
 _MOST_STEPS = 20_000
-# Halving 1 so often reaches the smallest positive number.
+# This many halvings of 1 reach the smallest positive number.
 _MOST_HALVINGS = 1_100
 # Log of the smallest slope that Newton's step can divide by.
 _FLATTEST = -700.0
@@ -25,17 +25,18 @@ def regularized_beta(a: float, b: float, x: float) -> float:
     return _regularized_beta(a, b, x, 1 - x)
 
 
-def _regularized_beta(a: float, b: float, x: float, rest: float) -> float:
-    """Return `regularized_beta`; 1 - x is given as `rest`, so that an x close to 1 loses no digits."""
+def _regularized_beta(a: float, b: float, x: float, complement: float) -> float:
+    """Return `regularized_beta`; 1 - x is given as `complement`, so that an x close to 1 loses no digits."""
     # The fraction converges fast only on this side of the mean; symmetry gives the other side.
     if x > (a + 1) / (a + b + 2):
-        return 1 - _beta_by_fraction(b, a, rest, x)
-    return _beta_by_fraction(a, b, x, rest)
+        return 1 - _beta_by_fraction(b, a, complement, x)
+    return _beta_by_fraction(a, b, x, complement)
 
 
-def _beta_by_fraction(a: float, b: float, x: float, rest: float) -> float:
-    """Return the function by the continued fraction, which converges fast for x below its mean."""
-    logarithm = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log(rest)
+def _beta_by_fraction(a: float, b: float, x: float, complement: float) -> float:
+    """Return I_x(a, b) by its continued fraction, which converges fast for x below the distribution's mean."""
+    scale = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    logarithm = scale + a * math.log(x) + b * math.log(complement)
     return math.exp(logarithm) * _continued_fraction(a, b, x) / a
 
 

@@ -1,4 +1,4 @@
-"""The decision when a run is done: on precision or at its limits, never on significance."""
+"""The decision whether a run ends: at the wanted precision or at its limits, never at significance."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,11 +21,11 @@ from guestmark.stats.repetition import (
 from guestmark.stats.slow_run_power import count_blocks_to_find_rare
 from guestmark.stats.validity import Severity
 
-# No run ends before this share of `Policy.fine_s`: of less time, under 80 % could be spent measuring.
+# No run ends before this share of `Policy.fine_s`: with less time, under 80 % of it would be spent measuring.
 _SETTLED = 0.7
-# From this many blocks on, a difference far beyond any scatter counts as settled.
+# With at least this many blocks, a difference far beyond any scatter counts as settled.
 FEWEST_IF_SETTLED = 3
-# From this many blocks on, the number of further blocks can be forecast.
+# With at least this many blocks, the number of further blocks can be forecast.
 FEWEST_FOR_FORECAST = 4
 # A forecast is narrow if both ends are within this factor of its middle.
 NARROW_FACTOR = 1.5
@@ -50,7 +50,7 @@ class TimeLeft:
 
     @classmethod
     def exactly(cls, seconds: float) -> "TimeLeft":
-        """Return a range that holds just this time."""
+        """Return a range that contains only this time."""
         return cls(seconds, seconds)
 
     def after(self, elapsed_s: float) -> "TimeLeft":
@@ -115,7 +115,7 @@ def decide(  # noqa: PLR0911, PLR0917 (all that the decision depends on)
 
     Unless its length is fixed, no run ends in much less than `fine_s`, since most of that time would be preparation.
     `used_s` is the wall time that the run has taken over all its sessions, by default the time of all stored trials,
-    `before_s` what of it passed before the first trial.
+    `before_s` the part of it before the first trial.
     """
     policy = plan.policy
     cost = estimate_block_cost(trials)
@@ -143,7 +143,7 @@ def decide(  # noqa: PLR0911, PLR0917 (all that the decision depends on)
     if asked is None:
         need = _estimate_needed_blocks(policy, analysis, complete, used, cost) if compared else None
     else:
-        need = _BlocksNeeded.of(compared, policy, ANSWER_PRECISION, policy.precision)
+        need = _BlocksNeeded.estimate(compared, policy, ANSWER_PRECISION, policy.precision)
     if need is None:
         return Decision(None, None, None)
     # If trials fail, more blocks are needed for as many complete ones.
@@ -163,7 +163,7 @@ def _estimate_needed_blocks(
     """Return how many blocks a run without questions needs; None if that cannot be estimated yet."""
     compared = _list_required_comparisons(analysis)
     early = used_s < policy.fine_s and cost > 0
-    need = _BlocksNeeded.of(
+    need = _BlocksNeeded.estimate(
         compared, policy, RELATIVE_PRECISION, policy.precision / 2 if early else policy.precision
     )
     if need is None:
@@ -197,7 +197,7 @@ class _BlocksNeeded:
     slow: int = 0
 
     @classmethod
-    def of(
+    def estimate(
         cls, compared: Sequence[Comparison], policy: Policy, relative: float, precision: float
     ) -> "_BlocksNeeded | None":
         """Return the blocks needed until all comparisons are precise; None if that cannot be estimated yet."""
@@ -366,7 +366,7 @@ def _are_questions_answered(plan: Plan, asked: Sequence[Comparison], blocks: int
     """Return whether all comparisons of the questions are precise enough."""
     policy = plan.policy
     if asked and plan.context.budget_s is not None:
-        # Time spent on a settled question is missing for the others, so fewer blocks than usual may do.
+        # Time spent on a settled question is lost to the others, so fewer blocks than usual may suffice.
         return all(is_settled(comparison, policy.precision) for comparison in asked)
     precise = all(is_precise_enough(comparison, policy.precision, ANSWER_PRECISION) for comparison in asked)
     return precise and _count_complete_blocks(asked, blocks) >= policy.min_blocks
@@ -439,7 +439,7 @@ class PrecisionForecast:
 
 @dataclass(frozen=True, slots=True)
 class ExtensionForecast:
-    """The gain from `blocks` more blocks, of about `seconds` in all, for the cells that are not precise enough."""
+    """The precision gained by `blocks` more blocks, which take about `seconds`, for the cells that lack it."""
 
     blocks: int
     seconds: float

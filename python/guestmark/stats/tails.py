@@ -22,13 +22,13 @@ Array = NDArray[np.float64]
 
 # Shares of slow runs that differ by less than this are equivalent.
 SHARE_MARGIN = 0.05
-# A run that saw slow runs continues up to this many blocks to decide about them.
+# If slow runs were seen, the run continues up to this many blocks to decide about them.
 TAIL_BLOCKS = 20
-# The same if nothing boots, in runs, which then count individually: as many as in 20 blocks of seven.
+# The same in iterations, which count individually if nothing boots: as many as in 20 blocks of seven.
 TAIL_RUNS = 140
 QUANTILE = 0.95
 # Confidence of the ratio of typical runs, and how many ratios inside its interval are tried.
-_SURELY, _STEPS = 0.99, 7
+_RATIO_CONFIDENCE, _RATIO_STEPS = 0.99, 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +89,15 @@ def count_slow_runs(costs: Array, times: float = SLOW, level: float | None = Non
 class CommonScale:
     """A common scale for the slow runs of two cells, from their costs in complete blocks, shape (K, m) each.
 
-    `log_ratio` is that of the typical runs; `low` and `high` are the ends of its interval at `_SURELY`. Divided by a
-    ratio, the cell's costs are held to the same level as the baseline's: the median of both cells' trials together. A
-    cell's own median is no scale to count slow runs by: if nearly half of the runs are slow, it jumps from one mode to
-    the other, and equal cells get different shares.
+    `log_ratio` is that of the typical runs; `low` and `high` are the ends of its interval at `_RATIO_CONFIDENCE`.
+    Divided by a ratio, the cell's costs are held to the same level as the baseline's: the median of both cells' trials
+    together. A cell's own median cannot define slow runs: if nearly half of the runs are slow, it jumps from one mode
+    to the other, and equal cells get different shares.
     """
 
     cell: Array
     baseline: Array
-    # Of each trial, shape (K,), of the cell and of the baseline.
+    # The median cost of each trial, shape (K,), of the cell and of the baseline.
     medians: tuple[Array, Array]
     log_ratio: float
     low: float
@@ -105,7 +105,7 @@ class CommonScale:
 
     @property
     def normal_levels(self) -> tuple[float, float]:
-        """The normal cost of the cell and of the baseline, at the most likely ratio."""
+        """The normal costs of the cell and of the baseline, at the estimated ratio."""
         level = self._find_baseline_level(self.log_ratio)
         return level * math.exp(self.log_ratio), level
 
@@ -126,7 +126,7 @@ class CommonScale:
         (`excess_counts_p`), and the largest one is valid whenever the interval holds the true ratio (Berger and Boos,
         J. Am. Stat. Assoc. 89, 1994). 1 if the ratios disagree about which of the two cells has more slow runs.
         """
-        ratios = [self.log_ratio, *np.linspace(self.low, self.high, _STEPS)]
+        ratios = [self.log_ratio, *np.linspace(self.low, self.high, _RATIO_STEPS)]
         if self.low <= 0 <= self.high:
             # Equal typical runs are the most natural hypothesis, and the grid may miss them.
             ratios.append(0.0)
@@ -148,7 +148,7 @@ def derive_common_scale(cell: Array, baseline: Array) -> CommonScale:
     """Return the common scale of two cells' costs, shape (K, m) each, above 0 and without NaN."""
     medians = find_row_medians(cell), find_row_medians(baseline)
     walsh = paired.walsh_averages(np.log(medians[0]) - np.log(medians[1]))
-    low, high = (float(end) for end in paired.signed_rank_interval(walsh, _SURELY))
+    low, high = (float(end) for end in paired.signed_rank_interval(walsh, _RATIO_CONFIDENCE))
     if not math.isfinite(low):
         # Too few blocks for an interval at that confidence: the range of all averages is the widest there is.
         low, high = float(walsh[0]), float(walsh[-1])

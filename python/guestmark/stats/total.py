@@ -17,7 +17,7 @@ from guestmark.stats.special import student_t_cdf, student_t_quantile
 
 Array = NDArray[np.float64]
 
-# An event that so few trials have not shown is assumed to make a trial at most this many times as long.
+# An event that remained unseen is assumed to make a trial at most this many times as long.
 LARGEST_EVENT = 5.0
 
 
@@ -145,7 +145,7 @@ def count_trials_to_see(share: float, confidence: float = 0.95) -> int:
     """
     if not 0 < share < 1:
         raise ValueError("the share must lie between 0 and 1")
-    # The small term keeps a whole number from being rounded up by an error in the last place.
+    # The small term prevents a rounding error from raising a whole number.
     return math.ceil(math.log1p(-confidence) / math.log1p(-share) - 1e-9)
 
 

@@ -1,8 +1,8 @@
 """Tests of whether a run's own data contradict the assumptions of its statistics.
 
-Comparisons are right if nothing but chance decides what a trial meets. Order inside a block is random, and a block
+Comparisons are valid if only chance decides the conditions of a trial. Order inside a block is random, and a block
 begins with the cell that ended the one before, so traces that a guest leaves (a warm cache, an awake processor, dirty
-pages) affect all cells alike. Runs of earlier versions, and machines that share a plan, have no such balance. So order,
+pages) affect all cells alike. Runs of earlier versions, and machines that share a plan, lack this balance. So order,
 trends and clocks are tested here on the run's own values.
 """
 
@@ -24,7 +24,7 @@ Index = NDArray[np.int64]
 ALPHA = 0.01
 # A carry-over is corrected below this p; there is a warning only below `ALPHA`.
 CORRECTED = 0.05
-# Degrees of freedom below which nothing is tested.
+# With fewer degrees of freedom, nothing is tested.
 MIN_TRIALS_LEFT = 8
 CLOCKS_APART = 0.01
 CLOCKS_FAR_APART = 0.05
@@ -53,9 +53,9 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that limits what a run means: `message` says what it is and `advice` what to do, in one line each.
+    """A limit on what a run shows: `message` states it and `advice` says what to do, in one line each.
 
-    - `effect`: its size (relative, 0.05: 5 %); `p`: that of its absence (None: not a test).
+    - `effect`: its relative size (0.05: 5 %); `p`: the p value of its absence (None: not a test).
     - `corrected`: if the effect could be allowed for, each cell's corrected ratio to the baseline and the ends of its
       95 % interval; `carried` is what to subtract.
     - `widens`: by cell, the log by which the finding may explain a ratio of clock times; intervals are wider by that.
@@ -234,7 +234,7 @@ def _winsorize(logs: Array) -> Array:
             fit += _find_nan_median(logs - fit, 1)
         residual = logs - fit
         away = np.abs(residual[~np.isnan(residual)])
-        # Medians of small blocks leave many residuals that are exactly 0, which say nothing about the spread.
+        # Medians of small blocks leave many residuals of exactly 0, which do not reflect the spread.
         away = away[away > _ROUNDING]
         reach = _WINSOR * NORMAL_SPREAD * find_median(away) if away.size else 0.0
     return np.asarray(fit + np.clip(residual, -reach, reach), dtype=np.float64) if reach > 0 else logs

@@ -10,7 +10,7 @@ from guestmark.core.metric_spec import WALL
 from guestmark.core.model import Published, PublishedFigure
 from guestmark.stats.analysis import analyse_run
 from guestmark.stats.distribution import arrange_matrix, find_quartiles
-from guestmark.stats.executions import collect_iterations, compute_relative_speed, describe_executions
+from guestmark.stats.executions import collect_executions, collect_iterations, compute_relative_speed
 from guestmark.stats.gates import MeasuredRatio, Outcome, RatioClaim, judge_ratios
 from guestmark.stats.published import compute_published_ratio, convert_ratio, find_figure, is_same_work
 from tests.framework.known import known
@@ -22,11 +22,11 @@ LIMIT = Gate("tcg > +5%", ("tcg",), "", 1.05, True)
 def test_executions_are_described_as_hyperfine_does() -> None:
     run = host_uml_tcg(blocks=3)
     trials = [trial for trial in run.trials if trial.cell_id == "host"]
-    found = known(describe_executions(trials, WALL.name))
+    found = known(collect_executions(trials, WALL.name))
     assert list(found.values) == collect_iterations(trials, WALL.name)
     assert min(found.values) <= found.median <= max(found.values)
-    assert describe_executions(trials, "no such metric") is None
-    assert known(describe_executions(trials[:1], WALL.name)).mean > 0
+    assert collect_executions(trials, "no such metric") is None
+    assert known(collect_executions(trials[:1], WALL.name)).mean > 0
 
 
 def test_errors_of_a_quotient_add_as_relative_errors() -> None:

@@ -104,7 +104,7 @@ def test_the_time_limit_sends_who_leads_to_the_confirmation() -> None:
     spent = dict.fromkeys(values, 8.0)  # 2 s a trial: a block takes 8 s, the confirmation as much
 
     def limited(limit_s: float) -> Race:
-        return race.run_race(settings, FEW, values, ended, clock=race.TimeBudget(limit_s, spent))
+        return race.run_race(settings, FEW, values, ended, budget=race.TimeBudget(limit_s, spent))
 
     assert (limited(math.inf).stage, limited(math.inf).block) == (Stage.RACING, 4)
     assert (limited(48.0).stage, limited(48.0).hurried) == (Stage.RACING, False)

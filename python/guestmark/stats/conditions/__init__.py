@@ -1,8 +1,8 @@
-"""Checks of the conditions under which a run was made, each of which may limit what its figures mean.
+"""Checks of the conditions of a run, each of which may limit what its figures mean.
 
 A check is a function of `ComparedCells` (cells that are compared with each other) or `WholeRun` that yields findings.
-A finding is severe if a figure is not about what its name says; it withdraws verdicts. What
-the user asked for by name is a warning beside the figure, and what cannot be known is a note.
+A finding is severe if a figure does not measure what its name says; it withdraws verdicts. What the user requested by
+name is a warning beside the figure, and what cannot be known is a note.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -156,7 +156,7 @@ def _test_order_effects(  # noqa: PLR0917 (as `estimands.answer_questions`)
             positions[cell.id][row[trial.block]] = trial.order
     kind = {cell.id: cell.null_of or cell.id for cell in plan.cells}
     if len(cells) < len(plan.cells):
-        # With several workloads there are too many kinds to test, so kinds are platforms, as these leave traces behind.
+        # Several workloads make too many kinds to test, so kinds are then platforms, as these leave traces behind.
         kind = {cell.id: str(cell.platform) for cell in plan.cells}
     return detect_order_effects(values, positions, baseline, kind=kind, alpha=level)
 

@@ -51,7 +51,7 @@ class Ground(StrEnum):
 
 
 def check_processor_parity(compared: ComparedCells) -> Iterator[Finding]:
-    """Check that all machines have equally many processors; severe if the difference was not asked for.
+    """Check that all machines have equally many processors; severe if the difference was not requested.
 
     Machines that run at once on one host share its processors, and are not checked.
     """
@@ -82,7 +82,7 @@ def check_processor_parity(compared: ComparedCells) -> Iterator[Finding]:
 
 
 def _explain_inequality_of_processors(compared: ComparedCells, unequal: Collection[str]) -> str:
-    """Return why unequal numbers of processors are intended; empty if nobody asked for them."""
+    """Return why unequal numbers of processors are intended; empty if they are not."""
     if any(_has_chosen_processors(cell) for cell in compared.cells if not cell.platform.is_elsewhere):
         return "as requested"
     if any(cell.platform.is_elsewhere for cell in compared.cells if cell.id in unequal):
@@ -107,13 +107,13 @@ def _count_machine_processors(facts: Facts) -> int | None:
         return guest.guest.processors
     host = facts.find_fact(HostMachine)
     if host is not None and host.placement is not None and host.placement.level == FREE:
-        # A free machine may use all of them, however many it was meant to have.
+        # A machine with free placement may use all processors of the host, whatever number it was given.
         return len(parse_processor_list(host.placement.machine))
     return None if host is None else host.processors
 
 
 def check_placement(compared: ComparedCells) -> Iterator[Finding]:
-    """Check that every machine ran on the processors asked for, and that these were chosen at all."""
+    """Check that every machine ran on the requested processors, and that any were requested."""
     yield from _check_attested_placement(compared)
     yield from _check_free_placement(compared)
     refused, whole = [], 0
@@ -133,7 +133,7 @@ def check_placement(compared: ComparedCells) -> Iterator[Finding]:
 
 
 def _check_attested_placement(compared: ComparedCells) -> Iterator[Finding]:
-    """Yield a finding if trials did not run on the processors that were asked for, or did not check that."""
+    """Yield a finding if trials did not run on the requested processors, or did not attest it."""
     wrong: dict[str, str] = {}
     for cell in compared.cells:
         asked = cell.factors.get(NAME)
@@ -371,7 +371,7 @@ def _describe_build(build: Build) -> tuple[str, bool]:
     return build.said, build.same_source is not False
 
 
-# A shell's start varies by about this share: a command that takes less was not measured.
+# A shell's start varies by about this share, so a command that takes less time was not measured.
 _SHELL_SPREAD = 0.1
 
 

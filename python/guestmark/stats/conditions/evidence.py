@@ -1,4 +1,4 @@
-"""Arguments of checks: cells that are compared with each other, or a whole run."""
+"""Arguments of checks: cells that are compared with each other, or a whole run; and texts for findings."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

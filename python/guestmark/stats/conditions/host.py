@@ -24,7 +24,7 @@ from guestmark.stats.validity import Finding, Severity
 
 # Up to this ratio of processor time to wall time, at most one thread ran at a time.
 _ONE_THREAD = 1.02
-# Beyond this share 1/(1 - s) grows without bound, and says nothing.
+# Larger shares are limited to this one, since 1/(1 - s) grows without bound.
 _MOST = 0.9
 
 
@@ -94,7 +94,7 @@ def _find_guest_held_share(compared: ComparedCells, cell: Cell, share: float) ->
 
 def _compute_mean_waiting_share(trials: Sequence[Trial]) -> float | None:
     """Return the share of time spent waiting for a processor; None if unknown."""
-    # A hypervisor's threads were watched. On the host itself, a single thread waited for what it did not run.
+    # The threads of a hypervisor are watched. On the host itself, a single thread waits whenever it does not run.
     threads = compute_waiting_share(trial.noise for trial in trials)
     if threads is not None:
         return threads
@@ -113,10 +113,10 @@ def _compute_mean_waiting_share(trials: Sequence[Trial]) -> float | None:
     return max(0.0, 1 - sum(spent) / len(spent))
 
 
-# Throttled shares of two cells' trials that differ by no more than this do not withdraw verdicts.
+# Verdicts are withdrawn only if the throttled shares of two cells' trials differ by more than this.
 FEW_THROTTLED = 0.1
-# Relative difference of two cells' frequencies from which on it is reported.
-APART = 0.10
+# Relative difference between two cells' frequencies above which it is reported.
+FREQUENCIES_APART = 0.10
 _STEADY = frozenset({"performance", "userspace"})
 _PERFORMANCE = "set the governor to performance while you measure: cpupower frequency-set -g performance"
 
@@ -202,7 +202,7 @@ def check_frequencies(compared: ComparedCells) -> Iterator[Finding]:
         return
     for cell in compared.cells:
         mine = None if cell.baseline or cell.null_of is not None else _find_typical_megahertz(compared, cell)
-        if mine and abs(math.log(mine / reference)) > math.log1p(APART):
+        if mine and abs(math.log(mine / reference)) > math.log1p(FREQUENCIES_APART):
             yield Finding(
                 "frequency",
                 Severity.WARNING,

@@ -1,4 +1,4 @@
-"""Checks that a whole run was made in one environment, and descriptions of what changed between two."""
+"""Checks that a whole run was measured in one environment, and descriptions of changes between two environments."""
 
 import hashlib
 import itertools
@@ -127,7 +127,7 @@ def describe_changes(changed: Mapping[str, str]) -> str:
 
 
 def _list_environments_with_trials(whole: WholeRun) -> list[Environment]:
-    """Return the environments in which trials with values were made, in order."""
+    """Return the environments in which trials with values were measured, in order."""
     begun = [_read_recorded_time(environment) for environment in whole.environments]
     if not begun or any(time is None for time in begun):
         return []
@@ -207,7 +207,7 @@ def _shorten_digest(value: Any) -> str:
 
 
 def _parse_program_version(line: Any) -> Any:
-    """Return the version in what a program printed about itself, such as `7.2.22 (Debian 1:7.2+dfsg-7)`."""
+    """Return the version from a program's own version line, such as `7.2.22 (Debian 1:7.2+dfsg-7)`."""
     return line if not isinstance(line, str) else line.partition(" version ")[2] or line
 
 

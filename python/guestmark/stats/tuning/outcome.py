@@ -13,7 +13,7 @@ from guestmark.stats.tuning import race as racing
 from guestmark.stats.tuning import screen
 from guestmark.stats.tuning.race import DropReason, Interval, Race
 
-_PRICES = ("vmm_cpu_s", "guest_cpu_s", "host_flushes", "guest_flushes")  # what speed may cost
+_PRICES = ("vmm_cpu_s", "guest_cpu_s", "host_flushes", "guest_flushes")  # metrics that speed may increase
 # Reasons for dropping a cell that say nothing about speed.
 _UNRACED = frozenset({DropReason.BARRED, DropReason.FAILED, DropReason.LIMIT})
 _MOST_INTERACTIONS = 3
@@ -31,13 +31,13 @@ class RaceOutcome:
 
     @property
     def others(self) -> list[str]:
-        """Cells that were not dropped and are no finalists."""
+        """Cells that were neither dropped nor chosen as finalists."""
         best = self.race.finalists or tuple(self.race.alive)
         return [name for name in self.race.alive if name not in best]
 
     @property
     def not_worse(self) -> list[str]:
-        """Finalists beside the leader."""
+        """Finalists other than the leader."""
         best = self.race.finalists or tuple(self.race.alive)
         return [name for name in best if name != self.race.leader]
 

@@ -100,9 +100,7 @@ class TimeBudget:
 
 @dataclass(slots=True)
 class Race:
-    """The state of a race after its trials: the candidates in `due` are measured next, in `block`; none when it is
-    done.
-    """
+    """The state of a race after its trials; the candidates in `due` are measured next, in block `block`."""
 
     stage: Stage = Stage.SCREENING
     block: int = 0
@@ -113,7 +111,7 @@ class Race:
     finalists: tuple[str, ...] = ()
     confirmed_from: int = 0  # the first block of the confirmation
     fresh: int = 0  # complete blocks of the confirmation
-    # Distances from the leader of the candidates that were left.
+    # Distances of the remaining candidates from the leader.
     distances: dict[str, Interval] = field(default_factory=dict)
     # The time limit ended the race before its blocks did.
     hurried: bool = False
@@ -138,13 +136,13 @@ def run_race(
     ended: Mapping[int, frozenset[str]],
     limited: Limited | None = None,
     *,
-    clock: TimeBudget | None = None,
+    budget: TimeBudget | None = None,
 ) -> Race:
     """Return the state of a race, as a pure function of its arguments, so that a killed race continues where it
     stopped.
 
     `values` are log values by block and candidate. `ended` are the candidates whose trial of a block has ended, even
-    badly; `limited` are the values of metrics that have a limit. Without a `clock` the race takes as long as it takes.
+    by failing; `limited` are the values of metrics that have a limit. Without a `budget` there is no time limit.
     """
     race = Race()
     able = []
@@ -166,8 +164,8 @@ def run_race(
             able, _compute_adjusted_means(seen, first), math.log1p(settings.margin)
         )
         race.dropped += [Dropped(name, race.block, why, DropReason.PREDICTED) for name, why in losers.items()]
-        _forget_dropped(race)
-    return _race_blocks(race, settings, values, ended, limited or {}, clock=clock)
+        _remove_dropped(race)
+    return _race_blocks(race, settings, values, ended, limited or {}, budget=budget)
 
 
 def _race_blocks(
@@ -177,7 +175,7 @@ def _race_blocks(
     ended: Mapping[int, frozenset[str]],
     limited: Limited,
     *,
-    clock: TimeBudget | None,
+    budget: TimeBudget | None,
 ) -> Race:
     race.stage = Stage.RACING
     looks = 0
@@ -200,16 +198,16 @@ def _race_blocks(
         if all(math.log(interval.high) <= bound for interval in race.distances.values()):
             break
         if (
-            clock is not None
+            budget is not None
             and number < settings.max_blocks
-            and not clock.has_time_for_block(race, settings, ended)
+            and not budget.has_time_for_block(race, settings, ended)
         ):
             race.hurried = True
             break
     if not race.alive:
         race.stage, race.due = Stage.DONE, ()
         return race
-    return _confirm_finalists(race, settings, values, ended, clock)
+    return _confirm_finalists(race, settings, values, ended, budget)
 
 
 def _confirm_finalists(
@@ -217,14 +215,14 @@ def _confirm_finalists(
     settings: Settings,
     values: Values,
     ended: Mapping[int, frozenset[str]],
-    clock: TimeBudget | None,
+    budget: TimeBudget | None,
 ) -> Race:
     if len(race.alive) == 1:
         _recall_nearest(race)
     order = sorted(race.alive, key=lambda name: race.distances[name].ratio if name in race.distances else 1.0)
     most = settings.finalists
-    if clock is not None and settings.confirm:
-        most = clock.count_affordable_finalists(race, settings, ended)
+    if budget is not None and settings.confirm:
+        most = budget.count_affordable_finalists(race, settings, ended)
     race.finalists = tuple(order[: max(most, 2)])
     race.confirmed_from = race.block
     if settings.confirm and len(race.finalists) > 1:
@@ -275,7 +273,7 @@ def _drop_beaten_finalists(race: Race, settings: Settings, fresh: Values) -> Non
         if found.verdict is Verdict.SLOWER and found.ci[0] > 1 + settings.margin:
             why = f"{_describe_margin(interval, race.leader)} in {race.fresh} fresh blocks"
             race.dropped.append(Dropped(name, race.block, why, DropReason.CONFIRMED))
-    _forget_dropped(race)
+    _remove_dropped(race)
     race.finalists = tuple(name for name in race.finalists if name in race.alive)
 
 
@@ -299,8 +297,7 @@ def _drop_losers(
     looks: int,
     limited: Limited,
 ) -> None:
-    """Drop candidates that have no values, break a limit, or are worse than the leader beyond the
-    margin.
+    """Drop candidates that have no values, violate a limit, or are worse than the leader beyond the margin.
 
     This happens before `run` would give a verdict, so it has its own rule: a one-sided t interval with moderated
     variances, whose `error` is spread over all looks and over all candidates that are compared with a leader chosen by
@@ -317,7 +314,7 @@ def _drop_losers(
         ]:
             why = f"violates {', '.join(broken)}"
             race.dropped.append(Dropped(name, race.block, why, DropReason.LIMIT))
-    _forget_dropped(race)
+    _remove_dropped(race)
     if not race.alive:
         return
     variances = _compute_moderated_variances(values, race.alive)
@@ -335,14 +332,14 @@ def _drop_losers(
             race.dropped.append(
                 Dropped(name, race.block, _describe_margin(interval, race.leader), DropReason.RACED)
             )
-    _forget_dropped(race)
+    _remove_dropped(race)
 
 
 def _describe_margin(interval: Interval, leader: str) -> str:
     return f"worse than {leader} by ×{interval.ratio:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
 
 
-def _forget_dropped(race: Race) -> None:
+def _remove_dropped(race: Race) -> None:
     gone = {entry.id for entry in race.dropped}
     race.alive = [name for name in race.alive if name not in gone]
 
@@ -456,7 +453,7 @@ def replay_race(
             sign = 1.0 if settings.better is Better.LOWER else -1.0
             values.setdefault(trial.block, {})[trial.cell_id] = sign * math.log(value)
     blocks = {block: frozenset(names) for block, names in ended.items()}
-    return run_race(settings, candidates, values, blocks, limited, clock=TimeBudget(limit_s, spent))
+    return run_race(settings, candidates, values, blocks, limited, budget=TimeBudget(limit_s, spent))
 
 
 def list_candidates(cells: Sequence[Cell], why_barred: Mapping[str, str] | None = None) -> list[Candidate]:

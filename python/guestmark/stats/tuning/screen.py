@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from guestmark.core.tuning import Candidate
 
-# Among fewer candidates a fraction saves nothing.
+# With fewer candidates, measuring a fraction first saves nothing.
 SMALLEST = 16
 _SHARE = 0.34
-# Runs that are measured beyond the number of the model's parameters.
+# Candidates that are measured beyond the number of the model's parameters.
 _SPARE = 5
 _WIDE = 2.5  # residual standard deviations
 Matrix = NDArray[np.float64]
