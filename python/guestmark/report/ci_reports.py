@@ -1,4 +1,4 @@
-"""Gates as build servers read them: JUnit's XML, and the summary that GitHub shows on the page of a job."""
+"""Outcomes of gates for build servers: JUnit XML, and the summary that GitHub shows on the page of a job."""
 
 import os
 from collections import Counter
@@ -14,7 +14,7 @@ from guestmark.stats.gates import JudgedGate, Outcome
 
 SUMMARY = "GITHUB_STEP_SUMMARY"
 _MARKS = {Outcome.KEPT: "✅", Outcome.BROKEN: "❌", Outcome.UNDECIDED: "❔", Outcome.UNMEASURED: "💥"}
-# A broken gate is a failure, one that was not measured an error, an undecided one is skipped.
+# A broken gate counts as a failure, an unmeasured one as an error, and an undecided one as skipped.
 _JUNIT_KINDS = {Outcome.BROKEN: "failure", Outcome.UNMEASURED: "error", Outcome.UNDECIDED: "skipped"}
 
 
@@ -34,7 +34,7 @@ def make_junit(gates: Sequence[JudgedGate], run: StoredRun, *more: StoredRun) ->
     properties = ElementTree.SubElement(suite, "properties")
     for each in runs:
         ElementTree.SubElement(properties, "property", {"name": "run", "value": each.id})
-    # All gates rest on the same trials, whose time is divided among them.
+    # All gates use the same trials, so each is charged an equal part of their time.
     seconds = sum(trial.duration_s for each in runs for trial in each.trials) / max(len(gates), 1)
     for gate in gates:
         attributes = {

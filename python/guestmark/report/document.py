@@ -25,7 +25,7 @@ from guestmark.stats.compare import Comparison
 from guestmark.stats.paired import Summary
 from guestmark.stats.stopping import forecast_more_time
 
-# The last characters of a failed trial's console: the ledger has all of it, and documents should stay small.
+# Number of characters kept from the end of a failed trial's console; the ledger has all of it.
 CONSOLE_LIMIT = 16_384
 
 
@@ -110,7 +110,7 @@ def _make_plan_document(run: StoredRun) -> dict[str, Any]:
 
 
 def _hide_environment(where: dict[str, Any]) -> None:
-    """Replace environment variables by their names: they hold passwords and tokens, and documents are passed around."""
+    """Replace environment variables by their names: they may hold passwords, and documents are passed on."""
     env = where.pop("env", None)
     if isinstance(env, dict):
         where["env_names"] = sorted({*env, *where.get("env_names", ())})
@@ -202,7 +202,7 @@ def _make_comparison_document(comparison: Comparison) -> dict[str, Any]:
 
 
 def _make_more_time_document(run: StoredRun, analysis: Analysis) -> dict[str, Any] | None:
-    """Return how precise more blocks would make ratios that are not; half-widths are of the log ratio."""
+    """Return how precise more blocks would make the imprecise ratios; half-widths are of the log ratio."""
     found = forecast_more_time(run.plan, analysis)
     return None if found is None else {**to_plain(found), "blocks_in_all": analysis.blocks + found.blocks}
 

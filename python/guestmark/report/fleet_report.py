@@ -14,8 +14,7 @@ from guestmark.ledger.model import StoredRun
 from guestmark.ledger.store import Ledger
 from guestmark.page import figures
 from guestmark.page.claims import Claim
-from guestmark.page.nodes import Node, Note, NoteKind, Page, Section
-from guestmark.page.nodes import Part as Kind
+from guestmark.page.nodes import Node, Note, NoteKind, Page, Part, Section
 from guestmark.page.tables import (
     Align,
     Column,
@@ -56,9 +55,9 @@ class MachineResult:
     run: StoredRun
     ratios: Mapping[str, CellRatio]
     drifts: Mapping[str, float] = field(default_factory=dict)
-    shared: bool = False  # the machine measured a part of the run's blocks, or stands for all that did
+    shared: bool = False  # True for one of the machines that shared the run, and for all of them together
 
-    def count(self, status: TrialStatus) -> int:
+    def count_trials(self, status: TrialStatus) -> int:
         """Return the number of trials with this status."""
         return sum(trial.status is status for trial in self.run.trials)
 
@@ -82,7 +81,7 @@ def compare_machines(ledger: Ledger, fleet: str, runs: Sequence[tuple[str, str, 
     pooled: dict[tuple[str, str], PooledRatio] = {}
     unlike: dict[str, Mapping[str, str]] = {}
     for kind in dict.fromkeys(machine.kind for machine in machines if machine.kind):
-        # Machines that share a run are units of its interval already.
+        # A shared run's interval already treats its machines as units.
         members = [machine for machine in machines if machine.kind == kind and not machine.shared]
         for cell in dict.fromkeys(cell for machine in members for cell in machine.ratios):
             ratios = {
@@ -162,7 +161,7 @@ def make_page(comparison: FleetComparison) -> Page:
     plans = [machine.run.plan for machine in comparison.machines]
     title = next((plan.title or plan.name for plan in plans), "")
     subtitle = f"by machine, {comparison.fleet}"
-    section = Section(Kind.WORKLOAD, title or "By machine", tuple(nodes), subtitle)
+    section = Section(Part.WORKLOAD, title or "By machine", tuple(nodes), subtitle)
     return Page(title or comparison.fleet, comparison.fleet, (section,))
 
 
@@ -173,7 +172,7 @@ def _make_machine_table(comparison: FleetComparison) -> Table:
     table.add("state", [make_word_cell(machine.run.state.value) for machine in machines])
     table.add("blocks", [make_figure_cell(str(machine.run.blocks)) for machine in machines], (Align.RIGHT,))
     for status in TrialStatus:
-        counts = [make_figure_cell(str(machine.count(status))) for machine in machines]
+        counts = [make_figure_cell(str(machine.count_trials(status))) for machine in machines]
         table.add(status.value, counts, (Align.RIGHT,))
     table.add("run", [make_word_cell(machine.run.id) for machine in machines])
     return table.build("machines, and the outcomes of their trials")
@@ -273,7 +272,7 @@ def _make_machine_remarks(machine: MachineResult) -> list[Node]:
     failures = (trial.reason for trial in machine.run.trials if trial.status is TrialStatus.FAILED)
     if reason := next(failures, ""):
         notes.append(_make_warning(f"{machine.name}: a trial failed: {reason}"))
-    if lost := machine.count(TrialStatus.LOST):
+    if lost := machine.count_trials(TrialStatus.LOST):
         trials, pronoun = ("trials were", "them") if lost != 1 else ("trial was", "it")
         remedy = f"guestmark fleet resume will replace {pronoun}"
         if machine.run.state is RunState.COMPLETE:
@@ -283,7 +282,7 @@ def _make_machine_remarks(machine: MachineResult) -> list[Node]:
 
 
 def _explain_unpooled(comparison: FleetComparison) -> Iterator[str]:
-    """Yield reasons why a class is not pooled although each of its machines had a run of its own."""
+    """Yield reasons why a class is not pooled although each of its machines has its own run."""
     own = [machine for machine in comparison.machines if machine.kind and not machine.shared]
     for kind, size in Counter(machine.kind for machine in own).items():
         if size < FEWEST:
@@ -312,7 +311,7 @@ def make_document(comparison: FleetComparison) -> dict[str, Any]:
                 "run": machine.run.id,
                 "state": machine.run.state.value,
                 "blocks": machine.run.blocks,
-                "trials": {status.value: machine.count(status) for status in TrialStatus},
+                "trials": {status.value: machine.count_trials(status) for status in TrialStatus},
                 "cells": {
                     cell: {
                         "ratio": found.ratio.ratio,

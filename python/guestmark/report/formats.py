@@ -32,8 +32,8 @@ def export_run(
 ) -> bytes:
     """Return the run in this format; text is UTF-8 and ends with a line feed.
 
-    Pages begin with the sections `first`. `referenced` says that the user chose the baseline: hyperfine's tables show
-    it.
+    Pages begin with the sections `first`. Set `referenced` if the user chose the baseline: the tables in hyperfine's
+    formats are then relative to it, and not to the fastest command.
     """
     form = Format(form)
     found = analysis or analyse_run(run.plan, run.trials, run.unusable)
@@ -93,8 +93,8 @@ def _format_indented_json(document: Any) -> str:
 
 
 def _format_json_by_line(document: dict[str, Any]) -> str:
-    """Return the document with each key, cell and trial on a line of its own."""
-    # Indented further, blanks would be half of the file.
+    """Return the document with each key, cell and trial on its own line."""
+    # With deeper indentation, half of the file would be spaces.
     parts = [
         f"{_format_compact_json(key)}: {_format_value_by_line(value)}" for key, value in document.items()
     ]

@@ -24,9 +24,9 @@ from guestmark.report.sections import (
 )
 from guestmark.report.sections.conclusion import make_conclusion
 from guestmark.report.sections.workloads import (
+    conclude_uncompared_workload,
     is_compared,
     list_failures,
-    make_kind_conclusion,
     make_kind_nodes,
     make_origin_section,
 )
@@ -43,8 +43,8 @@ def make_page(
 ) -> Page:
     """Return everything about a run: results, published figures, conclusion, environment, small print.
 
-    Unless they are asked for, terminals leave out the published figures, the environment, what to do about notes, and
-    how the runs differ where that says no more than the typical run does.
+    Without `with_published` the published figures are left out; without `with_environment` the environment, and advice
+    in notes; without `details` the effects of factors, and tables that add nothing to the typical run's verdict.
     """
     race_nodes = race_outcome.make_nodes(analysis, run)
     sections = [make_origin_section(run, run.origin, whole=True)] if run.origin is not None else []
@@ -66,7 +66,7 @@ def make_page(
         sections.append(Section(Part.VALIDITY, "What limits these figures", tuple(limits), titled=False))
     if with_environment and (host := environment.make_definitions(run)) is not None:
         sections.append(Section(Part.ENVIRONMENT, "Measured on", (host,)))
-    # The small print is about every trial, also of workloads that are not compared.
+    # The small print covers every trial, including those of workloads that are not compared.
     small_print = footer.make_footer_nodes(replace(analysis, flagged_blocks=judged.flagged_blocks), run)
     sections.append(Section(Part.FOOTER, "About this run", tuple(small_print), titled=False))
     only = analysis.workloads[0].title if len(analysis.workloads) == 1 else run.plan.name
@@ -101,13 +101,13 @@ def _select_compared(analysis: Analysis, *, raced: bool) -> Analysis:
 def _make_conclusions(
     analysis: Analysis, judged: Analysis, run: StoredRun, race_nodes: Sequence[Node]
 ) -> list[Node]:
-    # Of a race the sentences are the conclusion; its tables have a section of their own.
+    # The sentences of a race are its conclusion; its tables are in a section of their own.
     nodes = [*make_conclusion(judged)]
     nodes += [node for node in race_nodes if isinstance(node, Note)]
     for workload in analysis.workloads:
-        nodes += make_kind_conclusion(workload, run)
+        nodes += conclude_uncompared_workload(workload, run)
     if not race_nodes:
-        # Questions may be about workloads that are not compared, too.
+        # Questions may also be about workloads that are not compared.
         nodes += question_answers.make_nodes(analysis)
     nodes += gate_outcomes.make_nodes(gate_outcomes.judge_own_gates(judged), judged, run)
     nodes += more_time.make_nodes(judged, run)

@@ -29,7 +29,7 @@ TableFormat = Literal[
 
 
 def render_table(analysis: Analysis, form: TableFormat, *, referenced: bool) -> str:
-    """Return the table in that format."""
+    """Return a table of the run's benchmarks in that format of hyperfine."""
     match form:
         case Format.HYPERFINE_CSV:
             return _render_csv(analysis)
@@ -109,7 +109,7 @@ def _make_rows(analysis: Analysis, referenced: bool, quote: Callable[[str], str]
 
 
 def _choose_time_unit(benchmarks: Sequence[_Benchmark]) -> TimeUnit:
-    """Return the unit that fits the first benchmark: it decides for all, as in hyperfine."""
+    """Return the unit that fits the first benchmark; all others use it too, as in hyperfine."""
     seconds = benchmarks[0]["mean"] if benchmarks else 1.0
     if seconds < 1e-3:
         return TimeUnit.MICROSECOND

@@ -56,7 +56,7 @@ def _make_hyperfine_benchmark(name: str, result: CellResult) -> dict[str, Any] |
     levels = result.cell.factors
     parameters = {name_parameter(key): levels[key] for key in command.parameters if key in levels}
     memory = [int(value) for value in collect_iterations(good, MAX_RSS.name)]
-    # A command whose failure is ignored may have ended with any code.
+    # If failures are ignored, the exit code is not known.
     code = None if command.ignore_failure else 0
     return {
         "command": name,
@@ -68,7 +68,7 @@ def _make_hyperfine_benchmark(name: str, result: CellResult) -> dict[str, Any] |
         "min": min(times),
         "max": max(times),
         "times": times,
-        # A list that does not match the times would be taken for other runs.
+        # Readers pair the list with the times, so it is left out if the lengths differ.
         **({"memory_usage_byte": memory} if len(memory) == len(times) else {}),
         "exit_codes": [code] * len(times),
         **({"parameters": parameters} if parameters else {}),
@@ -117,12 +117,12 @@ def make_github_action_document(analysis: Analysis) -> list[dict[str, Any]]:
 
 
 def _list_named_cells(analysis: Analysis) -> list[tuple[str, CellResult]]:
-    """Return the cells, each after the name of its benchmark.
+    """Return the name of each cell's benchmark, and the cell.
 
     The name is the command. The cell's id follows if cells of one command differ in more than its parameters.
     """
     results = [result for result in analysis.cells if result.cell.null_of is None]
-    labels = [_fill_parameters(result.cell) for result in results]
+    labels = [_format_command_with_parameters(result.cell) for result in results]
     settings: dict[str, set[Any]] = {}
     for label, result in zip(labels, results, strict=True):
         cell = result.cell
@@ -136,8 +136,8 @@ def _list_named_cells(analysis: Analysis) -> list[tuple[str, CellResult]]:
     return named
 
 
-def _fill_parameters(cell: Cell) -> str:
-    """Return the command as it was run: with the levels of its parameters."""
+def _format_command_with_parameters(cell: Cell) -> str:
+    """Return the command's label with its parameters replaced by their levels."""
     label = cell.workload.label or cell.workload.name
     command = read_stored_command(cell) or ExecParams()
     for name in command.parameters:

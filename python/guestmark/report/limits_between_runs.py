@@ -21,8 +21,7 @@ from guestmark.stats.gates import JudgedGate, MeasuredRatio, RatioClaim, judge_r
 def judge_comparisons(comparisons: Sequence[RunComparison], limits: Sequence[str]) -> tuple[JudgedGate, ...]:
     """Judge every limit for each of its cells, in order. A limit without words applies to the cells of both runs.
 
-    Each limit that is called broken counts as one of several claims (Bonferroni). Raises `UsageError` for a limit
-    that matches nothing in the later run.
+    All limits share one error rate (Bonferroni). Raises `UsageError` for a limit that matches nothing in the later run.
     """
     return judge_ratios([claim for comparison in comparisons for claim in _list_claims(comparison, limits)])
 
@@ -95,7 +94,7 @@ def _list_claims(comparison: RunComparison, limits: Sequence[str]) -> Iterator[R
     metric = plan.metrics[0].name
     for gate in parse_limits(limits, plan.cells, {metric}):
         cells = [cell.id for cell in plan.cells if gate.selects_cell(cell)]
-        # A limit without words is about the cells that can be compared; if none can, about all, which are unmeasured.
+        # A limit without words applies to all comparable cells; if there are none, to all cells, as unmeasured.
         if not gate.words:
             cells = [cell for cell in cells if cell in pairs] or cells
         for cell in cells:

@@ -28,18 +28,18 @@ COLUMNS = (
     "metric", "unit", "better", "value", "iterations", "started_at", "duration_s", "verdict", "doubts",
 )  # fmt: skip
 # Columns with the values of all iterations, in order; in CSV they are separated by spaces.
-RUNS = ("warmup_values", "iteration_values")
+ITERATION_COLUMNS = ("warmup_values", "iteration_values")
 _ESTIMATES = {
     Estimand.TYPICAL: "ratio",
     Estimand.TOTAL: "ratio",
     Estimand.SLOW: "difference",
     Estimand.FIRST: "ratio",
 }
-ANSWERS = tuple(
+ANSWER_COLUMNS = tuple(
     f"{estimand}_{end}" for estimand, what in _ESTIMATES.items() for end in (what, "low", "high", "verdict")
 )
 # Prefix of the columns of factors, which follow `platform`.
-FACTOR = "factor_"
+FACTOR_PREFIX = "factor_"
 _Row = dict[str, Any]
 
 
@@ -48,10 +48,10 @@ def list_column_names(run: StoredRun) -> list[str]:
     at = COLUMNS.index("platform") + 1
     return [
         *COLUMNS[:at],
-        *(FACTOR + name for name in _list_factor_names(run)),
+        *(FACTOR_PREFIX + name for name in _list_factor_names(run)),
         *COLUMNS[at:],
-        *RUNS,
-        *ANSWERS,
+        *ITERATION_COLUMNS,
+        *ANSWER_COLUMNS,
     ]
 
 
@@ -94,7 +94,7 @@ def _make_trial_columns(run: StoredRun, cell: Cell, trial: Trial) -> _Row:
         "workload": cell.workload.label or cell.workload.name,
         "cell": cell.id,
         "platform": str(cell.platform),
-        **{FACTOR + name: cell.factors.get(name) for name in _list_factor_names(run)},
+        **{FACTOR_PREFIX + name: cell.factors.get(name) for name in _list_factor_names(run)},
         "baseline": cell.baseline,
         "null_of": cell.null_of,
         "block": trial.block,
@@ -150,7 +150,7 @@ def _name_estimate(
     estimand: Estimand, value: float | None, ci: tuple[float, float] | None, verdict: Verdict
 ) -> _Row:
     low, high = ci or (None, None)
-    names = (name for name in ANSWERS if name.startswith(f"{estimand}_"))
+    names = (name for name in ANSWER_COLUMNS if name.startswith(f"{estimand}_"))
     return dict(zip(names, (value, low, high, verdict.value), strict=True))
 
 
@@ -174,14 +174,14 @@ def _format_csv_cell(value: Any) -> Any:
 def make_frame(run: StoredRun, analysis: Analysis) -> polars.DataFrame:
     """Return the long form as a data frame, every column with its type."""
     install_extra("polars", "frames", "data frames and Parquet")
-    # Polars is an optional dependency, which the line before has installed if it was missing.
+    # Polars is an optional dependency; the line above has installed it if it was missing.
     import polars
 
     types: dict[str, Any] = dict.fromkeys(list_column_names(run), polars.String)
     types |= dict.fromkeys(("block", "order", "iterations"), polars.Int64)
     types |= {"baseline": polars.Boolean, "value": polars.Float64, "duration_s": polars.Float64}
-    types |= dict.fromkeys(RUNS, polars.List(polars.Float64))
-    types |= dict.fromkeys((name for name in ANSWERS if not name.endswith("verdict")), polars.Float64)
+    types |= dict.fromkeys(ITERATION_COLUMNS, polars.List(polars.Float64))
+    types |= dict.fromkeys((name for name in ANSWER_COLUMNS if not name.endswith("verdict")), polars.Float64)
     return polars.DataFrame(make_trial_rows(run, analysis), schema=types)
 
 

@@ -1,4 +1,4 @@
-"""Ratios to the baseline over many runs of one host, and where Apache Otava sees them change."""
+"""Ratios to the baseline over many runs of one host, and the changes that Apache Otava finds in them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from guestmark.ledger import run_history
 from guestmark.ledger.model import StoredRun
 from guestmark.ledger.store import Ledger
 from guestmark.page import figures
-from guestmark.page.charts import Series as Drawing
+from guestmark.page.charts import Series as ChartSeries
 from guestmark.page.charts import SeriesRow
 from guestmark.page.claims import Claim
 from guestmark.page.nodes import Chart, Command, Node, Note, NoteKind, Page, Paragraph, Part, Section
@@ -28,8 +28,8 @@ from guestmark.stats.change_points import FEWEST, MAX_P, ChangePoint, find_chang
 from guestmark.stats.compare import MIN_BLOCKS
 
 SCHEMA = "guestmark-history/1"
-MOST = 2000  # runs of a series
-# Each run that is listed as not counted has to be read from the ledger.
+MOST = 2000  # runs that a series may have
+# Unused runs that are listed; each has to be read from the ledger.
 _MOST_UNUSED = 50
 _OTAVA_MISSING = (
     "Apache Otava is not installed in guestmark's environment; run: pip install --no-deps apache-otava"
@@ -189,7 +189,7 @@ def _make_change_nodes(series: RatioSeries, change: ChangePoint) -> list[Node]:
     claim = Claim.CHANGE_POINT.format(
         run=after.name, before=f"×{change.before:.4g}", after=f"×{change.after:.4g}"
     )
-    # Otava sees that something changed, not what: the host may have.
+    # Otava shows that the ratio changed, not why: the host may have changed.
     caution = "only a suspicion until both runs are measured side by side"
     return [
         Note(line(f"{claim} ({by}, p {change.p:.2g}); {caution}"), NoteKind.WARNING),
@@ -232,7 +232,7 @@ def _make_series_chart(series: RatioSeries) -> Chart:
         f"{series.cell}: ratio to the baseline, run by run",
         caption,
         f"{format_count(len(values), 'run')}, {text}",
-        Drawing((row,), changes, "ratio to the baseline", over="run"),
+        ChartSeries((row,), changes, "ratio to the baseline", over="run"),
     )
 
 
@@ -294,7 +294,7 @@ def _make_drift_document(drift: Drift | None) -> dict[str, Any] | None:
 
 
 def make_otava_csv(series: Sequence[RatioSeries], labels: Mapping[str, Mapping[str, str]]) -> str:
-    """Return the series as Otava's own command reads them: a row for each run, log ratios in a column for each cell."""
+    """Return the series as CSV for Otava's command: a row for each run, and a column of log ratios for each cell."""
     runs: dict[str, float] = {}
     logs: dict[tuple[str, str], float] = {}
     for each in series:

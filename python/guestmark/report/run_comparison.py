@@ -75,7 +75,7 @@ class RunComparison:
     same_host: bool
     metric: Metric | None = None
     values: tuple[CellValues, ...] = ()
-    # Before and after, of cells that have one id and measure different things.
+    # Labels before and after, for cells that have the same id but different workloads.
     workloads: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -128,7 +128,7 @@ def compare_runs(ledger: Ledger, before: StoredRun, after: StoredRun, beside: in
 
 
 def _pair_workloads(before: StoredRun, after: StoredRun) -> tuple[tuple[str, str], ...]:
-    """Return the workloads of cells that have one id in both runs and measure different things, each pair once."""
+    """Return the labels of cells that have the same id but different workloads in the two runs, each pair once."""
     old = {cell.id: cell.workload.label for cell in before.plan.cells}
     both = ((old[cell.id], cell.workload.label) for cell in after.plan.cells if cell.id in old)
     return tuple(dict.fromkeys(pair for pair in both if pair[0] != pair[1]))
@@ -137,7 +137,7 @@ def _pair_workloads(before: StoredRun, after: StoredRun) -> tuple[tuple[str, str
 def _pair_values(metric: Metric, before: Analysis, after: Analysis) -> tuple[CellValues, ...]:
     """Return the values of both runs by cell id."""
     old, new = _collect_values_by_cell(before, metric), _collect_values_by_cell(after, metric)
-    # Two runs of one cell each are about the same thing, whatever they call it.
+    # If each run has a single cell, these are compared even if their ids differ.
     if len(old) == len(new) == 1 and old.keys() != new.keys():
         ((old_name, old_value),), ((new_name, new_value),) = old.items(), new.items()
         return (CellValues(f"{old_name} → {new_name}", old_value, new_value),)

@@ -1,4 +1,4 @@
-"""A page of all runs: what each was, and the trends of ratios that were measured more than once."""
+"""A page of all runs: a table of them, and the trends of ratios that were measured more than once."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -12,11 +12,11 @@ from guestmark.page.tables import Align, Cell, RowName, Table, TableBuilder, mak
 from guestmark.page.text import Tone, line
 from guestmark.report.past_ratios import format_moment, format_past_ratio, make_past_ratio_cell
 
-FEWEST = 2  # runs that make a trend
-_MOST_TRENDS = 24  # trends that are drawn, the newest
+FEWEST = 2  # runs in a trend
+_MOST_TRENDS = 24  # in the charts; the newest are chosen
 _TRENDS_IN_CHART = 6  # trends in one picture
 _Trend = list[StoredRatio]  # of one cell on one host, oldest first
-_COPY = "#"  # in the ids of null copies
+_NULL_MARK = "#"  # in the ids of null copies
 
 
 def make_page(runs: Sequence[RunOverview], ratios: Iterable[StoredRatio]) -> Page:
@@ -49,8 +49,8 @@ def _find_trends(known: Mapping[str, RunOverview], ratios: Iterable[StoredRatio]
     """Return the ratios that were measured in several runs, the newest first."""
     by_question: dict[tuple[str, str], _Trend] = {}
     for row in ratios:
-        # Copies of a cell have no trend: they show the noise of one run.
-        if row.run_id in known and _COPY not in row.cell_id:
+        # Null copies have no trend, because they show the noise of a single run.
+        if row.run_id in known and _NULL_MARK not in row.cell_id:
             by_question.setdefault((row.host, row.what), []).append(row)
     trends = [trend for trend in by_question.values() if len(trend) >= FEWEST]
     return sorted(trends, key=lambda trend: -trend[-1].created_at)

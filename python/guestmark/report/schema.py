@@ -1,7 +1,7 @@
 """The types of the documents that guestmark publishes, the result document and the bundle, and their JSON Schemas.
 
-`tools/schema.py` makes `docs/reference/*.schema.json` and the tables of the reference from them. Tests read every
-document as these types, which finds a key that is not here or has another type.
+`tools/schema.py` generates `docs/reference/*.schema.json` from them. Tests decode every document as these types, so an
+unknown key or a value of another type fails.
 """
 
 from __future__ import annotations
@@ -449,7 +449,7 @@ class Bundle(_Part):
 
 
 def list_part_names() -> tuple[str, ...]:
-    """Return the names of the types that only this module has, in the order of the documents."""
+    """Return the names of the document types defined in this module, in order."""
     return tuple(
         name
         for name, kind in globals().items()
@@ -458,7 +458,7 @@ def list_part_names() -> tuple[str, ...]:
 
 
 def make_json_schema(kind: type[Any], name: str) -> Mapping[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of one of these types, under that address."""
+    """Return the JSON Schema (draft 2020-12) of one of these types, with `name` as its id."""
     (found,), components = msgspec.json.schema_components(
         [kind], schema_hook=_make_text_schema, ref_template="#/$defs/{name}"
     )

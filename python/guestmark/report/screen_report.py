@@ -1,4 +1,4 @@
-"""The short report of a run, cut to the height of a screen; the details have the rest."""
+"""The short report of a run, shortened to the height of a screen; the details show the rest."""
 
 from __future__ import annotations
 

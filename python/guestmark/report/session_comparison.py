@@ -25,7 +25,7 @@ SESSIONS_SCHEMA = "guestmark-sessions/1"
 
 
 class SessionKind(StrEnum):
-    """What all measurements of one session have in common."""
+    """The unit of replication: a boot of the host, or a session (a run at another time or place)."""
 
     BOOT = "boot"
     SESSION = "session"

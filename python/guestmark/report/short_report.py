@@ -21,9 +21,9 @@ from guestmark.report.sections.conclusion import describe_slow_runs, make_undeci
 from guestmark.report.sections.results import ESTIMATE, make_estimate_cell
 from guestmark.report.sections.verdict_words import choose_verdict_tone, format_verdict
 from guestmark.report.sections.workloads import (
+    conclude_uncompared_workload,
     is_compared,
     list_failures,
-    make_kind_conclusion,
     make_kind_nodes,
     make_origin_section,
 )
@@ -38,7 +38,7 @@ _WIDE, _WIDEST = 100, 120
 _PROCESSOR_TIMES = (USER.name, SYSTEM.name)
 # Workloads share a table only if at most this many columns name its rows.
 _MOST_NAMES = 4
-# Columns that a folded line may lose to a word that does not fit any more.
+# Columns that a folded line may leave empty at its end, because the next word does not fit.
 _RAGGED = 12
 # Lines of failures, and of slow runs; `--details` has the rest.
 _MOST_REMARKS = 3
@@ -98,7 +98,7 @@ def _make_race_report(
     run: StoredRun, analysis: Analysis, *, width: int, latest: bool, extent: Extent
 ) -> Page:
     """Return the race as in the full report, or the first nodes of each section with their first rows."""
-    # Only a race needs the sections of a whole report, which take long to import.
+    # Only a race needs the sections of a full report, which are slow to import.
     from guestmark.report.full_report import make_page
 
     page = make_page(run, analysis, with_published=False, with_environment=False, details=False)
@@ -128,7 +128,7 @@ def _cut_answers(groups: Sequence[Sequence[Node]], most: int | None) -> tuple[No
         if room < min(len(group), 2):
             room = 0
         kept += group[:room]
-        # A question that stands above its answers is none of them.
+        # The question itself, printed above its answers, does not count as an answer.
         left += len(group[room:]) - (1 if len(group) > 1 and not room else 0)
     return (*kept, Note(line(f"{format_count(left, 'more answer')}: --details")))
 
@@ -191,10 +191,11 @@ def _make_result_section(
     first, title = workloads[0], join_names(workload.title for workload in workloads)
     if not is_compared(first) or not first.metrics:
         nodes = [node for node in make_kind_nodes(first, run) if not _is_small_print(node)]
-        # The first of them says what was found.
+        # The first node is kept, because it states the result.
         kept = None if extent.explanations is None else max(extent.explanations, 1)
         shortened = [_cut_rows(node, extent.rows) for node in nodes[:kept]]
-        return Section(Part.WORKLOAD, title, (*shortened, *failures, *make_kind_conclusion(first, run)))
+        conclusion = conclude_uncompared_workload(first, run)
+        return Section(Part.WORKLOAD, title, (*shortened, *failures, *conclusion))
     remarks: list[Node] = [*_list_undecided_notes(workloads)]
     explanations: list[Node] = []
     for workload in workloads:
@@ -411,7 +412,7 @@ def _list_claims_beside_typical(workload: WorkloadResult, prefix: str) -> list[N
                 continue
             claim, interval = _describe_times(comparison, metric)
             limit = f" {interval.text}" if interval.text else ""
-            # No interval of so few runs holds what events cost that none of them shows.
+            # The interval does not cover the cost of events that none of these runs shows.
             if estimand is Estimand.TOTAL:
                 limit += " in the runs measured"
             name = f"{estimand.value.capitalize()} of {prefix}{name_in_sentences(workload)[result.cell.id]}: "

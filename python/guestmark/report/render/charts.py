@@ -1,7 +1,7 @@
 """Charts as SVG in the colours of the page, light or dark; they can be read without a script.
 
 All charts consist of lanes, with a cell's name above its drawing, so that they can be read on a
-telephone, need no legend, and say nothing by colour alone. Every mark has its meaning as its `title`.
+telephone, need no legend, and do not rely on colour alone. The `title` of every mark states its meaning.
 `page/chart.js` shows titles at once and zooms: the inner drawing moves along the axis that `data-` attributes describe.
 """
 
@@ -24,12 +24,12 @@ _LANE = 40
 _FONT_SIZE = 12.5
 # Width of a character in the widest usual font, as the width of text is not known before a browser draws it.
 _CHARACTER = 7.8
-# A label this close to an end of the axis is drawn inwards, or it would be cut off.
+# A label this close to an end of the axis is anchored inwards, so that it is not cut off.
 _EDGE = 24
 _OVERHANG = 4  # room for dots that stand at an end
-# A part of a bar has room for its letter from this share of the longest bar on.
+# A part of a bar gets its letter if it is at least this share of the longest bar.
 _LETTERED = 0.035
-_FEW_POINTS = 60  # a line of more has no dots
+_FEW_POINTS = 60  # a line with more points has no dots
 _ACCENT = "var(--accent)"
 _COLOURS = {
     Tone.FASTER: "var(--faster)",
@@ -63,7 +63,7 @@ def render_svg(chart: Chart) -> Markup:
     """Return the chart as SVG, with its alternative text."""
     match chart.drawing:
         case Picture() as picture:
-            # Pictures are made by guestmark itself, from escaped text.
+            # guestmark itself draws pictures, from escaped text, so their markup is safe.
             return Markup(picture.svg())
         case Ratios() as ratios:
             plot = _draw_ratios(ratios)

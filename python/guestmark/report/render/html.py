@@ -1,6 +1,6 @@
-"""A page as self-contained HTML: no font, no address, and one script of its own that may be missing.
+"""A page as self-contained HTML: no external fonts or addresses, and one inline script that is optional.
 
-The markup is in `templates`, where Jinja2 escapes every value; control characters in text are spelled out before that.
+The markup is in `templates`, where Jinja2 escapes every value; control characters in text are made visible before that.
 """
 
 import functools
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _ORDER = (Part.CONCLUSION, Part.VALIDITY, Part.WORKLOAD, Part.PUBLISHED, Part.ENVIRONMENT)
 # Number of nodes that are not folded in a result without a picture.
 _LEADING = 3
-# The widest padding in half digits: the style sheet has a class for each up to this.
+# The widest padding in half digits; the style sheet has a class for each width up to it.
 _MOST_PADDING = 19
 _LAID_OUT_TOGETHER = {"note", "chart", "tables"}
 
@@ -46,7 +46,7 @@ def render(page: Page) -> str:
     table: Table | None = None
     picture: Chart | None = None
     if conclusion is None:
-        # Without a conclusion that other sections explain, these are all there is to see.
+        # Without a conclusion, these sections are the result, so nothing in them is folded.
         blocks = [
             _fold_section(section, section.nodes, len(section.nodes))
             if section.titled
@@ -78,10 +78,10 @@ def _make_block(section: Section, headline: Collection[int]) -> _Block:
     """Return the section without the nodes of the headline, by their identity, and fold what is long."""
     nodes = [node for node in section.nodes if id(node) not in headline]
     if section.part is Part.WORKLOAD and not section.titled:
-        # That a run is imported is seen at once; what it runs is folded.
+        # The notice that a run is imported stays visible; its commands are folded.
         return _fold_section(section, nodes, 1)
     if len(nodes) < len(section.nodes):
-        # What explains the headline follows it: phases, packets.
+        # Charts that explain the headline (phases, packets) follow it.
         explaining = [node for node in nodes if _is_explanation(node)]
         others = [node for node in nodes if not _is_explanation(node)]
         return _fold_section(section, [*explaining, *others], len(explaining))
@@ -104,7 +104,7 @@ def _fold_section(section: Section, nodes: Sequence[Node], seen: int) -> _Block:
 def _make_environment() -> "Environment":
     made = make_environment("guestmark.report.render")
     made.globals.update(
-        runs=_group_nodes,
+        groups=_group_nodes,
         kind=_name_node_kind,
         svg=render_svg,
         raw=lambda chart: escape(format_raw_points(chart.drawing)),
@@ -160,7 +160,7 @@ def _group_nodes(section: Section) -> list[tuple[str, list[Node]]]:
 
 
 def _is_small_table(node: Node) -> bool:
-    """Return whether a table is so narrow that others have room beside it."""
+    """Return whether a table is narrow enough to have others beside it."""
     return isinstance(node, Table) and bool(node.heading) and len(node.names) + len(node.columns) <= 2
 
 

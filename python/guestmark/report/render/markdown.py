@@ -103,7 +103,7 @@ def _render_span(span: Span) -> str:
     if span.tone is Tone.CODE:
         return format_code_span(span.text)
     escaped = escape_text(span.text)
-    # Markdown takes blanks inside of the asterisks for text.
+    # Markdown does not treat asterisks as markup if a blank follows the first or precedes the last.
     if span.tone is Tone.STRONG and escaped.strip():
         inner = escaped.strip()
         return escaped.replace(inner, f"**{inner}**", 1)

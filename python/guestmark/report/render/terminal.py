@@ -56,7 +56,7 @@ _COLOURS = (
 # A figure and its unit stay on one line.
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|[mµn]?s|[kMG]?B(?:/s)?|min|h)(?:\W|$))")
 _NO_BREAK = "\N{NO-BREAK SPACE}"
-# Rich would break lines at these spaces. Noncharacters stand for them meanwhile, as no text holds any.
+# Rich would break lines at these spaces, so noncharacters, which no text contains, replace them while it wraps.
 _BOUND = {" ": "\ufdd0", _NO_BREAK: "\ufdd1"}
 _UNBOUND = str.maketrans({sign: space for space, sign in _BOUND.items()})
 _SHORTEST_STACK = 16
@@ -74,7 +74,7 @@ def print_page(page: Page, console: Console | None = None) -> None:
 def draw_page(page: Page, console: Console) -> str:
     """Return what to write to the console's file.
 
-    Terminals that do not speak UTF-8 get ASCII for the signs they lack, never an error.
+    On terminals without UTF-8, characters that they lack are replaced by ASCII; that never fails.
     """
     with console.capture() as capture:
         console.print(draw_sections(page.sections, console.width), highlight=False)
@@ -87,7 +87,7 @@ def draw_page(page: Page, console: Console) -> str:
 
 def draw_results(analysis: Analysis, width: int) -> RenderableType:
     """Return the results so far, for the screen of a run in progress."""
-    # The sections of a whole report take longer to import than a short answer takes to be drawn.
+    # Importing the sections of a full report takes longer than drawing a short answer.
     from guestmark.report.full_report import make_live_section
 
     return draw_sections([make_live_section(workload) for workload in analysis.workloads], width)
@@ -120,7 +120,7 @@ def _fold_line(line: Text, width: int) -> list[Text]:
 
 @functools.cache
 def _make_wrapping_console() -> Console:
-    # Rich takes its defaults for wrapping from a console.
+    # Rich needs a console to wrap text, if only for its defaults.
     return Console(width=80)
 
 

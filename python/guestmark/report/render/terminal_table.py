@@ -29,23 +29,23 @@ STYLES = {
 }
 SHORTEST_BAR = 5
 LONGEST_BAR = 24
-# From this width on there is room for remarks beside cells.
-NOTED = 100
-# Words at the end of a row get at least this many columns, and are folded in them.
-_WORDY = 12
-# A name is never shortened below this, or it could not be recognized.
+# On terminals of at least this width, remarks are shown beside cells.
+_WIDTH_WITH_NOTES = 100
+# Words at the end of a row get at least this many columns, and fold within them.
+_WORD_COLUMNS = 12
+# A name is never shortened below this length, so that it stays recognizable.
 _NARROWEST = 8
-# A name of a divided table takes at most this many columns, as it is repeated in each part.
+# A name in a divided table takes at most this many columns, because each part repeats it.
 _SHORT_NAME = 24
-# Numbers with short names are worth looking up only if they take less than this share of the room of names.
-_SAVES = 0.8
+# Numbers with short names replace names only if they take less than this share of the names' width.
+_LARGEST_NUMBERED_SHARE = 0.8
 _GAP = 2
 _Column = list[Text]  # the heading, then a text for each row
 
 
 @dataclass(slots=True)
 class Block:
-    """Columns of text of the same height, the heading first; aligned texts, not yet padded to a width."""
+    """Columns of texts, each with its heading first and as many rows; not yet padded to a common width."""
 
     columns: list[_Column]
     right: list[bool]  # by column: whether it is pushed to the right
@@ -66,7 +66,7 @@ class Block:
 
     @property
     def width(self) -> int:
-        """Width of the whole, gaps included."""
+        """Width of all columns, gaps included."""
         return sum(self.widths) + _GAP * (len(self.columns) - 1)
 
     def draw_lines(self) -> list[Text]:
@@ -110,7 +110,7 @@ def measure_width(columns: Sequence[Sequence[str | Text]]) -> int:
 
 
 def style_span(span: Span) -> Text:
-    """Return one span, without anything that a terminal obeys."""
+    """Return one span as styled text, without control characters."""
     return Text(make_inert(span.text), style=STYLES[span.tone])
 
 
@@ -126,7 +126,7 @@ def needs_numbers(key: Table | None, lead: Table | None, width: int) -> bool:
         room -= _measure_figures(lead, noted=False) + SHORTEST_BAR
     full = measure_width(_list_name_columns(key, numbered=False))
     brief = measure_width(_list_name_columns(key, numbered=True))
-    return full > min(room, width // 2) and brief < _SAVES * full
+    return full > min(room, width // 2) and brief < _LARGEST_NUMBERED_SHARE * full
 
 
 def draw_key(key: Table, width: int) -> list[Text]:
@@ -149,7 +149,7 @@ def draw_table(table: Table, width: int, *, numbered: bool = False) -> list[list
         widths = [measure_width([_make_column(table, position)]) for position in range(len(table.columns))]
         room = max(width // 2, min(width - max(widths, default=0), _SHORT_NAME))
         return _divide_table(table, shorten_columns(names, room), width, numbered=numbered)
-    noted = width >= NOTED
+    noted = width >= _WIDTH_WITH_NOTES
     if noted and _measure_figures(table, noted=True) + measure_width(names) > width + _GAP:
         noted = False
     room = width - _measure_figures(table, noted=noted)
@@ -160,7 +160,7 @@ def draw_table(table: Table, width: int, *, numbered: bool = False) -> list[list
         return [_stack_rows(table)]
     parts = [block.draw_lines()]
     if block.width > width:
-        # The numbers alone say which row it is.
+        # The numbers alone identify the rows.
         parts = _divide_table(table, names[:1], width, numbered=True)
     if numbered and (plot := _draw_plot(table, width)):
         parts.append(plot)
@@ -253,7 +253,7 @@ def _pad_pieces(column: Column, cells: Sequence[Cell]) -> list[list[str]]:
         if align is Align.POINT:
             pieces = figures.align_points(pieces)
         elif len(column.pieces) > 1:
-            # Nothing stands under the end of a shorter cell, so its last piece needs no padding.
+            # The last piece of a shorter cell needs no padding, because nothing is aligned after it.
             if number + 1 < len(column.pieces):
                 rows = [row for row in rows if number + 1 < len(texts[row])]
                 pieces = [texts[row][number] for row in rows]
@@ -271,7 +271,7 @@ def _measure_figures(table: Table, *, noted: bool) -> int:
     columns = [_make_column(table, position, noted=noted) for position in without_bars]
     # A table with bars ends with words.
     if len(columns) < len(table.columns) and columns:
-        return measure_width(columns[:-1]) + max(_WORDY, measure_width(columns[-1:]) - _GAP) + _GAP
+        return measure_width(columns[:-1]) + max(_WORD_COLUMNS, measure_width(columns[-1:]) - _GAP) + _GAP
     return measure_width(columns)
 
 

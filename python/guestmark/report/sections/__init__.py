@@ -1,1 +1,1 @@
-"""The sections of a report, each made once; `report.full_report` and `report.short_report` make pages of them."""
+"""The sections of a report; `report.full_report` and `report.short_report` combine them into pages."""

@@ -107,7 +107,7 @@ def _describe_start_up(workload: WorkloadResult) -> list[Inline]:
         ):
             continue
         before, inside = _sum_phases(result, _BEFORE_KERNEL), _sum_phases(result, _APPLIANCE)
-        # Phases of a peer's start are of one that was traced, unlike `ready`: shares are of their own sum.
+        # The phases of a peer come from a separate, traced start, unlike `ready`, so shares are of their own sum.
         whole = before + inside
         first, second, kernel = (
             figures.format_percent(part / whole) for part in (before, inside, _sum_phases(result, _KERNEL))

@@ -32,7 +32,7 @@ _SLOW_RUN_WORDS = {
     Verdict.NO_DIFFERENCE: f"shares within {figures.format_percent(SHARE_MARGIN)} of each other",
     Verdict.INCONCLUSIVE: "too few to call",
 }
-_MOST_NAMED = 3  # of more cells, only the number is given
+_MOST_NAMED = 3  # cells; if there are more, only their number is given
 _Compared = Sequence[tuple[CellResult, Comparison]]
 
 
@@ -127,7 +127,7 @@ def describe_slow_runs(workload: WorkloadResult, baseline: CellResult) -> list[t
     """
     groups: dict[tuple[str, str, Verdict], list[str]] = {}
     names = name_in_sentences(workload)
-    # The baseline's own slow runs stand beside those of each other cell.
+    # Each sentence has the baseline's slow runs beside those of another cell.
     others = [result for result in workload.shown_cells if result is not baseline]
     for result in others:
         slow = None if result.answers is None else result.answers.slow
@@ -160,7 +160,7 @@ def _describe_factors(
         size, ci = figures.turn_ratio_above_one(comparison.ratio or 1.0, comparison.ci)
         factor = figures.format_ratio(size, ci).removeprefix("×")
         rows.append((size, factor, comparison.verdict, names[result.cell.id]))
-    # Signs of equal width make the factors stand under each other.
+    # Padding to one width aligns the factors.
     room = max(len(factor) for _, factor, _, _ in rows)
     items: list[Inline] = []
     for _, factor, verdict, name in sorted(rows, key=lambda row: row[0]):

@@ -1,4 +1,4 @@
-"""How many machines of the user's own a run started, how many never answered, and what they cost."""
+"""The user's own machines in a run: how many were started, how many never answered, and what they cost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_REASONS = 3
 
 
 def describe_creations(run: StoredRun) -> dict[str, str]:
-    """Return one line for each platform of the user's own."""
+    """Return a line for each of the user's own platforms."""
     platforms: Mapping[str, PlatformSpec] = {cell.id: cell.platform for cell in run.plan.cells}
     found = count_creations(run.trials, platforms)
     return {f"{each.platform} machines": _describe_platform(each) for each in found}

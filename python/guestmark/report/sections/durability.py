@@ -1,6 +1,6 @@
 """The words for how durable flushed writes are, and the proofs that power cuts gave.
 
-Speed is stated with durability: what a row flushed has one column, what was shown of its disk another.
+Speed is shown together with durability: one column is about what a row itself flushed, another about its disk.
 """
 
 from guestmark.core.findings import Durability, Proven

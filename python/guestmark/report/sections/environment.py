@@ -74,7 +74,7 @@ def find_machines(run: StoredRun) -> list[MachineKind]:
     """Return the guests of each platform."""
     machines: dict[str, MachineKind] = {}
     by_id = {cell.id: cell for cell in run.plan.cells}
-    # A failed trial's machine may never have come up, so good trials come first.
+    # The machine of a failed trial may never have started, so good trials come first.
     for trial in sorted(run.trials, key=lambda trial: trial.status is not TrialStatus.OK):
         cell = by_id.get(trial.cell_id)
         if cell is None or not cell.platform.is_guest or not trial.command_line:
@@ -200,7 +200,7 @@ def _yield_disk_rows(environment: Mapping[str, Any]) -> _Rows:
 
 def _describe_versions(programs_seen: Mapping[str, object]) -> Iterable[str]:
     for name, version in programs_seen.items():
-        # Many programs name themselves in front of their version.
+        # Many programs print their name before their version.
         named = name.partition("-")[0] in str(version).lower()
         yield str(version) if named else f"{name} {version}"
 

@@ -143,7 +143,7 @@ def _list_described_runs(
     for result, answers in answered:
         if answers.slow is not None:
             rows.append((result, answers.slow.cell, answers))
-    # The baseline has no comparison of its own, but its runs are described by those of the others.
+    # The baseline is not compared with itself; its runs are described in the other cells' comparisons.
     baseline = workload.baseline
     if baseline is not None and baseline not in (result for result, *_ in rows):
         rows.insert(0, (baseline, first.baseline, None))

@@ -25,7 +25,7 @@ from guestmark.stats.validity import ALPHA
 from guestmark.workloads.boot import TOTAL
 from guestmark.workloads.exec.plan import map_names_to_command_lines
 
-# Metrics that hold the time of iterations; of a start, the whole life of a machine.
+# Metrics that are the duration of an iteration; in a start, an iteration is the machine's whole life.
 _MEASURED = {WALL.name, TOTAL.name}
 _COVERED = "95 % intervals, for this host today"
 _MOST_WARNINGS = 5
@@ -46,10 +46,10 @@ _SAID_ELSEWHERE = frozenset({"foreign_cpu", "steal", "psi_cpu_some", "run_queue_
 
 
 def make_footer_nodes(analysis: Analysis, run: StoredRun) -> list[Node]:
-    """Return notes and the command that shows or continues the run; warnings first, as they limit what stands above."""
+    """Return notes and the command that shows or continues the run; warnings come first, as they limit the results."""
     nodes: list[Node] = []
     copies = sum(len(workload.null_cells) for workload in analysis.workloads)
-    # All copies of a report share one error rate, or reports with many copies would warn without a cause.
+    # All copies in a report share one error rate, so that many copies do not cause false warnings.
     level = ALPHA / max(copies, 1)
     for workload in analysis.workloads:
         nodes += _make_copy_notes(workload, level)
@@ -89,7 +89,7 @@ def _list_circumstances(analysis: Analysis, run: StoredRun) -> list[str]:
 def describe_time_spent(trials: Sequence[Trial], elapsed_s: float | None = None) -> str:
     """Return where a run's wall time went: starting machines, measured iterations, and everything else.
 
-    Of runs of version 0.2 only the time of their trials is known.
+    For runs of version 0.2, only the time of their trials is known.
     """
     within = sum(trial.duration_s for trial in trials)
     total = within if elapsed_s is None else max(elapsed_s, within)
@@ -172,7 +172,7 @@ def _make_sensitivity_notes(workload: WorkloadResult, *, many: bool) -> list[Nod
 def _make_warning_notes(analysis: Analysis, run: StoredRun) -> list[Node]:
     texts = []
     for binary in find_binaries(run):
-        # Binaries of other architectures are known to differ, and each table names them.
+        # Binaries for other architectures always differ, and each table names them.
         if not binary.is_same_everywhere and not any(trial.facts.find_fact(Build) for trial in run.trials):
             texts.append(
                 f"{binary.path} is NOT the same on all sides: guestmark show {run.id} --environment shows the digests"

@@ -30,7 +30,7 @@ TONES = {
 
 
 def judge_own_gates(analysis: Analysis) -> tuple[JudgedGate, ...]:
-    """Judge the gates that the run was made with."""
+    """Judge the gates of the run's own plan."""
     return judge_gates(read_plan_gates(analysis.plan), analysis)
 
 
@@ -72,7 +72,7 @@ def _make_session_notes(gates: tuple[JudgedGate, ...], analysis: Analysis) -> li
 
 
 def _describe_sessions(gate: Gate, earlier: Sequence[PastRatio]) -> str:
-    """Return the ratio from which on 3, 5 and 10 sessions would find a limit broken."""
+    """Return the ratios beyond which 3, 5 and 10 sessions would find a limit broken."""
     parts = []
     for sessions in _SESSIONS:
         size = compute_ratio_beyond_limit(gate, compute_detectable_over_sessions(earlier, sessions))
@@ -94,7 +94,7 @@ def _describe_gate(gate: JudgedGate) -> Inline:
 
 
 def explain_outcome(gate: JudgedGate) -> str:
-    """Explain an outcome in a few words: the ratio, why it is undecided, and what would help."""
+    """Return a short explanation of an outcome: the ratio, why it is undecided, and what would help."""
     parts = [] if gate.ratio is None else [figures.format_ratio(gate.ratio, gate.ci)]
     if gate.reason:
         parts.append(gate.reason)

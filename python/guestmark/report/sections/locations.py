@@ -18,7 +18,7 @@ from guestmark.stats.analysis import CellResult
 from guestmark.workloads.netboot import Netboot
 from guestmark.workloads.syscalls import Syscalls
 
-# Longer mount options are cut; the trials have all of them.
+# Longer mount options are shortened; the stored trials have all of them.
 _MOST_OPTIONS = 60
 
 
@@ -102,7 +102,7 @@ def _yield_storage_places(trial: Trial, result: CellResult) -> Iterator[str]:
     if stored is not None:
         for disk in stored.disks.values():
             yield f"on {disk.location}: {'memory' if disk.in_memory else disk.filesystem}"
-    # Trials from before `Storage` was recorded know of memory from their flushes alone.
+    # Trials recorded before `Storage` existed show a disk in memory only by their flushes.
     elif flushes is not None and flushes.in_memory:
         yield f"on {result.cell.factors.get('location', '/dev/shm')}: memory"
 

@@ -11,7 +11,7 @@ from guestmark.report.commands import format_resume_command
 from guestmark.stats.analysis import Analysis
 from guestmark.stats.stopping import forecast_more_time
 
-# With more cells than this, the one with the least precise ratio speaks for all.
+# If more cells than this are imprecise, only the least precise one is named.
 _MOST_NAMED = 4
 
 

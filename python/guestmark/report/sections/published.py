@@ -117,7 +117,7 @@ def make_overview(analysis: Analysis) -> Table | None:
     shown: list[Published] = []
     for published in plan.published:
         metric = next((metric for metric in plan.metrics if metric.name == published.metric), None)
-        # Times and throughputs of the same work have inverse ratios, which would say the same twice.
+        # Times and throughputs of the same work have inverse ratios, so one of them is enough.
         if metric is None or any(is_same_work(published, other) for other in shown):
             continue
         ratios = _list_published_ratios(published, analysis)

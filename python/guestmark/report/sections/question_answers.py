@@ -69,7 +69,7 @@ _UNANSWERED = {
     QuestionKind.PARTS: "no cell has values for two of these parts",
     QuestionKind.DURABILITY: "flushes were not checked; --prove checks them by cutting the power",
 }
-# Of more rows than these only the figures are printed.
+# With more rows than this, only the figures are printed.
 _SPELLED_OUT = 4
 _DURABILITY_MEANINGS = {
     Durability.SYNCED_PART_PROVEN: "data that was never synced may be lost",
@@ -146,7 +146,7 @@ def _make_full_nodes(answer: QuestionAnswer) -> list[Node]:
 
 
 def _join_question(answer: QuestionAnswer, sentences: Sequence[Inline]) -> list[Node]:
-    """Return the question and its answers without room between; a single short answer beside the question."""
+    """Return the question and its answers without blank lines; a single short answer goes on the question's line."""
     ask = answer.question.ask
     sentences = [*sentences, *_describe_dropped(answer)]
     if len(sentences) == 1 and len(ask) + len(join_plain_text(sentences[0])) < _NARROW:
@@ -444,7 +444,7 @@ def _describe_differing_factor(pair: PairAnswer) -> str:
 def _make_brief_comparisons(answer: QuestionAnswer, *, with_legend: bool) -> list[Node]:
     """Return a table of ratios, a row for each kind of cell, a column for each platform; lines if there are few."""
     every = [finding for finding in answer.findings if isinstance(finding, PairAnswer)]
-    # What was not measured would be rows and columns of dashes; the details have them.
+    # Pairs that were not measured would only show dashes; the details list them.
     pairs = [
         pair for pair in every if pair.comparison is not None and pair.comparison.ratio is not None
     ] or every

@@ -94,7 +94,7 @@ def describe_outcome(outcome: RaceOutcome) -> list[str]:
     race, settings = outcome.race, outcome.settings
     among = _describe_limits(outcome)
     took = f"{format_count(len(outcome.cells), 'cell')}, {format_count(len(outcome.trials), 'trial')}"
-    # Before the end a leader is no answer: the race may still drop it.
+    # Until the race ends, its leader is not the answer: it may still be dropped.
     if race.stage is not Stage.DONE:
         lead = f" In the lead: {race.leader}." if race.leader else ""
         return [
@@ -184,7 +184,7 @@ def _find_disk_word(name: str, trials: Sequence[Trial]) -> str:
 
 
 def _make_level_effect_nodes(outcome: RaceOutcome) -> list[Node]:
-    """Return main effects over what was measured, and the largest interactions."""
+    """Return nodes for each level's main effect, from the measured cells, and for the largest interactions."""
     rows = [
         Row(RowName((factor, level or "(none)")), (make_figure_cell(f"×{effect:.2f}"),))
         for factor, level, effect in list_level_effects(outcome)

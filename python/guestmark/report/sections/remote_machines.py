@@ -78,7 +78,7 @@ def _describe_remote_machine(machine: RemoteMachine) -> str:
 
 
 def _describe_own_machine(machine: OwnMachine) -> str:
-    """Return a description of a machine of the user's own from inside: its resources, and whose kernel it runs on."""
+    """Describe one of the user's own machines as seen from inside: its resources, and whose kernel it runs on."""
     inside = machine.inside
     processors = (
         format_count(int(inside.processors), "processor")
@@ -96,7 +96,7 @@ def _describe_own_machine(machine: OwnMachine) -> str:
         inside.distribution,
         f"of the saved machine {machine.restored.describe()}" if machine.restored is not None else "",
         machine.version,
-        # A file that was changed between two trials makes two machines of one.
+        # If the file changes between two trials, they ran on different machines.
         f"file {machine.digest[:_DIGEST]}",
     ]
     return ", ".join(part for part in parts if part)
@@ -105,7 +105,7 @@ def _describe_own_machine(machine: OwnMachine) -> str:
 def _describe_freshness(ways: Collection[str]) -> str:
     """Return what made the machine fresh before its trials.
 
-    The first trial, with none before it, may name a part of what is named for the others.
+    The first trial has no predecessor, so its text may be a part of a later one; such a part is left out.
     """
     texts = []
     for way in ways:

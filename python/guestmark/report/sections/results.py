@@ -33,7 +33,7 @@ def make_nodes(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 
 
 def make_table(workload: WorkloadResult) -> Table:
-    """Return the table of the primary metric, of all cells whose platform can be used."""
+    """Return the table of the primary metric, with all cells whose platform is usable."""
     metric = workload.metrics[0]
     shown = [result for result in workload.shown_cells if result.status is not CellStatus.UNUSABLE]
     typical = [
@@ -49,7 +49,7 @@ def make_table(workload: WorkloadResult) -> Table:
     table.add(_format_baseline_heading(workload), ratios, RATIO)
     table.add_words("durability", [describe_row_durability(result) for result in shown])
     table.add_words("its disk", [describe_disk_durability(result) for result in shown])
-    # If a table is too wide, its last columns go below it, so the verdict comes before the columns that explain it.
+    # If a table is too wide, its last columns go below it, so the verdict precedes the columns that explain it.
     table.add("", [_make_bar_cell(result, metric, largest) for result in shown], bar=True)
     table.add("verdict", [_make_verdict_cell(found, metric) for found in comparisons])
     for heading, texts in _list_unequal_circumstances(shown).items():
@@ -119,7 +119,7 @@ def explain_units(workload: WorkloadResult) -> list[Note]:
     if any(describe_disk_durability(result) for result in workload.shown_cells):
         remarks.append(DISK_MEANING)
     stored = {where for result in workload.shown_cells if (where := locations.describe_storage(result))}
-    # Of several places the table has a column.
+    # Several places are shown in a column of the table instead.
     if len(stored) == 1:
         remarks.append(f"disks {stored.pop()}")
     remarks += _describe_working_directories(workload)

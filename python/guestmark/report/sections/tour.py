@@ -1,4 +1,4 @@
-"""The one screen at the end of a tour: what can be used here, what to run next, what virtualization costs here.
+"""The screen at the end of a tour: which platforms work here, what to run next, what virtualization costs here.
 
 Three rounds on fresh machines show magnitudes: figures have two digits, intervals are shown when they matter, and what
 the rounds do not settle is called unclear.
@@ -28,7 +28,7 @@ _MOST_PLANS = 1  # that are named
 _LEAST_RATIO = 0.01
 # Workloads that only guests have: the host neither boots nor receives files.
 _IN_GUESTS = {"boot", "upload"}
-# Which plan goes deeper into each workload of the tour, by key, and what it shows.
+# The plan that examines each workload of the tour in detail, by key, and what it shows.
 DEEPER = {
     "cpu": ("cpu", "computing, in detail"),
     "syscalls": ("syscalls", "each system call, and why"),
@@ -51,7 +51,7 @@ class PlatformFinding:
 
 
 def make_page(run: StoredRun, findings: Sequence[PlatformFinding], analysis: Analysis | None = None) -> Page:
-    """Return one screen of 80 × 24, with the answer last; `findings` are of the platforms in the order shown."""
+    """Return one screen of 80 × 24, with the answer last; `findings` holds the platforms in the order to show them."""
     found = analysis or analyse_run(run.plan, run.trials, run.unusable, environments=run.environments)
     usable = [finding.platform for finding in findings if finding.usable]
     costs: list[Node] = [

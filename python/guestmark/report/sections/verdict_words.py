@@ -24,7 +24,7 @@ def mark_verdict(compared: Comparison | SlowComparison) -> str:
 
 
 def choose_verdict_tone(compared: Comparison | SlowComparison) -> Tone:
-    """Return the tone, and so the colour, for a verdict."""
+    """Return the tone for a verdict, which determines its colour."""
     bounded = isinstance(compared, Comparison) and compared.is_bounded
     return Tone.SAME if bounded or _is_typical_alike(compared) else TONES[compared.verdict]
 

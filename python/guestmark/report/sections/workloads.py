@@ -15,7 +15,7 @@ _Sections = Callable[[WorkloadResult, StoredRun], Sequence[Node]]
 
 
 def is_compared(workload: WorkloadResult) -> bool:
-    """Return whether cells are compared by their values; False if all their kinds only find out facts."""
+    """Return whether cells are compared by their values; False if all their kinds only determine facts."""
     kinds = registry.index_workload_kinds()
     names = {result.cell.workload.name for result in workload.cells}
     return not names or any(name not in kinds or kinds[name].compared for name in names)
@@ -35,8 +35,8 @@ def make_kind_nodes(workload: WorkloadResult, run: StoredRun) -> list[Node]:
     return [node for make_sections in makers for node in make_sections(workload, run)]
 
 
-def make_kind_conclusion(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
-    """Return the conclusion of a workload that is not compared; empty for others."""
+def conclude_uncompared_workload(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
+    """Return the conclusion of a workload whose cells are not compared; empty for other workloads."""
     kind = registry.index_workload_kinds().get(workload.workload.name)
     conclude: _Sections | None = None if kind is None else kind.report_conclusion()
     if is_compared(workload) or conclude is None:
@@ -45,7 +45,7 @@ def make_kind_conclusion(workload: WorkloadResult, run: StoredRun) -> Sequence[N
 
 
 def make_origin_section(run: StoredRun, origin: RunOrigin, *, whole: bool) -> Section:
-    """Return where an imported run is from; with `whole` also its commands, as whom, where and how they run."""
+    """Return the origin of an imported run; with `whole` also its commands, and as whom, where and how they run."""
     warning = f"This run {origin.describe()}; figures and names are unverified"
     nodes: list[Node] = [Note(line(warning), NoteKind.WARNING)]
     if origin.standing is not SignatureStatus.OWN:
