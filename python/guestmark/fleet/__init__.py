@@ -1,1 +1,1 @@
-"""Runs one plan on a lab of machines: an existing engine distributes the work, and the ledger knows what is done."""
+"""Runs one plan on a lab of machines: the engine Parsl distributes the work, and the ledger records what is done."""

@@ -49,7 +49,7 @@ from guestmark.platforms import affinity, exclusive
 # The prefix of lines that a worker prints for the coordinator.
 MESSAGE_PREFIX = "guestmark-fleet: "
 MACHINE_VARIABLE, LEDGER_VARIABLE = "GUESTMARK_FLEET_MACHINE", "GUESTMARK_LEDGER"
-# Where measured programs keep temporary files; the engine's own are elsewhere.
+# The temporary directory of measured programs; the engine has another one.
 TEMPORARY_VARIABLE = "GUESTMARK_FLEET_TMPDIR"
 
 
@@ -66,19 +66,19 @@ DIFFERENT_CLASS_HINT = (
     "give it another class in the lab's file, or measure everything on each machine: --whole"
 )
 
-# Runs that this machine is known to be able to measure.
+# The runs whose cells this machine is known to be able to measure.
 _EXAMINED: set[str] = set()
-# The pause after an error that may pass, such as a server that restarts.
+# The pause after an error that may be temporary, such as a restart of the ledger's server.
 _PAUSE_S = 1.0
-# The time between two looks whether another machine has made the run.
+# The time between two checks whether another machine has created the run.
 _LOOK_S = 0.1
 
 
 def run_block(order: bytes) -> bytes:
-    """Run the next block of this machine's run, which is made if there is none; errors are part of the result.
+    """Run the next block of this machine's run, which is created if there is none; errors are part of the result.
 
     `order` is an encoded `FleetOrder`, the result an encoded `MachineProgress`. The engine may call this any number of
-    times: only the ledger knows what a run has.
+    times, because only the ledger decides which block is next.
     """
     machine = os.environ[MACHINE_VARIABLE]
     if temporary := os.environ.pop(TEMPORARY_VARIABLE, None):
@@ -102,7 +102,7 @@ def run_block(order: bytes) -> bytes:
 
 
 def _measure_block(order: FleetOrder, machine: str) -> MachineProgress:
-    # The coordinator imports this module too, and never measures.
+    # Imported here, because the coordinator, which never measures, imports this module, too.
     from guestmark.engine.audience import Audience, hold_machines
     from guestmark.engine.interrupt import Interruption
     from guestmark.engine.stored_run import measure_next_block
@@ -115,7 +115,7 @@ def _measure_block(order: FleetOrder, machine: str) -> MachineProgress:
         with hold_machines(plan, tell_coordinator, name=f"{plan.name} ({order.fleet})"):
             if run_id is None:
                 with _claim_class(ledger, order, machine):
-                    # Another worker may have made it while this one waited.
+                    # Another worker may have created it while this one waited.
                     run_id = find_run(ledger, order, machine)
                     if run_id is None:
                         run_id = _create_run(ledger, order, machine, plan)
@@ -136,7 +136,7 @@ def _measure_block(order: FleetOrder, machine: str) -> MachineProgress:
                 f"{machine} cannot measure the run that its class shares", hint=DIFFERENT_CLASS_HINT
             )
         _EXAMINED.add(run_id)
-        # Other machines have all blocks that are left, but one of them may yet be lost.
+        # Other machines measure all remaining blocks, but one of them may still be lost.
         if status is BlockStatus.LOST:
             time.sleep(_PAUSE_S)
         return count_progress(ledger, run_id, machine, shared=bool(order.find_machine_class(machine)))
@@ -144,7 +144,7 @@ def _measure_block(order: FleetOrder, machine: str) -> MachineProgress:
 
 @contextlib.contextmanager
 def _claim_class(ledger: Ledger, order: FleetOrder, machine: str) -> Iterator[None]:
-    """Keep other machines of a class that shares a run from creating it while the block runs."""
+    """Prevent other machines of a class that shares a run from creating it inside the context."""
     kind = order.find_machine_class(machine)
     if not kind:
         yield
@@ -157,14 +157,14 @@ def _claim_class(ledger: Ledger, order: FleetOrder, machine: str) -> Iterator[No
 
 
 def tell_coordinator(text: str) -> None:
-    """Print a message for the coordinator: the engine passes nothing on while a task runs."""
+    """Print a message for the coordinator; the engine itself transmits nothing while a task runs."""
     lines = [" ".join(line.split()) for line in text.splitlines()]
     with contextlib.suppress(OSError):
         os.write(2, f"{MESSAGE_PREFIX}{'; '.join(line for line in lines if line)}\n".encode(errors="replace"))
 
 
 def count_progress(ledger: Ledger, run_id: str, machine: str, *, shared: bool) -> MachineProgress:
-    """Return what `read_progress` does, counted by the ledger instead of reading all trials."""
+    """Return the same as `read_progress`, but let the ledger count instead of loading all trials."""
 
     head, done = (
         ledger.load_head(run_id),
@@ -183,7 +183,7 @@ def count_progress(ledger: Ledger, run_id: str, machine: str, *, shared: bool) -
 
 
 def read_progress(stored: StoredRun, machine: str) -> MachineProgress:
-    """Return how far a machine's run is; of a run that its class shares, what the machine has done itself."""
+    """Return the progress of a machine's run; of a run that its class shares, only the machine's own trials."""
     mine = [trial for trial in stored.trials if find_machine(trial.facts) in {"", machine}]
     count = Counter(trial.status for trial in mine)
     return MachineProgress(
@@ -224,7 +224,7 @@ def _create_run(ledger: Ledger, order: FleetOrder, machine: str, plan: Plan) -> 
         else {MACHINE_LABEL: machine, HOST_LABEL: host}
     )
     labels = {FLEET_LABEL: order.fleet, **own, **({CLASS_LABEL: kind} if kind else {})}
-    # At once with all that belongs to it: one that a killed worker had left without its labels would be nobody's.
+    # The labels are stored with the run at once: without them, a run left by a killed worker belongs to no fleet.
     return prepare_run(
         plan,
         ledger,
@@ -236,7 +236,7 @@ def _create_run(ledger: Ledger, order: FleetOrder, machine: str, plan: Plan) -> 
 def _join_shared_run(ledger: Ledger, order: FleetOrder, machine: str, run_id: str) -> None:
     """Record that this machine takes part in a run that its class shares.
 
-    Raises `UsageError` if it does so already under another name.
+    Raises `UsageError` if it already takes part under another name.
     """
 
     if order.find_machine_class(machine):
@@ -257,7 +257,7 @@ def _refuse_duplicate_machine(labels: Mapping[str, str], machine: str, host: str
 
 
 def _identify_host() -> str:
-    """Return a digest of this machine's boot and lock file, which tells it from others whatever its name is."""
+    """Return a digest of this machine's boot id and lock file, which identifies it under any name."""
 
     lock = exclusive.find_lock_file()
     if lock is None or not lock.exists():

@@ -1,7 +1,7 @@
-"""Coordinates a fleet: keeps workers connected and the engine supplied until every machine's run has ended.
+"""Coordinates a fleet: keeps workers connected and supplies the engine with blocks until every run has ended.
 
 It decides nothing about trials. Each machine's run is in the ledger, where it is begun, claimed and stopped like any
-run; the coordinator may be killed at any moment and started again, here or elsewhere.
+other; the coordinator may be killed at any moment and started again, here or on another host.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from guestmark.ledger.postgres import PATIENCE_S
 from guestmark.ledger.store import Ledger
 
 TICK_S = 0.5
-# So many blocks are submitted for each machine, so that none waits for the next one.
+# The number of blocks submitted for each machine, so that no machine waits for its next block.
 _QUEUED = 2
 _ENDED = frozenset({RunState.COMPLETE.value, RunState.STOPPED.value, RunState.FAILED.value})
-# After this many connections in a row that end before a block is done, a machine is given up.
+# A machine is given up after this many consecutive connections that end before a block is done.
 _MOST_LINKS = 8
-# After this many engines that end before they can be used, the fleet ends.
+# The fleet ends after this many attempts to start an engine.
 _MOST_ENGINES = 5
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
-# The claims of workers that have ended are free after this time.
+# Claims of workers that have ended are released after this time.
 _LETTING_GO_S = 4.0
-# A machine may report nothing but errors for this long; longer if the ledger is away.
+# How long a machine may report only errors; longer if the ledger cannot be reached.
 _TROUBLE_S = 180.0
 
 
@@ -58,7 +58,7 @@ class MachineState:
     links: int = 0
     # Whether a result has come from the machine since the coordinator started.
     answered: bool = False
-    # The number of connections in a row that ended by themselves.
+    # The number of consecutive connections that ended by themselves.
     failures: int = 0
     next_link: float = 0.0
     trouble_since: float | None = None
@@ -78,9 +78,9 @@ class MachineState:
 
 
 class Fleet:
-    """A running fleet. `tell` gets messages for the user; `look` is called twice a second.
+    """A running fleet. `tell` is called with messages for the user, `look` twice a second.
 
-    `block` is the function that the engine runs, `link` starts a machine's worker; simulations replace both.
+    `block` is the function that the engine runs, and `link` starts a machine's worker; simulations replace both.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Fleet:
         self.begun = time.monotonic()
 
     def run(self) -> None:
-        """Work until every machine's run has ended or was given up. Leaves no worker behind, however this ends."""
+        """Run until every machine's run has ended or was given up. All workers are stopped, however this ends."""
         directory = keeper().directory("fleet", choose_scratch_parent())
         try:
             while not all(state.is_over for state in self.states.values()):
@@ -139,7 +139,7 @@ class Fleet:
         progress = [state.progress for state in self.states.values()]
         if not sum(done.trials - done.failed - done.lost for done in progress):
             return ExitStatus.NOTHING_MEASURED
-        # Lost trials do not count: a run ends only when later blocks have made up for them.
+        # Lost trials do not count, because a run ends only after other blocks have replaced them.
         whole = all(
             state.has_ended and not state.progress.failed and not state.progress.left_out
             for state in self.states.values()
@@ -163,7 +163,7 @@ class Fleet:
         return ParslEngine(_make_private_directory(directory))
 
     def _open_links(self, engine: ParslEngine) -> None:
-        """Open missing connections, and check those that are open."""
+        """Open missing connections, and check the open ones."""
         now = time.monotonic()
         for state in self.states.values():
             if state.is_over:
@@ -183,7 +183,7 @@ class Fleet:
                 )
 
     def _serve_link(self, state: MachineState, link: WorkerLink, engine: ParslEngine) -> None:
-        """Pass on a worker's messages; close its connection if it has ended or the worker is silent."""
+        """Forward a worker's messages to the user; close its connection if it has ended or the worker is silent."""
         name = state.member.name
         for text in link.take_messages():
             self._tell(f"{name}: {text}")
@@ -230,7 +230,7 @@ class Fleet:
             self._give_up(state, done.error)
 
     def _end_shared_machines(self, done: MachineProgress) -> list[MachineState]:
-        """End and return the other machines that share the ended run; each would find out by itself, but later."""
+        """Mark the other machines that share the ended run as ended, without waiting for their reports; return them."""
         others = [
             state for state in self.states.values() if not state.is_over and state.progress.run == done.run
         ]
@@ -239,7 +239,7 @@ class Fleet:
         return others
 
     def _handle_lost_worker(self, error: BaseException) -> None:
-        """Handle a machine that the engine has given up, or a worker's process that has ended."""
+        """Handle a machine that the engine has given up, or a worker process that has ended."""
         worker = find_lost_worker(error)
         name, _, number = worker.rpartition(".")
         state = self.states.get(name)
@@ -266,7 +266,7 @@ class Fleet:
                 list(pool.map(lambda link: link.close(), links))
 
     def _record_lost_trials(self) -> None:
-        """Record trials that were begun and will never end, because no worker executes those runs any more."""
+        """Record trials that were begun as lost, because no worker executes their runs any more."""
         theirs = [
             (state, run_id)
             for state in self.states.values()
@@ -284,7 +284,7 @@ class Fleet:
             state.progress = read_progress(self._ledger.load_run(run_id), state.member.name)
 
     def _read_progress(self, name: str, loaded: dict[str, StoredRun]) -> MachineProgress:
-        """Return how far the machine's run is; `loaded` caches the runs that have been read."""
+        """Return the progress of the machine's run; `loaded` caches the runs that have been read."""
         run_id = find_run(self._ledger, self._wanted, name)
         if run_id is None:
             return MachineProgress(name)
@@ -302,7 +302,7 @@ def _make_private_directory(parent: Path) -> Path:
 def run_fleet(fleet: Fleet) -> bool:
     """Run the fleet until it is done or a signal stops it; return whether it was stopped.
 
-    A second signal ends this process.
+    A second signal terminates this process.
     """
     interruption = Interruption()
     with interruption.handle_signals():

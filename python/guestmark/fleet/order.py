@@ -1,4 +1,4 @@
-"""The order that every machine of a fleet gets, the progress it reports, and the fleets that a ledger knows."""
+"""The order that every machine of a fleet gets, the progress that it reports, and the fleets in a ledger."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from guestmark.ledger.store import Ledger
 from guestmark.plan.load import load_outline
 from guestmark.plan.outline import Overrides, override_outline
 
-# Labels of a machine's run; `HOST_LABEL` is the same for two names of one machine.
+# Labels of a machine's run; two names of one machine have the same `HOST_LABEL`.
 FLEET_LABEL, MACHINE_LABEL, CLASS_LABEL, HOST_LABEL = "fleet", "machine", "class", "host"
-# The prefix of labels of machines that share a run, before the machine's name.
+# The prefix, before the machine's name, of the host labels of machines that share a run.
 SHARED_HOST_PREFIX = "host of "
 
 
@@ -41,8 +41,8 @@ class MachineProgress(msgspec.Struct, frozen=True):
     left_out: int = 0
     error: str = ""
     hint: str = ""
-    final: bool = False  # whether trying again cannot help
-    # Whether it is the ledger that could not be used.
+    final: bool = False  # True if trying again cannot help
+    # True if the error is that the ledger could not be used.
     ledger: bool = False
 
 
@@ -55,15 +55,15 @@ def make_order(
     *,
     whole: bool = False,
 ) -> FleetOrder:
-    """Return an order for the plan with this text, which comes from `where`. Raises `UsageError` for its mistakes."""
+    """Return an order for the plan `text`, read from `where`. Raises `UsageError` for mistakes in the plan."""
     override_outline(load_outline(text, where, scale=scale), Overrides(**overrides))
-    # UTC time and random letters, so that names sort by age.
+    # The name begins with the time in UTC, so that names sort by age.
     fleet = f"fleet-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
     return FleetOrder(fleet, text, where, scale, dict(overrides), lab.dump_lab(tuple(members)), whole)
 
 
 def load_order(ledger: Ledger, fleet: str) -> FleetOrder:
-    """Return the order of an earlier fleet, which each of its runs holds. Raises `UsageError` if none does."""
+    """Return the order of an earlier fleet, as stored in any of its runs. Raises `UsageError` if none has it."""
     for run_id in find_runs_with_labels(ledger, {FLEET_LABEL: fleet}):
         if (found := ledger.load_run(run_id).plan.context.fleet) is not None:
             return found
@@ -71,7 +71,7 @@ def load_order(ledger: Ledger, fleet: str) -> FleetOrder:
 
 
 def find_reachable_ledger(ledger: str | None, members: Sequence[LabMachine]) -> str:
-    """Return the address by which machines reach the ledger. Raises `UsageError` for a file if some are remote."""
+    """Return the address by which machines reach the ledger. Raises `UsageError` for a file if machines are remote."""
     path = ledger or str(find_default_ledger())
     if "://" in path:
         return path
@@ -91,7 +91,7 @@ def list_fleets(ledger: Ledger) -> list[str]:
 
 
 def find_fleet(ledger: Ledger, wanted: str) -> str:
-    """Return the fleet with that name or part of a name, or the latest. Raises `UsageError` unless it is one."""
+    """Return the fleet of that name, of a unique part of it, or the latest. Raises `UsageError` for other names."""
     known = list_fleets(ledger)
     if wanted == LATEST and known:
         return known[-1]

@@ -1,7 +1,7 @@
 """The engine that gives blocks to idle machines: Parsl's high-throughput executor, unmodified.
 
 It is configured never to repeat a task by itself. Its interchange listens on loopback; workers on other machines reach
-it through their ssh connection, with keys made for this fleet (CurveZMQ).
+it through their ssh connection, with keys created for this fleet (CurveZMQ).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from guestmark import __version__
 from guestmark.core.errors import GuestmarkError
 from guestmark.page.text import last_inert_line
 
-# A machine is lost if nothing is heard of it for GIVE_UP_S.
+# A machine is lost if it sends nothing for GIVE_UP_S.
 HEARTBEAT_S, GIVE_UP_S = 5, 20
 _CLOSING_S = 5.0
-# The time between two wake-ups of an idle worker, each of which disturbs what is measured.
+# The time between two wake-ups of an idle worker, each of which may disturb a measurement.
 POLL_MS = 1000
 _LOOPBACK = "127.0.0.1"
 _INTERCHANGE = "parsl.executors.high_throughput.interchange"
-# Starts the interchange such that the kernel kills it when its parent has ended, even if the parent was killed or the
-# interchange is stopped (PR_SET_PDEATHSIG, SIGKILL). It has its own session, as Ctrl-C at a terminal is for the
-# coordinator, which then ends it. Its messages go to a file, as a pipe would have no reader if the parent ended first.
+# Starts the interchange so that the kernel kills it when its parent has ended, even if the parent was killed or the
+# interchange is stopped (PR_SET_PDEATHSIG, SIGKILL). It has its own session, because Ctrl-C must reach only the
+# coordinator, which then ends it. Its messages go to a file: a pipe would have no reader if the parent ended first.
 _TIED_INTERCHANGE = (
     "import ctypes, os, runpy, sys; ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); "
     "os.path.isdir(os.path.dirname(sys.argv[1])) or sys.exit(); "
@@ -64,7 +64,7 @@ def read_versions() -> dict[str, str]:
 
 
 def describe_version_mismatch(machine: str, there: Mapping[str, str], here: Mapping[str, str]) -> str:
-    """Return why a machine with the versions `there` cannot join a fleet run with those of `here`; empty if it can."""
+    """Return why a machine with versions `there` cannot join a fleet that runs versions `here`; empty if it can."""
     for name, version in there.items():
         if version != here.get(name, ""):
             ours = f"{name} {here[name]}" if name in here else f"an unknown version of {name}"
@@ -103,23 +103,23 @@ class ParslEngine:
         )
         self._executor.run_dir = str(directory)
         self._executor.provider.script_dir = str(directory)
-        # Otherwise one machine with another Python would end the engine for all. Tasks are plain bytes, which fit any
-        # version, and workers compare the versions that matter.
+        # Otherwise one machine with another Python version would end the engine for all. Tasks are plain bytes, which
+        # any version accepts, and workers compare the versions that matter.
         self._executor._check_python_mismatch = False
         self._start_interchange(directory / "said")
         self._closed = threading.Event()
-        # The workers that the interchange has heard of lately, and how many blocks each has.
+        # The workers that the interchange has heard from lately, with the number of blocks of each.
         self.present: Mapping[str, int] = {}
-        # Whether the interchange has not answered in time.
+        # True if the interchange has not answered in time.
         self._silent = False
         self._watching = threading.Thread(target=self._poll_interchange, name="engine", daemon=True)
         self._watching.start()
 
     def _start_interchange(self, said: Path) -> None:
-        """Start the interchange, and learn from a timer's signal when it ends.
+        """Start the interchange; a timer's signal handler checks meanwhile whether it has ended.
 
-        Parsl would wait two minutes for the answer of a dead one. A thread cannot start it instead: PR_SET_PDEATHSIG
-        kills the interchange when the thread that started it ends.
+        Parsl would wait two minutes for the answer of a dead interchange. Another thread cannot start it instead,
+        because PR_SET_PDEATHSIG kills the interchange when the thread that started it ends.
         """
         until = time.monotonic() + _START_S
 
@@ -152,12 +152,12 @@ class ParslEngine:
             signal.signal(signal.SIGALRM, before)
 
     def _poll_interchange(self) -> None:
-        """Poll the interchange, because one that hangs is as good as dead but does not report it."""
+        """Poll the interchange to notice if it hangs."""
         while not self._closed.wait(HEARTBEAT_S):
             try:
                 found = self._executor.command_client.run("MANAGERS", timeout_s=GIVE_UP_S)
                 self.present = {str(worker["block_id"]): int(worker["tasks"]) for worker in found}
-            except Exception:  # of the engine, of ZeroMQ, or because it is being closed
+            except Exception:  # from the engine or ZeroMQ, or because the engine is being closed
                 self._silent = True
                 return
 
@@ -167,7 +167,7 @@ class ParslEngine:
         return int(self._executor.worker_port)
 
     def make_worker_arguments(self, machine: str) -> list[str]:
-        """Return the arguments of a machine's worker, except for the directories that it makes itself."""
+        """Return the arguments of a machine's worker, except those for directories, which the worker adds."""
         return [
             "--addresses", _LOOPBACK,
             "--port", str(self.port),
@@ -210,13 +210,13 @@ class ParslEngine:
         self._closed.set()
         self._watching.join(_CLOSING_S)
         process = self._executor.interchange_proc
-        # The thread may still wait for an answer that will not come.
+        # The thread may still be waiting for an answer.
         waiting = self._watching.is_alive()
         if self._silent or waiting:
             process.kill()
         # ZeroMQ's sockets must not be closed while another thread uses them.
         if not waiting:
-            # Closing may hang, as a socket tries to deliver messages to an interchange that is gone.
+            # Closing may hang while a socket tries to deliver messages to an interchange that has ended.
             closing = threading.Thread(target=self._shut_down, name="engine's end", daemon=True)
             closing.start()
             closing.join(2 * _CLOSING_S)
@@ -230,7 +230,7 @@ class ParslEngine:
 
 
 def _read_last_message(said: Path) -> str:
-    """Return the last message of the interchange, or what its silence may mean."""
+    """Return the last message of the interchange, or the likely causes if there is none."""
     text = ""
     with contextlib.suppress(OSError):
         text = said.read_text(errors="replace")
@@ -238,6 +238,6 @@ def _read_last_message(said: Path) -> str:
 
 
 def find_lost_worker(error: BaseException) -> str:
-    """Return the worker that the engine gave up; empty if only a process of it has ended."""
+    """Return the name of the worker that the engine has given up; empty if only one of its processes has ended."""
     found = getattr(error, "manager_id", b"")
     return os.fsdecode(found)

@@ -1,8 +1,8 @@
-"""Watches the engine's worker on a machine, and ends the whole of it if a part is gone or hangs.
+"""Watches the engine's worker on a machine, and kills all of its processes if one of them ends or hangs.
 
-The worker is a process that talks to the engine, one that measures, and one that manages what these share. If the one
-that measures dies, the engine starts another. But an idle one dies holding the lock of their queue, and no process is
-told when the manager dies: the machine then seems to be present but never does anything.
+The worker pool has a main process, which talks to the engine, a process that measures, and one that manages what these
+two share. If the measuring process dies, the engine starts another. But if it dies while idle, it still holds the lock
+of their queue, and no process notices when the manager dies: the machine then seems to be present but does nothing.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from guestmark.disks.processes import is_stopped, list_children
 from guestmark.fleet import parsl_engine
 
 _LOOK_S = 5.0
-# The time between two looks while the parts start.
+# The time between two checks while the processes start.
 _COMING_S = 0.25
 _PARTS = 2
-# A worker that ends in order takes at most this long from the end of its first part.
+# A worker that ends normally takes at most this long after its first process has ended.
 _ORDERLY_S = 0.5
-# Words in the command lines of the whole and of its parts, which are processes of Python's multiprocessing.
+# Words that identify the worker pool's main process and its multiprocessing children by their command lines.
 POOL, _PART = "parsl.executors.high_throughput.process_worker_pool", b"spawn_main"
-# Starts the whole such that the kernel kills its parts when it has ended, even if it was killed and they hang or are
-# stopped (PR_SET_PDEATHSIG, SIGKILL).
+# Starts the main process so that the kernel kills its children when it has ended, even if it was killed and they hang
+# or are stopped (PR_SET_PDEATHSIG, SIGKILL).
 TIED_POOL = (
     "import runpy, sys; from multiprocessing import spawn; line = spawn.get_command_line; "
     "tie = 'import ctypes; ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); '; "
@@ -38,10 +38,10 @@ TIED_POOL = (
 
 
 def watch_pool(process: subprocess.Popen[bytes]) -> bool:
-    """Watch until `process`, the supervisor of the engine's worker, has ended; return whether a part ended first."""
+    """Watch until `process`, the supervisor of the engine's worker, has ended; return whether a child ended first."""
     parts: dict[int, int] = {}  # process ids and pidfds
     stopped: dict[int, float] = {}
-    whole = os.pidfd_open(process.pid)
+    parent = os.pidfd_open(process.pid)
     try:
         while True:
             pools = [pid for pid in list_children(process.pid) if POOL.encode() in _read_command(pid)]
@@ -49,8 +49,8 @@ def watch_pool(process: subprocess.Popen[bytes]) -> bool:
                 if pid not in parts and _PART in _read_command(pid):
                     with contextlib.suppress(ProcessLookupError):
                         parts[pid] = os.pidfd_open(pid)
-            ended = _wait_for_end([whole, *parts.values()], _COMING_S if len(parts) < _PARTS else _LOOK_S)
-            if ended and whole not in ended and not _wait_for_end([whole], _ORDERLY_S):
+            ended = _wait_for_end([parent, *parts.values()], _COMING_S if len(parts) < _PARTS else _LOOK_S)
+            if ended and parent not in ended and not _wait_for_end([parent], _ORDERLY_S):
                 for pool in pools:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pool, signal.SIGKILL)
@@ -59,12 +59,12 @@ def watch_pool(process: subprocess.Popen[bytes]) -> bool:
                 return False
             stopped = _kill_stopped_parts(parts, stopped)
     finally:
-        for handle in (whole, *parts.values()):
+        for handle in (parent, *parts.values()):
             os.close(handle)
 
 
 def find_pool_processes() -> list[int]:
-    """Return the engine's other processes, if this process is the one that measures for it; none without the engine."""
+    """Return the worker pool's other processes if this one is its measuring process; empty outside of a fleet."""
     pool = os.getppid()
     if POOL.encode() not in _read_command(pool):
         return []
@@ -72,7 +72,7 @@ def find_pool_processes() -> list[int]:
 
 
 def _wait_for_end(handles: list[int], within_s: float) -> set[int]:
-    """Wait for the first process to end; return the pidfds of those that have."""
+    """Wait for the first of the processes to end; return the pidfds of those that have ended."""
     poll = select.poll()
     for handle in handles:
         poll.register(handle, select.POLLIN)
@@ -80,7 +80,7 @@ def _wait_for_end(handles: list[int], within_s: float) -> set[int]:
 
 
 def _kill_stopped_parts(parts: dict[int, int], stopped: dict[int, float]) -> dict[int, float]:
-    """Kill parts that have been stopped for long: the engine still hears from another part, and would wait forever."""
+    """Kill children that were stopped long ago: the engine still hears from the others, and would wait forever."""
     now = time.monotonic()
     stopped = {pid: stopped.get(pid, now) for pid in parts if is_stopped(pid)}
     for pid, since in stopped.items():

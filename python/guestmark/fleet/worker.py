@@ -1,7 +1,7 @@
 """`guestmark fleet worker`: the engine's worker on a machine, tied to the connection that started it.
 
-It reads one line from its standard input: keys, the ledger's address, its name. When the input ends, so does the worker
-with everything that it runs, whatever happened at the other end.
+It reads one line from its standard input: keys, the ledger's address, its name. When the input ends, for any reason, so
+does the worker with everything that it runs.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def run_worker() -> int:
         *start.arguments, "--cert_dir", str(directory / "keys"), "--logdir", str(directory / "logs"),
     ]  # fmt: skip
     environment = {**os.environ, MACHINE_VARIABLE: start.machine, LEDGER_VARIABLE: start.ledger}
-    # This Python may run with options that ignore PYTHONPATH or site-packages; its children need the same modules.
+    # This Python may have been started with options that ignore PYTHONPATH or site-packages, but the worker's processes
+    # need the same modules.
     environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path[1:]])
     environment |= _choose_temporary_directories(directory)
     tell_coordinator(WorkerMark.READY)

@@ -26,15 +26,15 @@ from guestmark.platforms.ssh.session import UNATTENDED, build_ssh_command, expla
 
 _KEPT_LINES, _LONGEST = 20, 300
 _STOP_S, _HEAR_S = 5.0, 1.0
-# How long nothing need be heard of a worker: until it is set up, which may include an installation; from then until
-# the engine knows it; and after that.
+# How long a worker may be silent: until it is set up, which may include an installation; from then until the engine
+# knows it; and after that.
 _COMING_S, _APPEAR_S, _ABSENT_S = 600.0, 90.0, 30.0
 _SAYS = "guestmark: "  # prefix of error messages
-# The exit statuses of a worker whose message says what is missing.
+# Exit statuses of a worker that has printed what is missing.
 _ORDERLY = (ExitStatus.USAGE, ExitStatus.NOTHING_MEASURED)
 # The exit statuses of ssh itself, and of a shell that lacks the program.
 _SSH_FAILED, _NOT_FOUND = 255, 127
-# As for the platform `ssh:DEST`, but not shared, since it forwards the engine's port and perhaps the ledger's.
+# The options of the platform `ssh:DEST`, but without a shared connection, because ports are forwarded.
 _OPTIONS = (*UNATTENDED, "-o", "ControlPath=none")
 
 
@@ -69,11 +69,11 @@ class WorkerLink:
         self.member = member
         self._worker = arguments[arguments.index("--uid") + 1]
         self._seen, self._patience_s = time.monotonic(), _COMING_S
-        # Whether it has begun a block that is not done.
+        # Whether the worker has begun a block and not finished it.
         self._at_work = False
-        # Why the worker ended itself; messages of its processes do not matter then.
+        # The reason why the worker ended itself; it takes precedence over messages of the worker's processes.
         self._why = ""
-        # When it was last idle, or working on its block.
+        # When the worker was last known to be idle or to work on a block.
         self._in_order = time.monotonic()
         self._said: collections.deque[str] = collections.deque(maxlen=_KEPT_LINES)
         self._told: collections.deque[str] = collections.deque(maxlen=_KEPT_LINES)
@@ -102,11 +102,11 @@ class WorkerLink:
         self._hearing.start()
 
     def is_running(self) -> bool:
-        """Return whether the connection and the worker exist."""
+        """Return whether the connection, and so the worker, still exists."""
         return self._process.poll() is None
 
     def describe_end(self) -> LinkEnd:
-        """Return why the connection has ended, as far as ssh or the worker said."""
+        """Return why the connection has ended, as far as ssh or the worker has reported it."""
         status = self._process.poll()
         if status is not None:
             self._hearing.join(_HEAR_S)
@@ -132,8 +132,8 @@ class WorkerLink:
     def is_silent(self, present: Mapping[str, int]) -> bool:
         """Return whether the worker is overdue: unknown to the engine, or not working on the block that it has.
 
-        `present` has the workers that the engine hears of, and how many blocks it has given each. The engine itself
-        notices neither a worker that is stopped before it gets a block, nor one that cannot start its block.
+        `present` has the workers that the engine hears from, and the number of blocks that each was given. The engine
+        itself notices neither a worker that is stopped before it gets a block, nor one that cannot start its block.
         """
         now, blocks = time.monotonic(), present.get(self._worker)
         if blocks is not None:
@@ -143,7 +143,7 @@ class WorkerLink:
         return now - self._seen > self._patience_s or now - self._in_order > _ABSENT_S
 
     def take_messages(self) -> list[str]:
-        """Return the worker's messages for the user since the last call, such as what it waits for."""
+        """Return the worker's messages for the user since the last call, such as those about waiting."""
         found = []
         while self._told:
             found.append(self._told.popleft())
