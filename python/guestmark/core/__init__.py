@@ -1,1 +1,1 @@
-"""The nouns that everything shares. Nothing here imports anything else of guestmark."""
+"""The types that all packages share. Nothing here imports another package of guestmark."""

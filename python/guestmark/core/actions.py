@@ -1,4 +1,4 @@
-"""Lists what executing a plan does: its commands as they are, not as they are labelled, and all they depend on."""
+"""Lists what a plan would execute: the commands themselves, not their labels, and everything they depend on."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from guestmark.core.quoting import describe_length, quote_word, quote_words, spe
 
 
 def list_actions(plan: Plan) -> list[tuple[str, str]]:
-    """Return the name and value of all that a run of this plan would run or open, each once, in the plan's order.
+    """Return the name and value of everything that a run of this plan would execute or open, in the plan's order.
 
-    That includes the user, the directory and the variables of commands. The plan may come from a stranger: nothing in a
-    value is invisible, and long values begin with their length.
+    That includes the user, the directory and the variables of commands. The plan may be untrusted, so invisible
+    characters are spelled out, and long values are preceded by their length.
     """
     found: dict[tuple[str, str | tuple[str, ...]], None] = {}
     for cell in plan.cells:
@@ -42,7 +42,7 @@ def _format_with_length(value: str | tuple[str, ...]) -> str:
 
 
 def _list_action_values(name: str, value: Any) -> Iterator[tuple[str, str | tuple[str, ...]]]:
-    """Yield each value of nested tables with the names that lead to it; a list of words is one value."""
+    """Yield the values of nested tables, each with its dotted name; a list of strings counts as one value."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _list_action_values(f"{name}.{key}", inner)

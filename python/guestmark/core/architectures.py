@@ -1,6 +1,6 @@
 """The architectures that guests can have: one row for each, with everything that differs between them.
 
-Other code never asks which architecture it is dealing with; it asks the row. This module is cheap to import.
+Other code reads the row and never compares names of architectures. This module is cheap to import.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Bus(StrEnum):
 class Architecture:
     """One architecture. Names of devices and processors are QEMU's.
 
-    `kernel_command_line` has words that shorten a boot and change nothing afterwards; `emulated_kernel_command_line`
-    has those for TCG only.
+    `kernel_command_line` has parameters that shorten the boot and have no effect afterwards;
+    `emulated_kernel_command_line` has those for TCG only.
     """
 
     name: str  # Debian's, as in tcg@NAME

@@ -1,8 +1,8 @@
-"""Why something failed: one member for each reason, with its words.
+"""The reasons for failures, each with its wording and a hint.
 
-Errors, failed trials and unusable platforms carry a `Cause`, and code that depends on the reason looks at it. No
-decision is based on the words of a message (`tools/decisions.py` checks that). What other programs print is turned into
-a cause here, by `classify_message`.
+Errors, failed trials and unusable platforms carry a `Cause`, and code that depends on the reason tests it. No decision
+depends on the text of a message (`tools/decisions.py` checks that). `classify_message` derives the cause from what
+other programs print.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from enum import Enum, auto
 
 
 class Cause(Enum):
-    """A reason to fail. The value is stored in ledgers and result documents; see `words` and `hint`."""
+    """A reason for a failure. Its value is stored in ledgers and result documents; users see `words` and `hint`."""
 
     words: str
     hint: str
 
     def __new__(cls, value: str, words: str = "", hint: str = "") -> Cause:
-        """Make a member with its words, as part of a sentence, and what to do about it."""
+        """Make a member with its wording, which is part of a sentence, and a hint on what to do."""
         member = object.__new__(cls)
         member._value_, member.words, member.hint = value, words, hint
         return member
@@ -181,7 +181,7 @@ def classify_errno(number: int | None) -> Cause:
 
 
 class Speaker(Enum):
-    """A program, or kind of program, whose messages are known."""
+    """A program, or kind of program, whose messages can be classified."""
 
     ANY = auto()
     # A server of databases that is measured.
@@ -238,7 +238,7 @@ _MESSAGES: Mapping[Speaker, tuple[tuple[str, Cause], ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class ClassifiedMessage:
-    """The cause of a program's message, and the line that gave it away."""
+    """The cause of a program's message, and the line that revealed it."""
 
     cause: Cause
     line: str = ""
@@ -272,5 +272,5 @@ _OLD_REASONS = (
 
 
 def classify_old_reason(reason: str) -> Cause | None:
-    """Return the cause of a reason that versions up to 0.2 stored; None if its words do not tell."""
+    """Return the cause of a reason that versions up to 0.2 stored; None if the text does not show it."""
     return next((cause for pattern, cause in _OLD_REASONS if re.match(pattern, reason)), None)

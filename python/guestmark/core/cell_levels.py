@@ -1,4 +1,4 @@
-"""Levels of a cell by the names that plans use, and the cells that a plan's question is about."""
+"""Looks up levels of cells by the names used in plans, and selects the cells that a question is about."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -19,9 +19,9 @@ def get_level(cell: Cell, name: str) -> str | None:
 
 
 def get_level_or_nesting(cell: Cell, name: str) -> str | None:
-    """Return `get_level`, or `yes` or `no` for the name `nested`: whether the machine is inside another guest.
+    """Return what `get_level` does; for the name `nested`, `yes` or `no`: whether the machine is inside another guest.
 
-    Only questions know that name. Elsewhere a command's own parameter may have it.
+    Only questions reserve that name. Elsewhere, a command's own parameter may have it.
     """
     if name == NESTED:
         return YES_NO[not cell.platform.is_nested]
@@ -29,13 +29,13 @@ def get_level_or_nesting(cell: Cell, name: str) -> str | None:
 
 
 def describe_level(cell: Cell, name: str) -> str | None:
-    """Return `get_level_or_nesting` as a word for a sentence: `nested` or `bare` in place of `yes` or `no`."""
+    """Return what `get_level_or_nesting` does, worded for a sentence: `nested` or `bare` for `yes` or `no`."""
     level = get_level_or_nesting(cell, name)
     return NESTED_WORDS[level] if name == NESTED and level is not None else level
 
 
 def matches_levels(cell: Cell, wanted: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether the cell has one of the levels of each name; a table without names matches every cell."""
+    """Return whether the cell has one of the wanted levels of each name; an empty table matches every cell."""
     return all(get_level_or_nesting(cell, name) in levels for name, levels in wanted.items())
 
 
@@ -52,7 +52,7 @@ def group_cells(question: Question, cells: Iterable[Cell]) -> list[list[Cell]]:
 def pair_cells(question: Question, cells: Iterable[Cell]) -> list[tuple[Cell, Cell]]:
     """Return the pairs that the question compares.
 
-    Both cells of a pair have the same level of every name that both have, except of the names asked about.
+    Both cells of a pair have the same level of each factor that both have, except of those that the question varies.
     """
     about = [cell for cell in cells if matches_levels(cell, question.where)]
     asked = question.compare.keys() | question.against.keys()

@@ -1,4 +1,4 @@
-"""The context of a plan: who asked for it, from where, and what they gave besides its cells.
+"""The context of a plan: who asked for it, from where, and with which options besides its cells.
 
 The names of the fields are keys in ledgers and result documents, so they must not change.
 """
@@ -18,7 +18,7 @@ from guestmark.core.tuning import Settings
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls a program and from where; a guest reproduces this, so that a command means the same as on the host."""
+    """The user, directory and environment of a call; guests reproduce them, so that a command means the same there."""
 
     cwd: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class HostCommands:
-    """The user's own shell commands on this host, by name: around the run, and around each trial."""
+    """The user's own shell commands on this host, by name: before and after the run and each trial."""
 
     run: Mapping[str, str] = field(default_factory=dict)  # setup, cleanup
     trial: Mapping[str, str] = field(default_factory=dict)  # prepare, conclude
@@ -62,7 +62,7 @@ class Extension:
 
 @dataclass(frozen=True, slots=True)
 class FleetOrder:
-    """One plan for a lab. `overrides` are the fields of `plan.outline.Overrides` that were given."""
+    """An order to run one plan on a lab. `overrides` are the fields of `plan.outline.Overrides` that were given."""
 
     fleet: str
     plan: str
@@ -160,7 +160,7 @@ class Context:
         return self.env.get("PATH") or os.defpath
 
     def to_stored(self) -> dict[str, Any]:
-        """Return what ledgers and documents store, by key: all fields that were given; caller and notes in any case."""
+        """Return what ledgers and documents store, by key: all given fields, and always the caller and the notes."""
         always = ("cwd", "env", "notes") if self.cwd else ()
         kept = {**{name: getattr(self, name) for name in always}, **_collect_changed_fields(self, Context())}
         if self.around:

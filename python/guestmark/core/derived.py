@@ -46,7 +46,7 @@ class Derived:
 
     @property
     def operands(self) -> frozenset[str]:
-        """The names in the expression."""
+        """The names that the expression refers to."""
         return _collect_names(_parse_expression(self.of))
 
     def compute_value(self, known: Mapping[str, float]) -> float:
@@ -61,13 +61,13 @@ class Derived:
 
 
 def parse_derived(name: str, expression: str, unit: str = "", better: str = "lower") -> Derived:
-    """Return the metric. Raises `ValueError` with one line if the expression is not allowed arithmetic."""
+    """Return the metric. Raises `ValueError` with one line if the expression is not valid arithmetic."""
     _parse_expression(expression)
     return Derived(name, unit, Better(better), expression)
 
 
 def check_derived_names(every: Sequence[Derived], known: Iterable[str]) -> None:
-    """Raises `UsageError` for a name that is neither known nor derived by an earlier expression."""
+    """Raises `UsageError` for a metric that is already measured, or that refers to a name unknown until then."""
     names = set(known)
     for derived in every:
         if derived.name in names:

@@ -1,7 +1,7 @@
-"""Finds descriptions by walking packages.
+"""Finds the descriptions of platforms, workloads and factors by walking packages.
 
-Those of other distributions are entry points of the group `guestmark`: modules with the same attributes. Factors need
-no list: every `Factor` of a module in `guestmark.setting`, or of such an entry point, is found.
+Extensions register modules with the same attributes as entry points of the group `guestmark`. Factors need no list:
+every `Factor` in a module of `guestmark.setting`, or of such an entry point, is found.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _import_extensions() -> tuple[ModuleType, ...]:
 
 @functools.cache
 def list_settings() -> tuple[Factor, ...]:
-    """Return the factors that name the machines that take them, in the order of their definition."""
+    """Return the factors that declare which machines take them, in the order of their definition."""
     package = importlib.import_module(_SETTINGS)
     families = (
         importlib.import_module(f"{_SETTINGS}.{module.name}")
@@ -63,7 +63,7 @@ def list_settings() -> tuple[Factor, ...]:
 
 @functools.cache
 def list_settings_for(machines: Machine) -> tuple[Factor, ...]:
-    """Return the factors that such machines take."""
+    """Return the factors that at least one of these kinds of machines takes."""
     return tuple(factor for factor in list_settings() if factor.machines & machines)
 
 

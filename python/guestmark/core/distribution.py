@@ -1,7 +1,7 @@
 """The distribution of this host: its names for the packages that are needed, and how it installs them.
 
-The names are in `packages.tsv`, which set-up reads too. Debian's names stand for the packages everywhere else in the
-program. Only Debian's have been tried; the others are tested against faked roots.
+The names are in `packages.tsv`, which set-up reads too; the rest of the program uses Debian's names. Only Debian's
+have been tried on a real system; the others are tested against fake root directories.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Distribution:
         yield package
 
     def install_hint(self, debian: str) -> str:
-        """Return one line on how to install these packages of Debian (words separated by blanks) there."""
+        """Return one line on how to install these Debian packages, separated by spaces, on this distribution."""
         wanted = debian.split()
         names = " ".join(self.translate_packages(wanted))
         if not names:
@@ -99,7 +99,7 @@ def read_pretty_name(release: str) -> str:
 
 @functools.cache
 def detect_distribution(root: Path = ROOT) -> Distribution:
-    """Return the distribution of the system in `root`; an unknown one gets Debian's words."""
+    """Return the distribution of the system in `root`; an unknown one uses Debian's package names."""
     said: dict[str, str] = {}
     for file in ("etc/os-release", "usr/lib/os-release"):
         try:
@@ -117,5 +117,5 @@ def detect_distribution(root: Path = ROOT) -> Distribution:
 
 
 def install_hint(debian: str) -> str:
-    """Return one line on how to install these packages of Debian (words separated by blanks) on this host."""
+    """Return one line on how to install these Debian packages, separated by spaces, on this host."""
     return detect_distribution().install_hint(debian)

@@ -1,4 +1,4 @@
-"""The record of the environment that a run was made in: its names, and the type of each value.
+"""The record of a run's environment: the names and types of its values.
 
 Unknown facts are absent. Sizes are in bytes, frequencies as the kernel writes them, in kHz.
 """
@@ -75,7 +75,7 @@ class Virtualization(TypedDict, total=False):
 
 
 class Guestmark(TypedDict, total=False):
-    """The program that measured."""
+    """The version of guestmark that measured."""
 
     version: str
     commit: str
@@ -113,7 +113,7 @@ class Environment(TypedDict, total=False):
 
 
 def hash_machine_id(name: str) -> str:
-    """Return a hash that tells a machine from others, from its machine id or host name; empty without one.
+    """Return a hash that identifies a machine, made from its machine id or host name; empty without one.
 
     machine-id(5) asks programs not to expose the id itself.
     """
@@ -121,7 +121,7 @@ def hash_machine_id(name: str) -> str:
 
 
 def explain_problem(record: Any) -> str:
-    """Return in one line what is wrong with a record from outside; empty if it is valid."""
+    """Return in one line what is wrong with an imported record; empty if it is valid."""
     try:
         msgspec.convert(record, Environment)
     except msgspec.ValidationError as error:

@@ -52,7 +52,7 @@ class BlockStatus(IntEnum):
 
 
 class Interrupted(BaseException):
-    """The user stops the run: raised inside `engine.interrupt.Interruption.interruptible` by the first signal."""
+    """The user interrupted the run; raised inside `engine.interrupt.Interruption.interruptible` by the first signal."""
 
 
 class GuestmarkError(Exception):
@@ -84,7 +84,7 @@ class PlatformUnusableError(GuestmarkError):
 class MachineError(GuestmarkError):
     """One machine failed to start, died, hung or is not what was asked for.
 
-    `console` is what it printed; `phases` says how far its start got, as `Machine.phases`.
+    `console` is its console output; `phases` shows how far its start got, like `Machine.phases`.
     """
 
     def __init__(

@@ -98,7 +98,7 @@ class Build(Fact, kw_only=True):
 
 
 class Mount(Fact, kw_only=True):
-    """How a disk ended up being mounted; that of the disk under test is stored under `TARGET`."""
+    """How a disk was mounted; for the disk under test, this is stored under `TARGET`."""
 
     # The options in force, as in /proc/mounts.
     options: str | None = msgspec.field(name="mount", default=None)
@@ -123,9 +123,9 @@ class WorkingDirectory(Fact, kw_only=True):
 
 
 class Written(Fact, kw_only=True):
-    """What the runs of a command without a disk of its own wrote to filesystems with a disk below, by its kernel.
+    """Bytes that a command without a disk of its own wrote to filesystems on disks, as counted by its kernel.
 
-    `/proc/PID/io` counts this as `write_bytes`; what is written to memory is not in it.
+    These are `write_bytes` in `/proc/PID/io`, which excludes filesystems in memory.
     """
 
     # In the run that wrote the least.
@@ -216,7 +216,7 @@ class Flushes(Fact, kw_only=True):
 
 
 def _read_version_0_1(reached: str, why: str) -> Durability:
-    """Return what trials of version 0.1 record in a single line."""
+    """Return the durability from the single line that trials of version 0.1 recorded."""
     if reached == Reached.YES:
         return Durability.REACHED if "strace" in why or "host" in why else Durability.CLAIMED
     if reached == Reached.NO:
@@ -266,7 +266,7 @@ def _format_share(some: int, whole: int, what: str) -> str:
 
 
 class SecondLog(msgspec.Struct, kw_only=True, frozen=True):
-    """The result of a second log of writes, taken of the same disk on another machine."""
+    """The result of a second log of writes, recorded for the same disk on a fresh machine."""
 
     word: str  # one of `Durability`
     states: int
@@ -276,8 +276,9 @@ class SecondLog(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Reason(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """What a check reported in `states` that failed, or were not judged, in the same way; other fields are of the
-    first.
+    """What a check reported for `states` crash states that failed, or were not judged, in the same way.
+
+    The other fields describe the first of them.
     """
 
     said: str
@@ -293,7 +294,7 @@ class Reason(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
 
 
 class Untorn(msgspec.Struct, frozen=True):
-    """Of the judged states, those in which no write is torn, and how many of them fail.
+    """How many of the judged states have no torn write, and how many of these fail.
 
     `flushed` of the failing ones hold exactly what had been flushed when a record was acknowledged.
     """
@@ -335,7 +336,7 @@ class Explanation(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True)
 
 
 class Unsynced(msgspec.Struct, frozen=True):
-    """A file with `bytes` that no sync of the program covered; 0 if only its name was not covered."""
+    """A file, and how many of its bytes no sync of the program covered; 0 if only its name was not covered."""
 
     path: str
     bytes: int
@@ -410,7 +411,7 @@ class Proof(Fact, kw_only=True):
 
 
 class Counted(Fact, kw_only=True):
-    """The hypervisor's counters for one iteration, on average, by the names of `platforms.counters`."""
+    """The hypervisor's counters, averaged per iteration, by their names in `platforms.counters`."""
 
     each: dict[str, float] = msgspec.field(name="counted")
 
@@ -443,13 +444,13 @@ class SharedMachine(Fact, kw_only=True):
 
 
 class Around(Fact, kw_only=True):
-    """Seconds that each of the user's commands around the measured one took, each time."""
+    """Seconds that the user's commands before and after the measured one took, by name, one value per execution."""
 
     each: dict[str, list[float]] = msgspec.field(name="around_s")
 
 
 class ShellStart(Fact, kw_only=True):
-    """Seconds that an empty command of the shell took on that machine: subtracted from the measured times."""
+    """Seconds that an empty shell command took on that machine; they are subtracted from the measured times."""
 
     wall_s: float = msgspec.field(name="shell_start_s")
     guest_wall_s: float = msgspec.field(name="shell_start_guest_s")
@@ -460,8 +461,8 @@ class ShellStart(Fact, kw_only=True):
 class ExecCost(Fact, kw_only=True):
     """Seconds that an empty command takes in a machine whose commands are timed from outside.
 
-    It is the median of several; the true one is between the two others with a probability of 95 %. It is subtracted
-    from the measured times.
+    `wall_s` is the median of several runs, and is subtracted from the measured times. The true median lies between
+    `low_s` and `high_s` with a probability of 95 %.
     """
 
     wall_s: float = msgspec.field(name="exec_cost_s")
@@ -469,7 +470,7 @@ class ExecCost(Fact, kw_only=True):
     high_s: float = msgspec.field(name="exec_cost_high_s")
 
     def describe(self) -> str:
-        """Return it in milliseconds, with the range that it may have."""
+        """Return the median in milliseconds, with its confidence interval."""
         return f"{self.wall_s * 1e3:.3g} ms ({self.low_s * 1e3:.3g} to {self.high_s * 1e3:.3g})"
 
 
@@ -503,7 +504,7 @@ def flatten_fact(fact: Fact) -> dict[str, Any]:
 
 
 def add_fact(facts: Facts, fact: Fact) -> Facts:
-    """Return the facts of a trial that has ended with one more fact."""
+    """Return the facts of an ended trial with one fact added."""
     return Facts({**facts.kept, **flatten_fact(fact)})
 
 

@@ -19,7 +19,7 @@ _LIMIT = re.compile(r"(?P<sign>[+-]?)(?P<number>[0-9]+(\.[0-9]+)?)\s*%|[x×]\s*(
 
 
 class Loss(StrEnum):
-    """What a gate about power cuts refuses, the mildest first: each also refuses what those before it refuse."""
+    """What a gate about power cuts refuses, the most tolerant first: each also refuses what those before it refuse."""
 
     # A crash state lacks what was acknowledged, or flushes are dropped.
     LOST = "lost"
@@ -30,7 +30,7 @@ class Loss(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A gate on the ratio to the baseline, which must not be above `limit` (with `above`) or below it.
+    """A gate on the ratio to the baseline: it fails if the ratio is above `limit` (with `above`) or below it.
 
     `words` select cells by platform, workload key or `FACTOR=LEVEL`; without words it applies to every cell but the
     baseline. An empty `metric` is the primary one of each table. With `loss` the gate is about power cuts, also of
@@ -76,7 +76,7 @@ def is_power_cut_gate(text: str) -> bool:
 
 
 def parse_limits(texts: Iterable[str], cells: Collection[Cell], metrics: Collection[str]) -> tuple[Gate, ...]:
-    """Parse gates if only ratios can be judged. Raises `UsageError` for a gate about power cuts."""
+    """Parse gates where only ratios can be judged. Raises `UsageError` for a gate about power cuts."""
     gates = parse_gates(texts, cells, metrics)
     for gate in gates:
         if gate.loss is not None:

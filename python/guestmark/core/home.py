@@ -1,4 +1,4 @@
-"""Finds the user's own directories, even for users without an entry in the list of users. Cheap to import."""
+"""Finds the user's directories, even for users without a passwd entry. Cheap to import."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LATEST = "last"
 
 
 def find_home_directory() -> Path:
-    """Return `$HOME` if it is an absolute path, else what the list of users says, else `/`; it may not exist."""
+    """Return `$HOME` if it is an absolute path, else the home directory in passwd, else `/`; it may not exist."""
     from pathlib import Path
 
     said = os.environ.get("HOME", "")
@@ -38,17 +38,17 @@ def find_default_ledger() -> Path:
 
 
 def find_state_directory() -> Path:
-    """Return where keys, campaigns and crash reports are: `$XDG_STATE_HOME/guestmark`. It may not exist."""
+    """Return the directory for keys, campaigns and crash reports: `$XDG_STATE_HOME/guestmark`. It may not exist."""
     return _find_xdg_directory("XDG_STATE_HOME", ".local/state")
 
 
 def find_config_directory() -> Path:
-    """Return where users keep what they wrote for guestmark: `$XDG_CONFIG_HOME/guestmark`. It need not exist."""
+    """Return the directory for files that users write for guestmark: `$XDG_CONFIG_HOME/guestmark`. It may not exist."""
     return _find_xdg_directory("XDG_CONFIG_HOME", ".config")
 
 
 def find_cache_home() -> Path:
-    """Return where reproducible files are kept: `$XDG_CACHE_HOME/guestmark`. It may not exist."""
+    """Return the directory for files that can be reproduced: `$XDG_CACHE_HOME/guestmark`. It may not exist."""
     return _find_xdg_directory("XDG_CACHE_HOME", ".cache")
 
 

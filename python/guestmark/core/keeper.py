@@ -1,4 +1,4 @@
-"""Removes leftovers however this process ends: each is named to a keeper process before it is made.
+"""Removes leftovers however this process ends: each is announced to a keeper process before it is created.
 
 The keeper (`guestmark-agent keep`) is started before the first thing it may have to remove, and reads names from a pipe
 whose write end only this process and its supervisors have. So even after a SIGKILL at any moment every name is in the
@@ -49,7 +49,7 @@ class Keeper:
         self._process: subprocess.Popen[bytes] | None = None
 
     def directory(self, name: str, parent: Path | str, mode: int = 0o700) -> Path:
-        """Make the directory `guestmark-NAME-…` in `parent`, which must be absolute. Raises `OSError`."""
+        """Create the directory `guestmark-NAME-…` in `parent`, which must be absolute. Raises `OSError`."""
         for _ in range(_ATTEMPTS):
             path = self.reserve_path(name, parent)
             try:
@@ -67,7 +67,7 @@ class Keeper:
         raise FileExistsError(f"no unused name was found in {parent}")
 
     def reserve_path(self, name: str, parent: Path | str) -> Path:
-        """Return a free path `guestmark-NAME-…` in `parent`, which must be absolute; whatever is made there is removed.
+        """Return a free path `guestmark-NAME-…` in the absolute path `parent`; the keeper removes what is made there.
 
         Raises `OSError`.
         """
@@ -78,7 +78,7 @@ class Keeper:
                 return path
 
     def remove(self, path: Path) -> None:
-        """Remove what was made, with everything in it. May be called twice."""
+        """Remove the path with everything in it. May be called twice."""
         if (path / _MEMBERS).exists():
             _remove_control_group(path)
         elif path.is_dir() and not path.is_symlink():
@@ -198,7 +198,7 @@ def _create_locked(record: Path) -> int:
 
 
 def _remove_unkept(own: Path) -> None:
-    """Remove through keepers what others have named and no longer hold, by the records next to `own`."""
+    """Remove, through keepers, the paths that other processes recorded next to `own` and no longer hold."""
     for record in own.parent.glob(f"{PREFIX}names-*"):
         if record == own:
             continue

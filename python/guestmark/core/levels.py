@@ -1,7 +1,7 @@
 """The typed levels of factors, read from their text once.
 
-Text is what identifies a cell: it stands in plans, ids, ledgers and documents. Whoever acts on a level asks `Levels`
-with the factor itself as the key, so that the type checker knows what comes back.
+Text identifies a cell in plans, ids, ledgers and documents. Code that acts on a level looks it up in `Levels` with the
+factor itself as the key, so that the type checker knows its type.
 """
 
 from __future__ import annotations

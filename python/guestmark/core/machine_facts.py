@@ -1,4 +1,4 @@
-"""What machines really are, as attestation finds it: hosts, guests, and guests inside guests; and their mounts."""
+"""Facts about machines, as attestation finds them: hosts, guests and nested guests; and their mounts."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class LinkEnd(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Mover(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A process that moved bytes between the ends, found by what it did while some were sent."""
+    """A process that carries traffic between the ends, identified by its activity during a probe."""
 
     program: str  # the path of its executable
     version: str
@@ -85,7 +85,7 @@ class Mover(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class NetworkFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The network of a machine, as attested: both ends, and who moves bytes between them."""
+    """The network of a machine, as attested: both ends, and the processes that carry traffic between them."""
 
     network: str  # the level
     # None if the machine's kernel shows no interface.
@@ -231,7 +231,7 @@ OWN_MACHINE_ID = re.compile(rf"\b{OWN_MACHINE_PREFIX}[0-9a-f]{{16}}\b")
 
 
 class OwnKernel(StrEnum):
-    """Whose kernel answers system calls in a machine of the user's own."""
+    """Whose kernel answers system calls in a machine that the user defined."""
 
     OWN = "its own"
     HOSTS = "this host's"
@@ -240,7 +240,7 @@ class OwnKernel(StrEnum):
 
 
 class OwnInside(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Facts about a machine of the user's own, collected inside it."""
+    """Facts about a machine that the user defined, collected inside it."""
 
     kernel_is: OwnKernel
     # Signs of a container manager, in its own words.
@@ -254,7 +254,7 @@ class OwnInside(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class OwnRestored(msgspec.Struct, kw_only=True):
-    """The saved machine of the user's own that a machine went on from, as seen from inside."""
+    """The snapshot from which a machine that the user defined was restored, as seen from inside."""
 
     # Distinguishes the snapshot from others of the block.
     template: str
@@ -266,14 +266,14 @@ class OwnRestored(msgspec.Struct, kw_only=True):
     files: bool
 
     def describe(self) -> str:
-        """Return which parts of the saved machine continue, in words."""
+        """Describe which parts of the saved machine continue."""
         if self.programs:
             return "programs and files continue" if self.files else "programs continue, files do not"
         return "files continue, programs do not"
 
 
 class OwnMachine(RemoteMachine, kw_only=True, omit_defaults=True):
-    """A machine that commands of the user's made, as the agent inside sees it."""
+    """A machine created by the user's own commands, as seen by the agent inside it."""
 
     definition: str  # its name
     # SHA-256 of the definition's text.

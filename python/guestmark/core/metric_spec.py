@@ -57,7 +57,7 @@ class MetricSpec:
 
     @property
     def searched(self) -> str:
-        """The expression that is looked for in that file or in the output."""
+        """The expression to search for in that file or in the output."""
         return self.pattern.partition("#")[2] or _ANY_NUMBER if self.file else self.pattern
 
     def extract_value(self, *texts: str, limit_s: float = regex.LIMIT_S) -> float:
@@ -113,7 +113,7 @@ class MetricSpec:
 
     @classmethod
     def from_params(cls, params: Mapping[str, Any]) -> "MetricSpec":
-        """Return the metric that `to_params` made this from."""
+        """Return the metric from the result of `to_params`."""
         return cls(Metric(params["name"], params["unit"], Better(params["better"])), params["pattern"])
 
 

@@ -1,4 +1,4 @@
-"""The nouns shared by all of guestmark, named as in the documentation: cells, policies, plans, trials.
+"""The types shared by all of guestmark, named as in the documentation: cells, policies, plans, trials.
 
 Frozen dataclasses whose only behaviour derives from their own fields. `plan.load` makes them, `engine` executes them,
 `ledger` stores them, `report` shows them.
@@ -25,10 +25,10 @@ P = TypeVar("P")
 
 
 class _Derived:
-    """The base of records that keep what was derived from them.
+    """The base class of records that cache values derived from their fields.
 
-    A slot and not a field: what is derived is neither stored, compared, nor copied by `dataclasses.replace`, after
-    which it would be about other text.
+    The cache is a slot and not a field, so that it is neither stored nor compared, nor copied by `dataclasses.replace`,
+    which changes the fields.
     """
 
     __slots__ = ("_kept",)
@@ -67,7 +67,7 @@ class RunState(StrEnum):
     KILLED = "killed"
 
     def describe_state(self, trials: int) -> str:
-        """Return the state of a run with this many trials in words for a reader."""
+        """Describe the state of a run with this many trials."""
         if self is not RunState.FAILED:
             return self.value
         return "no trial succeeded" if trials else "nothing measured"
@@ -88,7 +88,7 @@ class CellStatus(StrEnum):
 class WorkloadSpec(_Derived):
     """A workload by registered name with its parameters (JSON-representable values only).
 
-    `params` is what a plan and the ledger keep; whoever acts on parameters asks `read_params` for their type.
+    `params` is what plans and the ledger store; code that acts on parameters gets them typed from `read_params`.
     """
 
     name: str
@@ -110,7 +110,7 @@ class WorkloadSpec(_Derived):
 class Cell(_Derived):
     """One workload on one platform at one level of every factor.
 
-    `factors` is the text that identifies a cell in plans, ids, the ledger and reports. Whoever acts on a cell asks
+    `factors` is the text that identifies a cell in plans, ids, the ledger and reports. Code that acts on a cell uses
     `levels`, the disks (`view(Disks)` of `setting.disk`) and `workload.read_params`, which are typed and derived once.
 
     `id` is unique and stable within a plan (it is what trials refer to). `null_of` is set on a null cell: a second copy
@@ -269,10 +269,10 @@ class QuestionKind(StrEnum):
 class Question:
     """One question. `where` selects the cells, by workload, platform, `nested` (yes, no) or factor; empty: all.
 
-    `metric` is empty for the primary one. BEST: one answer for each value of the names in `per`; with `durability`
-    among those cells alone of which it has been found to be one of these words. COMPARE: cells like `compare` against
-    those like `against`, each with its equal in all names that neither of them has; `conclusion` is what a publication
-    drew from its own figures of these. PARTS: metrics of one unit.
+    `metric` is empty for the primary one. BEST: one answer for each value of the names in `per`; with `durability`,
+    only cells whose durability is one of these words take part. COMPARE: cells like `compare` against those like
+    `against`, paired if they are equal in all other names; `conclusion` is what a publication concluded from its own
+    figures. PARTS: metrics of one unit.
     """
 
     ask: str

@@ -1,4 +1,4 @@
-"""Options, each declared once: the command line, plans, the library and the reference are all made from that."""
+"""Options, each declared once for the command line, plans, the library and the reference."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Candidates(StrEnum):
-    """What a shell offers while a value is typed; `cli.completion` finds them, and only when a shell asks."""
+    """The kinds of values that shell completion offers; `cli.completion` finds the values on request."""
 
     CAMPAIGNS = "campaigns"
     FLEET_ACTIONS = "fleet actions"
@@ -54,7 +54,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """Words of a command line that follow the options. It annotates a field, like `Option`."""
+    """The positional arguments of a command line. It annotates a field, like `Option`."""
 
     metavar: str
     help: str = ""

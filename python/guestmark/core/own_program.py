@@ -71,8 +71,9 @@ def find_agent_binary() -> Path:
 
 @functools.cache  # tried once
 def run_setup(part: str) -> bool:
-    """Make a part of the checkout through set-up, which prints its steps to standard error; return False if that
-    failed.
+    """Build a part of the checkout by its set-up script, which prints its steps to standard error.
+
+    Returns False if that failed.
     """
     script = find_checkout() / "tools" / "setup.sh"
     if not script.is_file():
@@ -85,10 +86,10 @@ def run_setup(part: str) -> bool:
 
 
 def install_extra(module: str, extra: str, what: str) -> None:
-    """Install `module` if it is missing and this is a checkout, which installs by its lock.
+    """Install `module` if it is missing; only a checkout can do so, by its lock file.
 
-    `extra` is its name in pyproject.toml; `what` names in the plural what needs it. Raises `GuestmarkError` if it
-    cannot.
+    `extra` is its extra in pyproject.toml; `what`, in the plural, is what the error says needs it. Raises
+    `GuestmarkError` if the module is still missing.
     """
     if importlib.util.find_spec(module) is None:
         done = run_setup(extra)

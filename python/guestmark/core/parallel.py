@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def start_call(call: Callable[[], T]) -> Future[T]:
-    """Start the call in a thread and return its future result. What the thread holds ends with the process."""
+    """Start the call in a thread and return its future result. The thread does not keep the process running."""
     future: Future[T] = Future()
 
     def fulfil() -> None:

@@ -7,7 +7,7 @@ A declaration is a `Params` whose fields are annotated with `param(…)`:
         time_s: Annotated[float, param("how long", "duration", key="time", accepts=str, parse=parse_duration)] = 2.0
 
 A plan spells `directory` and `time`; the ledger keeps `directory` and `time_s`, and the code reads the same names as
-attributes. Checking a plan takes pydantic, which is imported only for that.
+attributes. Checking a plan needs pydantic, which is imported only for that.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Params(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def make(cls, *_: Any, **given: Any) -> Self:
-        """Make and check the parameters from a plan's values, by names of fields and keys of `INPUTS`.
+        """Build and check the parameters from a plan's values, keyed by field names and by the keys of `INPUTS`.
 
         Overridden if fields depend on each other. Raises `ValueError` or `UsageError` for contradictory values.
         """

@@ -82,7 +82,7 @@ class Topology:
 
 
 class Crowded(StrEnum):
-    """What could not be kept apart, or is not equal; ledgers store these words."""
+    """How a machine's processors are shared or unequal; ledgers store these words."""
 
     THREADS = "some of the machine's processors are hyper-threads of one core"
     UNEQUAL = "the machine's processors are not equally fast"
@@ -92,7 +92,7 @@ class Crowded(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where everything of one machine runs.
+    """The host processors on which each part of a machine runs.
 
     Virtual processor i has `machine[i]` if there are as many of them (`one_each`), otherwise they share all of
     `machine`.
@@ -114,10 +114,10 @@ class Placement:
 
 
 def choose_processors(topology: Topology, level: str, processors: int, *, emulator: bool = True) -> Placement:
-    """Choose the places of a machine with that many processors (0: all that this process may use).
+    """Choose the host processors of a machine with that many virtual processors (0: all that this process may use).
 
-    `emulator`: it has threads besides its virtual processors that need a place; otherwise everything of the machine
-    shares the same processors. Raises `UsageError` for a list that this process may not use.
+    With `emulator`, threads besides the virtual processors get processors of their own; otherwise all threads of the
+    machine share the same processors. Raises `UsageError` for a list that this process may not use.
     """
     every = topology.numbers
     wanted = processors or len(every)

@@ -47,7 +47,7 @@ class Program:
 
 @contextlib.contextmanager
 def start_version_queries() -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
-    """Yield a function that starts `PROGRAM --version` with pipes for its output; end all when the block ends."""
+    """Yield a function that starts `PROGRAM --version` with pipes for its output; all end with the block."""
     # Only few commands ask for versions; the others shall not wait for these imports.
     import subprocess
 

@@ -1,6 +1,6 @@
 """Reads `/proc`, `/sys` and files of other processes, which may end meanwhile.
 
-What no longer exists, or may not be read, is empty: no function here raises `OSError`.
+Files that no longer exist, or may not be read, count as empty: no function here raises `OSError`.
 """
 
 from __future__ import annotations

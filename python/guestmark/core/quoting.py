@@ -1,7 +1,7 @@
-"""Quotes words from strangers as a shell would take them: every character that cannot be seen is spelled out.
+"""Quotes untrusted words as a shell reads them: every invisible character is spelled out.
 
-A page and a terminal show a line feed, a tab and 3,000 spaces as one space, and some characters not at all: what
-looks like a comment would end in the middle of the screen, and a command follow it.
+A page or a terminal may show a line feed, a tab or 3,000 spaces as one space, and some characters not at all, so that
+what looks like a comment could hide a command.
 """
 
 from __future__ import annotations

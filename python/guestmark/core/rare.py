@@ -1,4 +1,4 @@
-"""Rare slow runs: which ones a run is to find."""
+"""Describes the rare slow runs that a measurement has to find."""
 
 import re
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ _LARGEST_FACTOR, _RAREST = 1e6, 0.001
 
 @dataclass(frozen=True, slots=True)
 class Rare:
-    """Slow runs that a run is to find: `factor` times as long as the typical one, in a `share` of a cell's runs.
+    """Slow runs to find: they take `factor` times as long as the typical one, and are a `share` of a cell's runs.
 
-    Of its starts, if whole machines are slow, so that all runs on one are.
+    With `starts` they are a share of its machines, on each of which every run is slow.
     """
 
     factor: float

@@ -1,9 +1,9 @@
 """Removes known secrets from everything that is stored, printed or written to a file.
 
 Passwords reach guestmark in URLs of ledgers (options, arguments, plans, variables), in libpq's variables and in its
-password file, and in variables that the file of a machine sets for its commands. Whoever takes one in calls
-`register_secret`; whatever goes out passes `redact_text`. URLs are redacted by their form, too, as a command line is
-stored before anything has read it.
+password file, and in variables that the file of a machine sets for its commands. Code that reads one calls
+`register_secret`; all output passes `redact_text`. URLs are also redacted by their form, because a command line is
+stored before anything has parsed it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Recognises text that only a shell understands, so that it is given to one."""
+"""Recognises text that has to be run by a shell."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OWN = frozenset({
 
 
 def needs_shell(text: str) -> bool:
-    """Return whether the text has a special character outside quotes, or begins with a word of the shell's."""
+    """Return whether the text has a special character outside quotes, or begins with one of the shell's own words."""
     return has_special_characters(text) or is_shell_word((text.split() or [""])[0])
 
 

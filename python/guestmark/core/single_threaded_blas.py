@@ -1,9 +1,9 @@
-"""Importing this before numpy keeps numpy's linear algebra on the thread that asks for it.
+"""Importing this before numpy keeps numpy's linear algebra on the calling thread.
 
 The products here are small, and a BLAS that divides them among all processors makes its threads spin while they wait
 for their parts: eight times the processor time on a busy host, some of it on the processors of the machine that is
 measured. The library reads the variable when it is loaded; it is set no longer than that, so that no command that is
-measured has it. What a user has set stands.
+measured has it. A value set by the user is kept.
 """
 
 import os

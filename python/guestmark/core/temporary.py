@@ -1,7 +1,7 @@
-"""The only place where temporary files and directories are made: each is named to the keeper before it exists.
+"""The only module that creates temporary files and directories: each is announced to the keeper before it exists.
 
-So none of them remains after a SIGKILL at any moment, wherever it was to be. Their names begin with `guestmark-`, by
-which `guestmark clean` finds them after a power failure.
+So none of them remains after a SIGKILL at any moment, wherever it is. Their names begin with `guestmark-`, by which
+`guestmark clean` finds them after a power failure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def find_default_parent() -> Path:
 
 @contextlib.contextmanager
 def scratch_directory(name: str, parent: Path | None = None, mode: int = 0o700) -> Iterator[Path]:
-    """Yield a directory, by default in the usual place, that is removed at the end. Raises `OSError`."""
+    """Yield a directory, by default in `find_default_parent()`, that is removed at the end. Raises `OSError`."""
     path = keeper().directory(name, (parent or find_default_parent()).absolute(), mode)
     try:
         yield path
@@ -36,7 +36,7 @@ def scratch_directory(name: str, parent: Path | None = None, mode: int = 0o700) 
 
 @contextlib.contextmanager
 def replace_file(target: Path, mode: int = 0o600) -> Iterator[Path]:
-    """Yield a path next to `target`; what is made there replaces `target` when the block has ended.
+    """Yield a path next to `target`; the file at that path replaces `target` when the block has ended.
 
     If the block fails, or the process is killed in it, nothing of it remains and `target` is unchanged. An empty file
     with `mode` exists at the path; the block fills or replaces it. Raises `OSError`.

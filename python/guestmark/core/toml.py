@@ -1,4 +1,4 @@
-"""Users' TOML, parsed within a budget of size, depth, values and digits, and thus of time.
+"""Parses users' TOML within limits of size, depth, values and digits, and thus of time.
 
 Python's parser takes time quadratic in the parts of a key, and later steps recurse: a plan of 2 kB could exhaust the
 stack, one of 40 kB take a minute. So one pass checks the depth before anything is parsed.

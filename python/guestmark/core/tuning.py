@@ -26,7 +26,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`durability` lists the words that a configuration may have, none for any; `margin` and `error` are relative.
+    """`durability` lists the words that a configuration may have, empty for any; `margin` and `error` are relative.
 
     Of the finalists, at most `finalists` are measured once more in `confirm` fresh blocks.
     """

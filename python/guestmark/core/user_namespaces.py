@@ -1,4 +1,4 @@
-"""Why a program may not use user namespaces on this host."""
+"""Explains why a program may not use user namespaces on this host."""
 
 import os
 from dataclasses import dataclass
@@ -26,9 +26,9 @@ _SWITCHES = (
 
 
 def explain_how_to_allow(settings: Path = Path("/proc/sys"), *, root: bool | None = None) -> str:
-    """Return in one line what forbids them to this user and how to change it; empty if nothing known does.
+    """Return in one line what forbids this user to use them and how to change it; empty if nothing known does.
 
-    `root` says whether the user is root; None means that this is looked up.
+    `root` tells whether the user is root; None stands for the user of this process.
     """
     is_root = os.geteuid() == 0 if root is None else root
     for switch in _SWITCHES:

@@ -43,8 +43,8 @@ class WorkloadKind(Generic[P]):
     """What guestmark knows of a workload before anything runs; `workloads.base.Workload` runs it.
 
     A subclass that has a `name` is a workload: the registry finds it in its package. `P` are its parameters, declared
-    once (`core.params`). All methods are of the class, and importing it must be cheap: it is imported whenever
-    somebody completes a factor's name.
+    once (`core.params`). All methods are class methods, and importing the class must be cheap: it is imported
+    whenever a shell completes a factor's name.
     """
 
     # The class of `P`, taken from the base that a subclass names.
@@ -130,7 +130,7 @@ class WorkloadKind(Generic[P]):
 
     @classmethod
     def acknowledging_params(cls, cell: Cell) -> Mapping[str, Any]:
-        """Return parameters with which `powercut` acknowledges what the cell's workload does, as the workload does it.
+        """Return parameters that make `powercut` commit and acknowledge data as the cell's workload does.
 
         Without any, a proof covers only the disk.
         """
@@ -153,17 +153,17 @@ class WorkloadKind(Generic[P]):
 
     @classmethod
     def adapts_to_time(cls, params: P) -> bool:
-        """Return whether its trials shorten themselves to fit into their share of the command's time."""
+        """Return whether its trials adapt their length to their share of the command's time."""
         return False
 
     @classmethod
     def report_sections(cls) -> tuple[Callable[..., Any], ...]:
-        """Return functions that add what only this workload knows to a report; see `workloads.base.Sections`."""
+        """Return functions that make report sections specific to this workload; see `workloads.base.Sections`."""
         return ()
 
     @classmethod
     def report_conclusion(cls) -> Callable[..., Any] | None:
-        """Return a function that concludes from cells that are not compared; None without one."""
+        """Return the function that states the conclusion for cells that are not compared; None if there is none."""
         return None
 
     @classmethod
