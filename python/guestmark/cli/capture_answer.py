@@ -68,7 +68,7 @@ def _extract_packets(trace: Trace, file: str, output: Path) -> None:
     count = f"{len(packets)} packets" if len(packets) > 1 else "1 packet"
     waited = format_seconds(waited_s)
     say(f"{output}: {count} that ended the longest waits for {cause.name}, {waited} in total")
-    say(f"Wireshark's display filter for {file}: {verdict.make_display_filter(packets)}")
+    say(f"to see them in {file}, display filter for Wireshark: {verdict.make_display_filter(packets)}")
 
 
 def draw_picture(selection: Selection, plot: Path) -> None:

@@ -142,7 +142,7 @@ def resume_run(
             pass
     plan, missing = restore_values(plan, os.environ)
     if missing:
-        audience.tell(f"environment variables that changed since the run began: {', '.join(missing)}")
+        audience.tell(f"environment variables of this run that are no longer set: {', '.join(missing)}")
     with hold_machines(plan, audience.tell, wait=wait):
         clock = clock.exclude(time.monotonic() - asked)
         ready = preflight.examine_again(plan, stored.unusable, make_prober(audience))

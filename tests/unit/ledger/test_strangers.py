@@ -192,7 +192,7 @@ def test_commands_of_a_stranger_are_shown_and_not_run(guestmark: CommandLine, tm
         for ledger in (merged, tmp_path / "theirs.sqlite"):
             refused = guestmark("resume", "last", "--blocks", "2", "--ledger", str(ledger))
             assert refused.status == 2, refused.stderr
-            assert "only run with --trust" in refused.stderr
+            assert "add --trust" in refused.stderr
             assert f"touch {mark}" in refused.stderr
             shown = guestmark("show", "last", "--ledger", str(ledger)).stdout
             assert f"touch{mark}" in "".join(shown.split())  # lines are folded

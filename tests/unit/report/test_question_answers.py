@@ -328,7 +328,7 @@ def test_questions_are_kept_with_the_plan() -> None:
     ("table", "said"),
     [
         ('wants = "best"\nmetric = "speed"', "'speed' is not a metric"),
-        ('wants = "compare"\ncompare = { workload = "w" }', "compare and against belong together"),
+        ('wants = "compare"\ncompare = { workload = "w" }', "compare and against require each other"),
         ('wants = "parts"', "parts and wants = 'parts' require each other"),
         ('wants = "best"\nper = ["colour"]', "'colour' is neither"),
         ('wants = "best"\nwhere = { workload = "x" }', "unknown workload"),

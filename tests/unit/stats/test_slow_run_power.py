@@ -143,7 +143,7 @@ def test_two_goals_and_what_cannot_be_are_refused() -> None:
     for more in ({"blocks": 10}, {"precision": 0.01}, {"quick": True}):
         with pytest.raises(UsageError):
             build_plan(ExecOptions(timing=True, find=Rare(2.0, 0.05), **more), ["true"])
-    with pytest.raises(UsageError, match="none is here"):
+    with pytest.raises(UsageError, match="requires guests"):
         build_plan(ExecOptions(find=Rare(2.0, 0.05, starts=True)), ["true"])
     done = guestmark("exec", "--find", "x1.2 in 5%", "--", "true")
     assert done.returncode == 2
