@@ -57,9 +57,9 @@ def refused(url: str) -> LedgerError:
         ("postgres@127.0.0.1:PORT/nowhere", 'database "nowhere" does not exist', "createdb"),
         ("nobody@127.0.0.1:PORT/postgres", 'role "nobody" does not exist', "pg_hba.conf"),
         ("postgres@127.0.0.1:PORT/postgres?sslmode=require", "does not support it", "ssl = on"),
-        ("postgres@127.0.0.1:1/postgres", r"\(connection refused\)", "runs and listens"),
-        ("postgres@nowhere.invalid/postgres", r"\(its host has no address\)", "host's name"),
-        ("postgres@127.0.0.1:many/postgres", "not a database URL", "PORT a number"),
+        ("postgres@127.0.0.1:1/postgres", r"\(connection refused\)", "is running and listens"),
+        ("postgres@nowhere.invalid/postgres", r"\(its host name has no address\)", "host's name"),
+        ("postgres@127.0.0.1:many/postgres", "not a database URL", "e.g. postgresql://"),
         ("postgres@/postgres?host=/nowhere", "no such socket", "unix_socket_directories"),
     ],
 )
@@ -106,4 +106,4 @@ def test_a_server_that_may_only_be_read_is_read(server: Server) -> None:
         assert ledger.load_run(run_id).id == run_id
         with pytest.raises(LedgerError, match="read-only transaction") as caught:
             ledger.create_run(PLAN, {}, 1)
-    assert "write to the primary" in caught.value.hint
+    assert "name the primary server" in caught.value.hint

@@ -25,8 +25,8 @@ def open_ledger(
 ) -> Ledger:
     """Open the ledger at `where` (a path, an SQLAlchemy URL, or None for `find_default_ledger()`); a context manager.
 
-    A ledger that does not exist is made, with its directory, readable by its owner alone. With `writable=False` nothing
-    is made or changed, and a ledger on read-only storage can be read.
+    A ledger that does not exist is created, with its directory, readable by its owner alone. With `writable=False`
+    nothing is created or changed, and a ledger on read-only storage can be read.
 
     Raises `LedgerError` if it cannot be opened or is not a guestmark ledger.
     """

@@ -1,8 +1,8 @@
 """Attempts at trials: which machine began which trial, and how it ended.
 
-Where several machines, and an engine between them, work on one ledger, a trial is begun here before its machine is
-started, by one insertion that succeeds only once. So anything that an engine does twice is refused, a worker that was
-given up cannot store its measurements, and a trial that never ended is known by name.
+If several machines work on one ledger through an engine, each trial is recorded here before its machine is started, by
+an insertion that succeeds only once. So a task that the engine repeats is refused, a worker that was given up cannot
+store its measurements, and the trials that never ended are known.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class TrialAttempts:
                 lambda made: made.execute(_make_insert_statement(sqlite), values).scalar_one(),
             )
         else:
-            # Ledgers in files do without this import.
+            # Ledgers in files do not need this import.
             from sqlalchemy.dialects import postgresql
 
             (kept,) = self._ledger.execute_autocommit(doing, _make_insert_statement(postgresql), values)

@@ -1,4 +1,4 @@
-"""Packs runs into one file to pass on: a page for people that contains the runs themselves for another ledger.
+"""Packs runs into one file to share: a page for people that also contains the runs themselves for other ledgers.
 
 A bundle is an HTML document with one data block that no browser executes: JSON with a schema, a SHA-256 and the runs,
 compressed, and signed with the key of the user who packed it. Of the caller's environment it holds the variables that
@@ -31,7 +31,7 @@ from guestmark.ledger.validation import (
 )
 
 SCHEMA = "guestmark-bundle/1"
-# What is signed begins with this prefix, so that its signature fits nothing else.
+# Signed messages begin with this prefix, so that their signatures fit nothing else.
 _SIGNED = b"guestmark-bundle/1\n"
 _OPEN = '<script type="application/vnd.guestmark-bundle+json" id="guestmark-bundle">'
 _SHARED_VARIABLES = re.compile(
@@ -100,7 +100,7 @@ def unpack_runs(data: bytes, where: str, budget: ReadBudget | None = None) -> li
     start = data.rfind(_OPEN.encode())
     end = data.find(b"</script>", start)
     if start < 0 or end < 0:
-        raise LedgerError(f"{where} is not a bundle", hint="guestmark export --bundle FILE makes one")
+        raise LedgerError(f"{where} is not a bundle", hint="guestmark export --bundle FILE creates one")
     try:
         head = data[start + len(_OPEN) : end]
         budget.charge_encoded(head)
@@ -122,7 +122,7 @@ def _read_runs(head: Mapping[str, Any], where: str, budget: ReadBudget) -> list[
     schema, digest, size = str(head["schema"]), str(head["sha256"]), int(head["size"])
     if schema != SCHEMA:
         raise LedgerError(
-            f"a bundle of another version: {schema[:80]!r}", hint=f"this guestmark reads {SCHEMA}"
+            f"the bundle has another version: {schema[:80]!r}", hint=f"this guestmark reads {SCHEMA}"
         )
     content = budget.inflate(base64.b64decode(head["data"], validate=True))
     if len(content) != size or hashlib.sha256(content).hexdigest() != digest:
@@ -213,12 +213,12 @@ def _redact_words(run: StoredRun, words: set[str]) -> StoredRun:
     alternatives = "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
     expression = re.compile(rf'(?<![A-Za-z0-9_-])(?:{alternatives})(?![A-Za-z0-9_-]|":)')
     text = json.dumps(_make_plain(PackedRun(run, Annotations())), ensure_ascii=True)
-    blotted = _read_run(json.loads(expression.sub("HOST", text))).run
+    redacted = _read_run(json.loads(expression.sub("HOST", text))).run
     consoles = [expression.sub("HOST", trial.console) for trial in run.trials]
     trials = (
-        replace(trial, console=console) for trial, console in zip(blotted.trials, consoles, strict=True)
+        replace(trial, console=console) for trial, console in zip(redacted.trials, consoles, strict=True)
     )
-    return replace(blotted, id=run.id, trials=tuple(trials))
+    return replace(redacted, id=run.id, trials=tuple(trials))
 
 
 def _list_plan_words(plan: Plan) -> set[str]:

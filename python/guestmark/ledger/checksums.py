@@ -99,7 +99,7 @@ def find_damage(
 ) -> Iterator[str]:
     """Yield a sentence for each part of the run that is not as it was stored.
 
-    `read` has its rows if they were read already, `before` the checksums as they were before that.
+    `read` holds its rows if they were read already, `before` the checksums that were read before these rows.
     """
     known = dict(read_checksums(connection, run_id) if before is None else before)
     given = ((table, row) for table, rows in (read or {}).items() for row in rows)
@@ -142,7 +142,7 @@ def verify_run(
 def select_checksum(table: Table) -> Label[Any]:
     """Return a column `digest` to select with the table's rows: their checksums, NULL for rows without one.
 
-    Row and checksum are read in one statement, as a row that is replaced in between would not fit.
+    Row and checksum are read in one statement: a row that was replaced in between would not match its checksum.
     """
     checks = schema.checks.c
     key = table.c.id if table is schema.runs else table.c.run_id
@@ -171,7 +171,7 @@ def describe_damage(run_id: str, part: str) -> str:
 
 def _make_damage_error(sentence: str) -> LedgerError:
     return LedgerError(
-        sentence, hint="`guestmark runs --check` lists all that is damaged; take it from a backup"
+        sentence, hint="`guestmark runs --check` lists all damage; restore the ledger from a backup"
     )
 
 

@@ -63,7 +63,7 @@ def hold_claim_in_file(
 ) -> Iterator[HeldClaim]:
     """Claim `run_id`, or the first free one of `blocks`, inside the block; yield what is held. Never waits.
 
-    Raises `LedgerError` about the ledger `where` if the lock file cannot be made.
+    Raises `LedgerError` about the ledger `where` if the lock file cannot be created.
     """
     try:
         descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -95,7 +95,7 @@ def is_claimed_in_file(lock_file: Path, run_id: str) -> bool:
     try:
         descriptor = os.open(lock_file, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
-        # It was never claimed, or is not accessible.
+        # The run was never claimed, or the file is not accessible.
         return False
     try:
         answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _pack_flock(fcntl.F_WRLCK, _hash_to_byte(run_id)))
@@ -167,7 +167,7 @@ class ServerClaim:
     def ensure_held(self) -> None:
         """Make sure that the claim is still held; claim again if the session was lost.
 
-        Raises `TakenError` if another process has it by now, and what the database raises while it is away.
+        Raises `TakenError` if another process has it by now, and what the database raises while it is unreachable.
         """
         if self._session is not None:
             try:
@@ -220,7 +220,7 @@ class ServerClaim:
             time.sleep(_PAUSE_S)
 
 
-# The first statement tries this many blocks, and each next one this many times as many.
+# Number of blocks that the first statement tries, and the factor by which each further one tries more.
 _AT_FIRST, _MORE = 64, 8
 # PostgreSQL filters a function's rows in order and stops at the limit, so locks of later blocks are not tried.
 _FIRST_FREE = (

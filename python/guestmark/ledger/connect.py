@@ -98,14 +98,14 @@ def begin_writing(engine: Engine) -> AbstractContextManager[Connection]:
 
 
 def connect_ledger(where: str | Path | None, *, writable: bool, busy_timeout_s: float) -> OpenedStore:
-    """Open (and, if `writable`, make or complete) the database. Raises `LedgerError`."""
+    """Open the database, and if `writable`, create or complete it. Raises `LedgerError`."""
     if isinstance(where, str) and "://" in where:
         try:
             url = make_url(where)
         except (ArgumentError, ValueError) as error:
             raise LedgerError(
                 f"{redact_url(where)} is not a database URL",
-                hint="as in postgresql://ROLE@HOST:PORT/DATABASE?sslmode=verify-full, with PORT a number",
+                hint="e.g. postgresql://ROLE@HOST:5432/DATABASE?sslmode=verify-full",
             ) from error
         register_secret(url.password)
         for value in url.normalized_query.get("password", ()):
@@ -116,7 +116,7 @@ def connect_ledger(where: str | Path | None, *, writable: bool, busy_timeout_s: 
         if url.get_backend_name() != "sqlite":
             return _connect_server(url)
         if not url.database or url.database == ":memory:":
-            raise LedgerError("a ledger in memory would keep nothing", hint="give a file: sqlite:///FILE")
+            raise LedgerError("a ledger in memory would be lost at once", hint="give a file: sqlite:///FILE")
         where = url.database
     try:
         # Links are followed: a run's claim is a lock on a file beside the ledger, which must be the same for all.
@@ -154,7 +154,7 @@ def _connect_file(file: Path, writable: bool, busy_timeout_s: float) -> OpenedSt
 
 
 def _check_file(file: Path, writable: bool, busy_timeout_s: float) -> bool:
-    """Return whether the tables still have to be made.
+    """Return whether the tables still have to be created.
 
     Raises `LedgerError` for a file that is not a ledger, and leaves it unchanged.
     """
@@ -168,7 +168,7 @@ def _check_file(file: Path, writable: bool, busy_timeout_s: float) -> bool:
     if not file.exists():
         if not writable:
             raise LedgerError(
-                f"there is no ledger at {file}", hint="`guestmark exec` makes one with its first run"
+                f"there is no ledger at {file}", hint="`guestmark exec` creates one on its first run"
             )
         _make_file(file)
         return True
@@ -221,7 +221,7 @@ _TABLES = {
 
 
 def _check_structure(connection: Connection, where: str) -> None:
-    """Raise `LedgerError` unless tables are as guestmark makes them: no view, trigger, virtual or computed column.
+    """Raise `LedgerError` unless tables are as guestmark creates them: no view, trigger, virtual or computed column.
 
     These could run code or hide rows. Other tables and views are left alone; nothing reads them.
     """
@@ -259,7 +259,8 @@ def _check_pages(connection: Connection, where: str) -> None:
 
 def _make_foreign_database_error(where: str, why: str) -> LedgerError:
     return LedgerError(
-        f"the ledger {where} was not made by guestmark: {why}", hint="do not trust it, " + OR_CHOOSE_ANOTHER
+        f"the ledger {where} was not created by guestmark: {why}",
+        hint="do not trust it, " + OR_CHOOSE_ANOTHER,
     )
 
 
@@ -288,7 +289,7 @@ def _read_identity(file: Path, writable: bool, busy_timeout_s: float) -> tuple[i
             if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_READONLY:
                 return _probe_file(_make_uri(file, "rw"), busy_timeout_s)
             raise
-        # Read-only storage: SQLite cannot make its shared memory beside the file, and no one can be writing.
+        # Read-only storage: SQLite cannot create its shared memory beside the file, and no process can be writing.
         if os.access(file.parent, os.W_OK):
             raise
         return _probe_file(_make_uri(file, "ro", immutable=True), busy_timeout_s)
@@ -296,7 +297,7 @@ def _read_identity(file: Path, writable: bool, busy_timeout_s: float) -> tuple[i
 
 def _probe_file(uri: str, busy_timeout_s: float) -> tuple[int, int, int]:
     with closing(_connect_safely(uri, busy_timeout_s)) as probe:
-        # All three are read in one transaction: another process may be making the tables.
+        # All three are read in one transaction: another process may be creating the tables.
         probe.execute("BEGIN")
         kind = probe.execute("PRAGMA application_id").fetchone()[0]
         version = probe.execute("PRAGMA user_version").fetchone()[0]
@@ -317,7 +318,7 @@ def _check_version(version: int, where: str) -> None:
 
 
 def _make_file(file: Path) -> None:
-    """Make an empty file that only its owner can read, as a plan holds the caller's environment.
+    """Create an empty file that only its owner can read, as a plan holds the caller's environment.
 
     SQLite gives the files beside it the same permissions.
     """
@@ -328,7 +329,7 @@ def _make_file(file: Path) -> None:
     try:
         os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     except FileExistsError:
-        # Another guestmark was faster.
+        # Another process was faster.
         return
 
 
@@ -411,7 +412,7 @@ def _import_queue_pool() -> Any:
 
 
 def _make_tables(engine: Engine, busy_timeout_s: float) -> None:
-    """Make the tables and mark the file as a ledger, in one transaction; harmless if another process did so."""
+    """Create the tables and mark the file as a ledger, in one transaction; harmless if another process did so."""
     if _enable_wal(engine, busy_timeout_s) != "wal":
         raise LedgerError(
             "the ledger's filesystem does not support write-ahead logging",
@@ -456,7 +457,7 @@ def _upgrade_server(connection: Connection, version: int, shown: str) -> None:
         if read_sqlstate(error.orig or error) != NOT_ALLOWED:
             raise
         raise LedgerError(
-            f"the ledger {shown} is an older guestmark's, and this role may not upgrade it",
+            f"the ledger {shown} was created by an older guestmark, and this role may not upgrade it",
             hint="open it once as its owner: guestmark runs --ledger URL; then `guestmark ledger role` again",
         ) from error
 

@@ -56,14 +56,16 @@ def copy_runs(
             run = rows[schema.runs.name][0]
             if before is not None and before.created_at != run["created_at"]:
                 raise LedgerError(
-                    f"run {run_id} is another one in {target.where}",
+                    f"{target.where} has a different run with the id {run_id}",
                     hint="neither was changed; copy into another ledger",
                 )
             was_own = before is not None and signatures.is_own(connection, run_id)
             changed = before is not None and _update_run(connection, before, run)
             added = sum(_add_missing_rows(connection, table, run_id, rows[table.name]) for table in _TABLES)
             checksums.verify_run(connection, run_id)
-            _note_origin(connection, run_id, origin, is_new=before is None, is_changed=bool(changed or added))
+            _store_origin(
+                connection, run_id, origin, is_new=before is None, is_changed=bool(changed or added)
+            )
             if was_own or (before is None and (target.file is not None or origin is None)):
                 signatures.sign_run(connection, run_id)
             now = int(connection.execute(count).scalar_one())
@@ -73,7 +75,7 @@ def copy_runs(
     return CopiedRuns(runs, trials, there)
 
 
-def _note_origin(
+def _store_origin(
     connection: Connection,
     run_id: str,
     origin: RunOrigin | None,
@@ -84,8 +86,8 @@ def _note_origin(
     """Store where a new run comes from. Raises `LedgerError` if another user's copy would change a stored run."""
     if origin is not None and not origin.trusted and is_changed and not is_new:
         raise LedgerError(
-            f"run {run_id} was continued in {origin.source}, which is not known to be yours",
-            hint="guestmark ledger copy --trust takes it; nothing was changed",
+            f"run {run_id} was continued in {origin.source}, which is not signed as yours",
+            hint="nothing was changed; guestmark ledger copy --trust copies it nevertheless",
         )
     if origin is not None and is_new:
         run_annotations.add_annotations(connection, run_id, run_annotations.Annotations(origin=origin))

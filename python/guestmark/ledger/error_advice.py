@@ -117,16 +117,16 @@ WRONG_PASSWORD, NOT_ALLOWED = "28P01", "42501"
 _PASSWORD_FILE = "~/.pgpass (host:port:database:role:password), readable by you alone"
 # What the user can do, by SQLSTATE (PostgreSQL's documentation, appendix A).
 _HINTS = {
-    WRONG_PASSWORD: f"check the role's password; it belongs into {_PASSWORD_FILE}",
-    "28000": "the role has to exist, and the server's pg_hba.conf has to admit it from here, with this encryption",
-    "3D000": "make it, as the server's owner: createdb NAME; guestmark ledger role ROLE | psql NAME",
-    NOT_ALLOWED: "as the server's owner: guestmark ledger role ROLE | psql DATABASE",
-    "25006": "this server only lets its ledger be read, as a standby does; write to the primary",
-    "53100": "make room on the server; what is already in the ledger is safe",
+    WRONG_PASSWORD: f"check the role's password, for instance in {_PASSWORD_FILE}",
+    "28000": "check that the role exists, and that pg_hba.conf admits it from here with this encryption",
+    "3D000": "as the server's owner, create it: createdb NAME; guestmark ledger role ROLE | psql NAME",
+    NOT_ALLOWED: "as the server's owner, type: guestmark ledger role ROLE | psql DATABASE",
+    "25006": "the server is read-only, like a standby: name the primary server in the URL",
+    "53100": "free some space on the server; what is already in the ledger is safe",
     "53300": "raise max_connections in the server's postgresql.conf: each machine that measures holds two",
     "57P03": "the server is starting, stopping or recovering; try again when it is up",
 }
-_OTHERWISE = "the server's log may say more"
+_OTHERWISE = "the server's log may have more details"
 
 
 def explain_server_error(cause: BaseException, where: str, doing: str) -> LedgerError:
@@ -146,7 +146,7 @@ def explain_server_error(cause: BaseException, where: str, doing: str) -> Ledger
     if isinstance(beneath, ssl.SSLError):
         return LedgerError(
             f"the ledger {where} cannot be reached over TLS ({beneath.reason or beneath}): failed while {doing}",
-            hint="check sslmode, sslcert and sslkey, and what the server's log says",
+            hint="check sslmode, sslcert and sslkey, and read the server's log",
         )
     if beneath is not None:
         said, hint = _explain_unreachable(beneath)
@@ -155,7 +155,7 @@ def explain_server_error(cause: BaseException, where: str, doing: str) -> Ledger
     if classify_message(Speaker.DRIVER, said).cause is Cause.NO_TLS:
         return LedgerError(
             f"the ledger {where} cannot be reached over TLS: its server does not support it",
-            hint="turn it on there (ssl = on in postgresql.conf), or use sslmode=prefer if the network is trusted",
+            hint="enable it there (ssl = on in postgresql.conf), or use sslmode=prefer if the network is trusted",
         )
     return LedgerError(f"the ledger {where} failed while {doing}: {said}", hint=_OTHERWISE)
 
@@ -187,7 +187,7 @@ def make_password_error(role: str, file: Path) -> LedgerError:
 def _explain_unreachable(error: OSError) -> tuple[str, str]:
     """Return why no server answers, and what to do."""
     if isinstance(error, socket.gaierror):
-        return "its host has no address", "check the host's name in the URL"
+        return "its host name has no address", "check the host's name in the URL"
     if isinstance(error, TimeoutError):
         return (
             f"no answer within {CONNECT_S} s",
@@ -196,7 +196,7 @@ def _explain_unreachable(error: OSError) -> tuple[str, str]:
     if isinstance(error, FileNotFoundError):
         return "there is no such socket", "check host= and the port: the server's unix_socket_directories"
     said = os.strerror(error.errno).lower() if error.errno else str(error)
-    return said, "check that its server runs and listens there"
+    return said, "check that the server is running and listens at this address"
 
 
 def _find_os_error(error: BaseException) -> OSError | None:

@@ -43,7 +43,7 @@ class RunOverview:
     tags: tuple[str, ...] = ()
     # Unix time; a removed run is hidden until the ledger is vacuumed.
     removed: float | None = None
-    # The run's source; empty if it was made here.
+    # The run's source; empty if the run was measured here.
     imported: str = ""
     standing: SignatureStatus = SignatureStatus.OWN
 
@@ -129,7 +129,7 @@ class RunHead:
     plan: Plan
     state: RunState
     unusable: tuple[LeftOut, ...] = ()
-    origin: RunOrigin | None = None  # None if it was made here
+    origin: RunOrigin | None = None  # None if it was measured here
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class StoredRun:
     created_at: float  # Unix time, seconds
     trials: tuple[Trial, ...] = ()
     unusable: tuple[LeftOut, ...] = ()
-    origin: RunOrigin | None = None  # None if it was made here
+    origin: RunOrigin | None = None  # None if it was measured here
 
     @property
     def head(self) -> RunHead:

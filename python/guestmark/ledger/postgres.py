@@ -3,8 +3,8 @@
 The driver is pg8000, in pure Python, which does not read libpq's files and variables: what labs rely on (sslmode and
 its certificates, password files, sockets) is translated here. psycopg would do that, but for a refused connection it
 reports libpq's text and no SQLSTATE, and it is a tenth slower with eight writers; and database servers under test,
-which are reached through an agent, need pg8000 anyway. This module also has the patience with a server that restarts,
-the rights of a role, and the number of connections that the server has left.
+which are reached through an agent, need pg8000 anyway. This module also waits for a server that restarts, defines the
+rights of a role, and counts the connections that the server has left.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ PREPARED_OPTIONS = {_PREPARED_OPTION: True}  # for `Connection.execute`
 
 def enable_prepared_statements(engine: Engine) -> None:
     """Let connections of the bundled driver prepare the statements that are executed with `PREPARED_OPTIONS`."""
-    # Ledgers in files do without this import.
+    # Ledgers in files do not need this import.
     from sqlalchemy.dialects.postgresql.pg8000 import PGExecutionContext_pg8000
 
     class Execution(PGExecutionContext_pg8000):
-        """The context that SQLAlchemy makes for each execution of a statement."""
+        """The context that SQLAlchemy creates for each execution of a statement."""
 
         def create_cursor(self) -> Any:
-            """Return the cursor for the statement: ours if it is to be prepared."""
+            """Return the cursor for the statement; a statement to prepare gets `_PreparedCursor`."""
             if not self.execution_options.get(_PREPARED_OPTION):
                 return super().create_cursor()
             session = self.root_connection
@@ -195,10 +195,12 @@ def read_parameters(url: URL, environment: Mapping[str, str] | None = None) -> d
     found.setdefault("application_name", "guestmark")
     if found["sslmode"] not in _MODES:
         raise LedgerError(
-            f"the ledger's sslmode {found['sslmode']!r} is unknown", hint=f"one of {', '.join(_MODES)}"
+            f"the ledger's sslmode {found['sslmode']!r} is unknown", hint=f"use one of {', '.join(_MODES)}"
         )
     if not found["port"].isdigit():
-        raise LedgerError(f"the ledger's port {found['port']!r} is not a number", hint=f"usually {_PORT}")
+        raise LedgerError(
+            f"the ledger's port {found['port']!r} is not a number", hint=f"the usual port is {_PORT}"
+        )
     if "password" not in found and (password := _read_password(found)) is not None:
         found["password"] = password
     register_secret(found.get("password"))
@@ -220,7 +222,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def _is_creation_race(error: BaseException) -> bool:
-    """Return whether another process made the same table at this moment, so that the next try finds it."""
+    """Return whether another process has just created the same table, so that the next try finds it."""
     told = error.args[0] if error.args else None
     # The bundled driver passes a field of the protocol's message on; psycopg and others have libpq's attribute.
     diagnosis = getattr(error, "diag", None)
@@ -342,17 +344,17 @@ T = TypeVar("T")
 PATIENCE_S = 600.0
 _FIRST_S, _LONGEST_S = 0.2, 5.0
 _SAY_AFTER_S = 2.0
-# Seconds for which a server may be away after Ctrl-C.
+# Seconds for which a server may be unreachable after Ctrl-C.
 _INTERRUPTED_S = 5.0
 
 
 class Patience:
-    """How long a server may be away; `notice` gets a line when it is away and when it is back."""
+    """How long a server may be unreachable; `notice` gets a line when it is lost and when it is back."""
 
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
         self.patience_s = patience_s
         self.notice: Callable[[str], None] = lambda _text: None
-        # If it returns True, a server that is away is soon given up.
+        # If it returns True, an unreachable server is soon given up.
         self.is_interrupted: Callable[[], bool] = lambda: False
 
     def retry_until_done(self, action: Callable[[], T], transient: Callable[[BaseException], bool]) -> T:
@@ -398,8 +400,8 @@ _RIGHTS = {
 
 
 def make_setup_script(role: str) -> str:
-    """Return SQL for the owner of the database that makes missing tables and the role. It may be run again."""
-    # Ledgers in files do without this import.
+    """Return SQL for the owner of the database that creates missing tables and the role. It may be run again."""
+    # Ledgers in files do not need this import.
     from sqlalchemy.dialects import postgresql
 
     quoted = postgresql.dialect().identifier_preparer.quote_identifier(role)  # type: ignore[no-untyped-call]
@@ -427,7 +429,7 @@ def make_setup_script(role: str) -> str:
 
 # The connections of a fleet's coordinator.
 COORDINATOR_CONNECTIONS = 2
-# Each machine has one connection, and one of so many machines has a second one for moments.
+# Each machine has one connection, and one machine in ten briefly has a second one.
 _MACHINES_PER_SPARE = 10
 # Connections for people who look at runs meanwhile, and for the server's owner.
 _SPARE = 20

@@ -167,7 +167,7 @@ def store_trial(ledger: LedgerWriter, run_id: str, trial: Trial, token: str | No
         raise TakenError(
             f"the trial of cell {trial.cell_id!r} in block {trial.block + 1} of run {run_id} was "
             "recorded as lost before it ended",
-            hint="it is not stored; a later block makes up for it",
+            hint="it is not stored; a later block replaces it",
         )
     if not stored:
         raise _make_not_stored_error(doing)
@@ -176,7 +176,7 @@ def store_trial(ledger: LedgerWriter, run_id: str, trial: Trial, token: str | No
 def _make_not_stored_error(doing: str) -> TakenError:
     return TakenError(
         f"failed while {doing}: the run is not in the ledger, or the trial already is",
-        hint="stop one of them if two guestmarks are executing the same run",
+        hint="if two processes are executing the same run, stop one of them",
     )
 
 
@@ -222,7 +222,7 @@ def _store_on_server(
 @functools.cache
 def _make_store_statement(with_token: bool) -> TypedReturnsRows[Any]:
     """Return a statement that ends the attempt, then stores trial and checksum if the attempt was in force."""
-    # Ledgers in files do without this import.
+    # Ledgers in files do not need this import.
     from sqlalchemy.dialects import postgresql
 
     attempts, trials, checks = schema.attempts, schema.trials, schema.checks

@@ -1,6 +1,7 @@
 """The annotations of runs: a name, notes, labels and tags; and which runs were removed.
 
-They are stored beside the runs, in a table that is made when first needed, so that ledgers of all versions are alike.
+They are stored beside the runs, in a table that is created when first needed, so that ledgers of all versions are
+alike.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from guestmark.ledger.schema import remarks as table
 
 NAME, NOTE, LABEL, TAG, REMOVED, IMPORTED = "name", "note", "label", "tag", "removed", "imported"
 _PLACE = "place"
-# Kinds that people see; signatures and the like are internal.
-_OF_PEOPLE = (NAME, NOTE, LABEL, TAG, REMOVED, IMPORTED)
+# Kinds that users see; signatures and the like are internal.
+_SHOWN_KINDS = (NAME, NOTE, LABEL, TAG, REMOVED, IMPORTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def read_all_annotations(connection: Connection) -> dict[str, Annotations]:
     if not has_table(connection, table):
         return {}
     rows: dict[str, list[tuple[str, str, str]]] = {}
-    wanted = select(table).where(table.c.kind.in_(_OF_PEOPLE))
+    wanted = select(table).where(table.c.kind.in_(_SHOWN_KINDS))
     statement = wanted.order_by(table.c.run_id, table.c.kind, table.c.key)
     for row in connection.execute(statement):
         rows.setdefault(row.run_id, []).append((row.kind, row.key, row.value))
@@ -73,7 +74,7 @@ def read_annotations(connection: Connection, run_id: str) -> Annotations:
     """Return the annotations of one run."""
     if not has_table(connection, table):
         return NO_ANNOTATIONS
-    own = table.c.run_id == run_id, table.c.kind.in_(_OF_PEOPLE)
+    own = table.c.run_id == run_id, table.c.kind.in_(_SHOWN_KINDS)
     statement = select(table).where(*own).order_by(table.c.kind, table.c.key)
     return _parse_rows([(row.kind, row.key, row.value) for row in connection.execute(statement)])
 
@@ -107,7 +108,7 @@ def check_name_is_free(connection: Connection, name: str, run_id: str = "") -> N
         return
     for other, known in read_all_annotations(connection).items():
         if known.name == name and other != run_id:
-            raise LedgerError(f"run {other} is called {name!r} already", hint="give this one another name")
+            raise LedgerError(f"run {other} is already named {name!r}", hint="choose another name")
 
 
 def remove_annotations(
@@ -120,7 +121,7 @@ def remove_annotations(
             _delete_row(connection, run_id, kind, key)
 
 
-def set_hidden(connection: Connection, run_id: str, *, hidden: bool) -> None:
+def set_removed(connection: Connection, run_id: str, *, hidden: bool) -> None:
     """Hide a run, or show it again."""
     table.create(connection, checkfirst=True)
     _delete_row(connection, run_id, REMOVED, "")

@@ -20,7 +20,7 @@ from guestmark.stats.compare import MIN_BLOCKS, Comparison
 from guestmark.stats.conditions.surroundings import compare_environments
 
 _DIGITS = 32
-# These differ with every build, and versions are reported already.
+# These differ in every build, and are left out if the version itself is reported.
 _UNSAID = frozenset({"agent", "kernel build"})
 # Above this share of flagged blocks, null comparisons show nothing about a quiet host.
 _DISTURBED = 0.5
@@ -69,7 +69,7 @@ def read_history(ledger: Ledger, run: StoredRun) -> History:
 def _find_changes_between_runs(
     ledger: Ledger, run: StoredRun, earlier: Iterable[str]
 ) -> list[dict[str, str]]:
-    """Return how the environment changed from each earlier run to the next one, and to `run` at last."""
+    """Return how the environment changed from each run to the next, ending with `run`."""
     environments = ledger.read_last_environments(list(dict.fromkeys(earlier)))
     hypervisors = frozenset(
         os.path.basename(trial.command_line[0]) for trial in run.trials if trial.command_line
@@ -210,7 +210,7 @@ def _describe_side(cell: Cell) -> Sequence[Any]:
 
 
 def identify_host(environment: Mapping[str, Any]) -> str:
-    """Return a digest of the machine that a run was made on; empty if it was not recorded (before version 0.3)."""
+    """Return a digest of the machine that measured a run; empty if it was not recorded (before version 0.3)."""
     machine, processor = environment.get("machine"), environment.get("processor") or {}
     if not machine:
         return ""

@@ -184,7 +184,7 @@ def resolve_run(connection: Connection, wanted: str, where: str, *, removed: boo
     found = _find_matches(wanted, ids, said)
     if len(found) > 1:
         raise LedgerError(
-            f"{wanted!r} matches {len(found)} runs: {', '.join(found[-5:])}", hint="give more of the id"
+            f"{wanted!r} matches {len(found)} runs: {', '.join(found[-5:])}", hint="type more of the id"
         )
     if found:
         return found[0]
@@ -193,9 +193,9 @@ def resolve_run(connection: Connection, wanted: str, where: str, *, removed: boo
     if removed:
         raise LedgerError(
             f"there is no removed run {wanted!r} in the ledger {where}",
-            hint="guestmark runs --removed lists those that can be brought back"
+            hint="guestmark runs --removed lists the runs that can be brought back"
             if ids
-            else "none can be brought back; guestmark vacuum deletes for good",
+            else "no run can be brought back; guestmark vacuum deletes for good",
         )
     raise make_missing_run_error(connection, wanted, where, ids)
 

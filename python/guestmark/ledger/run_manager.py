@@ -38,15 +38,15 @@ class RunManager:
             self._ledger.write_transaction(f"removing run {run_id}") as connection,
             signatures.keep_signed(connection, run_id),
         ):
-            run_annotations.set_hidden(connection, run_id, hidden=True)
+            run_annotations.set_removed(connection, run_id, hidden=True)
         return run_id
 
     def restore_run(self, wanted: str) -> str:
         """Restore a run that was removed, and return its id."""
-        with self._ledger.write_transaction(f"bringing back run {wanted}") as connection:
+        with self._ledger.write_transaction(f"restoring run {wanted}") as connection:
             run_id = self._ledger.resolve_removed(connection, wanted)
             with signatures.keep_signed(connection, run_id):
-                run_annotations.set_hidden(connection, run_id, hidden=False)
+                run_annotations.set_removed(connection, run_id, hidden=False)
         return run_id
 
     def delete_removed_runs(self) -> list[str]:

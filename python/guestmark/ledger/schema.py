@@ -73,8 +73,8 @@ unusable = Table(
     Column("hint", Text, nullable=False),
 )
 
-# Ratios, derived from trials and found without reading these; see `ledger.run_lookup`. Not made with the other
-# tables but when first needed, so that ledgers of all versions are alike.
+# Ratios, derived from trials and found without reading these; see `ledger.run_lookup`. Created only when
+# first needed, so that ledgers of all versions are alike.
 comparisons = Table(
     "comparisons",
     MetaData(),
@@ -92,7 +92,7 @@ comparisons = Table(
     Index("comparisons_by_question", "host", "what", "created_at"),
 )
 
-# Annotations of runs; see `ledger.run_annotations`. Made when first needed, as `comparisons` is.
+# Annotations of runs; see `ledger.run_annotations`. Created when first needed, as `comparisons` is.
 remarks = Table(
     "remarks",
     MetaData(),
@@ -102,7 +102,7 @@ remarks = Table(
     Column("value", Text, nullable=False),
 )
 
-# Which machine began which trial; see `ledger.attempts`. Made when first needed, as `comparisons` is.
+# Which machine began which trial; see `ledger.attempts`. Created when first needed, as `comparisons` is.
 attempts = Table(
     "attempts",
     MetaData(),

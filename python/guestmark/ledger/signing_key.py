@@ -1,6 +1,6 @@
 """The user's own key (Ed25519), which marks runs as the user's own.
 
-It is made when it is first needed and never leaves its file, which only its user can read. Signatures are libsodium's.
+It is created when first needed and never leaves its file, which only its user can read. Signatures are libsodium's.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def find_key_file() -> Path:
 
 
 def read_public_key() -> str:
-    """Return the user's public key in Base64 (44 characters); make a key if there is none."""
+    """Return the user's public key in Base64 (44 characters); create a key if there is none."""
     return _encode_base64(bytes(_load_own_key(find_key_file()).verify_key))
 
 
@@ -107,12 +107,12 @@ def _read_seed(file: Path) -> bytes:
     strange = os.geteuid() != 0 and there.st_uid not in {0, os.geteuid()}
     if not stat.S_ISREG(there.st_mode) or there.st_mode & 0o077 or strange:
         raise LedgerError(
-            f"the signing key {file} is not its user's alone",
-            hint=f"chmod 600 {file}; if somebody may know it, remove it, and `guestmark ledger sign` your runs anew",
+            f"the signing key {file} must belong to its user and be readable by nobody else",
+            hint=f"chmod 600 {file}; if others may know it, remove it, and sign your runs again: guestmark ledger sign",
         )
     if len(found) != _SIZE:
         raise LedgerError(
             f"the signing key {file} is damaged",
-            hint="take it from a backup; or remove it, and `guestmark ledger sign` your runs anew",
+            hint="restore it from a backup; or remove it, and sign your runs again: guestmark ledger sign",
         )
     return found

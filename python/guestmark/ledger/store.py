@@ -71,7 +71,7 @@ class Ledger:
         self._store = store
         self._engine = store.engine
         self.where = store.where  # path, or URL without its password
-        self.patience = Patience()  # with a server that is away
+        self.patience = Patience()  # with an unreachable server
         self.is_file = store.file is not None
         # Claims in force, which must survive restarts of the server.
         self._claims: list[claims.ServerClaim] = []
@@ -92,7 +92,7 @@ class Ledger:
     def write_transaction(self, doing: str) -> Iterator[Connection]:
         """Open a transaction for the modules of this package; errors say that `doing` failed.
 
-        A server that is away is waited for before the transaction, which is not repeated.
+        This waits for an unreachable server before the transaction, which is not repeated.
         """
         with explain_errors(self.where, doing):
             if not self.is_file:
@@ -106,8 +106,8 @@ class Ledger:
     def run_transaction(self, doing: str, action: Callable[[Connection], T]) -> T:
         """Run `action` in one transaction.
 
-        While a server is away this waits and runs the action again, although the transaction may have been committed
-        just before the connection was lost: an action must notice what it did before.
+        While a server is unreachable, this waits and runs the action again, although the transaction may have been
+        committed just before the connection was lost: an action must notice what it did before.
         """
 
         def once() -> T:
@@ -137,7 +137,7 @@ class Ledger:
         """Execute one statement on a server in autocommit mode, and return its only row; see `run_transaction`.
 
         While a run is claimed the statement is executed in the session that holds the claim. If that session is lost,
-        so is the claim, and the statement fails; so nothing has to be asked before.
+        so is the claim, and the statement fails; so the claim need not be checked before.
         """
         tried = False
 
@@ -176,12 +176,12 @@ class Ledger:
             except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
                 # A file may come from anywhere, and SQLite's columns hold values of any type.
                 raise LedgerError(
-                    f"the ledger {self.where} holds what guestmark does not write: failed while {doing}",
+                    f"the ledger {self.where} has values that guestmark never writes: failed while {doing}",
                     hint="guestmark runs --check lists the damage; restore it from a backup",
                 ) from error
 
     def has_table(self, table: Table) -> bool:
-        """Return whether the ledger has a table that is made when it is first needed."""
+        """Return whether the ledger has a table that is created when first needed."""
         with self.read_transaction(f"looking for {table.name}") as connection:
             return schema.has_table(connection, table)
 
@@ -214,7 +214,7 @@ class Ledger:
             def store(connection: Connection, run_id: str = run_id) -> bool:
                 runs = schema.runs
                 found = connection.execute(select(runs).where(runs.c.id == run_id)).first()
-                # The same run is ours: the connection was lost just after it had been stored.
+                # If it is this run, the connection was lost just after it had been stored.
                 if found is not None:
                     return all(getattr(found, name) == value for name, value in values.items())
                 connection.execute(insert(runs).values(id=run_id, **values))
@@ -229,7 +229,7 @@ class Ledger:
 
             if self.run_transaction("storing a new run", store):
                 return run_id
-        raise LedgerError("no free run id was found", hint="check that the system's clock is running")
+        raise LedgerError("no free run id was found", hint="check the system's clock")
 
     def add_environment(self, run_id: str, environment: Mapping[str, Any]) -> None:
         """Record the environment of a run that is resumed: it may be another kernel or another load now."""
@@ -322,14 +322,14 @@ class Ledger:
                 run_annotations.add_annotations(connection, run_id, said)
             return run_id
 
-        return self.run_transaction(f"remarking run {wanted}", store)
+        return self.run_transaction(f"annotating run {wanted}", store)
 
     def remove_annotations(
         self, run_id: str, *, labels: Sequence[str] = (), tags: Sequence[str] = ()
     ) -> None:
         """Remove labels and tags from a run; it need not have them."""
         self.change_run(
-            f"remarking run {run_id}",
+            f"annotating run {run_id}",
             run_id,
             lambda connection: run_annotations.remove_annotations(
                 connection, run_id, labels=labels, tags=tags
@@ -337,7 +337,7 @@ class Ledger:
         )
 
     def sign_as_own(self, run_id: str) -> None:
-        """Sign a run as this user's own, whoever made it: its annotations and rows as they are now.
+        """Sign a run as this user's own, whoever measured it: its annotations and rows as they are now.
 
         Raises `LedgerError` if its rows are not what was stored.
         """
@@ -363,7 +363,7 @@ class Ledger:
     def copy_to(self, other: Ledger, *, trust: bool = False) -> copying.CopiedRuns:
         """Copy the runs that the `other` ledger does not have; see `copying.copy_runs`.
 
-        Runs that this user did not make are checked, and stored as imported; with `trust` they may be resumed.
+        Runs that this user did not measure are checked, and stored as imported; with `trust` they may be resumed.
         """
         budget = validation.ReadBudget(
             size=validation.LARGEST_LEDGER, values=validation.MOST_VALUES_OF_LEDGER, seconds=3600.0
@@ -524,7 +524,7 @@ class Ledger:
         return [checksums.select_checksum(table)] if self._has_checksums(connection) else []
 
     def _find_origin(self, connection: Connection, run: Row[Any], remarked: Annotations) -> RunOrigin | None:
-        """Return where the run comes from; None if this user made it. On a server, roles decide who may write."""
+        """Return where the run comes from; None if this user measured it. On a server, roles decide who may write."""
         said = remarked.origin
         if not self.is_file:
             return said

@@ -49,7 +49,7 @@ def test_a_run_is_found_by_the_name_it_was_given(ledger: Ledger) -> None:
     assert ledger.read_annotations(first) == Annotations(
         "before", ("quiet", "indeed"), {"commit": "3c4d"}, ("release",)
     )
-    with pytest.raises(LedgerError, match="is called 'before' already"):
+    with pytest.raises(LedgerError, match="is already named 'before'"):
         ledger.annotate_run(second, Annotations("before"))
     assert ledger.read_annotations(second) == NO_ANNOTATIONS
     with ledger.write_transaction("taking away") as connection:
@@ -100,7 +100,7 @@ def test_a_removed_run_is_out_of_sight_until_it_is_brought_back(ledger: Ledger) 
     assert [run.id for run in ledger.list_runs()] == [first, second]
     with pytest.raises(LedgerError, match="no removed run") as caught:
         shelf.restore_run(second)
-    assert "none can be brought back" in caught.value.hint
+    assert "no run can be brought back" in caught.value.hint
 
 
 def test_a_removed_run_is_known_by_its_name(ledger: Ledger) -> None:
@@ -234,7 +234,7 @@ def damaged(data: bytes, how: str) -> bytes:
 def test_a_bundle_that_is_not_as_it_was_packed_is_refused(how: str) -> None:
     data = bundle(host_uml_tcg(blocks=1))
     with pytest.raises(
-        LedgerError, match=r"run\.gmk (is damaged|cannot be imported: a bundle of another version)"
+        LedgerError, match=r"run\.gmk (is damaged|cannot be imported: the bundle has another version)"
     ):
         unpack_runs(damaged(data, how), "run.gmk")
 

@@ -316,7 +316,7 @@ def test_a_lost_key_distrusts_and_a_file_that_others_read_is_refused(tmp_path: P
         assert (own_state / "signing-key").stat().st_mode & 0o777 == 0o600
         signing_key._load_own_key.cache_clear()
         (own_state / "signing-key").chmod(0o640)
-        with pytest.raises(LedgerError, match="not its user's alone"):
+        with pytest.raises(LedgerError, match="must belong to its user"):
             ledger.load_run(run_id)
         (own_state / "signing-key").unlink()
         origin = ledger.load_run(run_id).origin
