@@ -1,4 +1,4 @@
-"""Comparison of runs of the same cells: how their ratios differ, beyond what those of unchanged cells do.
+"""Comparison of runs of the same cells: whether their ratios differ by more than those of unchanged cells.
 
 Only ratios to each run's own baseline are compared, never times, because a host that is slower today is slower for
 both. Even so, ratios of equal things measured on different days differ by more than the blocks inside each run tell.
@@ -6,7 +6,7 @@ How far is estimated from earlier runs of the same question on the same host; wi
 
 If the host restarts in between, or runs took place at other times or on other machines, the boot or the session is the
 replicate. What it fixes (where the kernel lies in memory, which neighbours a machine has) is the same for
-everything measured in it, so its blocks say nothing about how far sessions differ.
+everything measured in it, so its blocks do not show how much sessions vary.
 """
 
 import math
@@ -28,7 +28,7 @@ from guestmark.stats.special import student_t_critical, student_t_quantile
 # With fewer earlier runs, their variance is so uncertain that no change would ever be shown.
 FEWEST_RUNS = 4
 CONFIDENCE = 0.95
-# The comparison with earlier runs adds this small error rate to that of the run's own report.
+# The comparison with earlier runs adds this error rate to the error rate of the run's own report.
 _CHANGE_ERROR = 0.02
 # Sessions (or boots) that each side needs, because a single one does not show how much they vary.
 FEWEST_SESSIONS = 2
@@ -324,7 +324,7 @@ def estimate_single_session_error(earlier: Sequence[PastRatio]) -> float | None:
 
 
 def compute_detectable_over_sessions(earlier: Sequence[PastRatio], sessions: int) -> float:
-    """Return how far beyond a limit, as a log, a ratio must be for `sessions` to detect it at least 3 times in 4.
+    """Return the log distance beyond a limit at which `sessions` detect a ratio at least 3 times in 4.
 
     By Student's t from the scatter of at least `FEWEST_RUNS` earlier sessions. That scatter is itself uncertain, so the
     quantile of the test is stretched by the ratio of Student's quantile to the normal one.

@@ -110,7 +110,7 @@ class WorkloadResult:
 
     @property
     def degrees_of_freedom(self) -> int | None:
-        """Degrees of freedom of the machines that share the run; None if those of the blocks count."""
+        """Degrees of freedom of the machines that share the run; None if the blocks determine them."""
         return self.machines - 1 if self.shared else None
 
     def compute_noise_reach(self, cell_id: str, metric: Metric) -> float:
@@ -259,7 +259,7 @@ def _analyse_group(
     findings = _examine_group(group, measured, run_findings)
     evidence = {}
     for metric in metrics:
-        # The carry-over among the findings, and history, are those of the primary metric.
+        # The carry-over in the findings, and the history, are about the primary metric only.
         primary = findings if metric == measured[0] else None
         evidence[metric.name] = _analyse_metric(group, metric, primary)
     shared = _combine_evidence(group, metrics, findings, evidence)
@@ -429,7 +429,7 @@ class _GroupFindings:
     # The reasons that withdraw verdicts of the primary metric, and of all metrics.
     spoils_primary: Mapping[str, str] = field(default_factory=dict)
     spoils_all: Mapping[str, str] = field(default_factory=dict)
-    # The effect of preceding trials on those of the primary metric.
+    # The effect of preceding trials on the primary metric.
     carried: CarryOver | None = None
 
 

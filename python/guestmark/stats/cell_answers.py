@@ -80,7 +80,7 @@ class SlowComparison:
 
     @property
     def is_unsettled(self) -> bool:
-        """True if slow runs were seen that so few blocks cannot decide about, and a few more blocks may."""
+        """True if slow runs were seen, too few blocks decide about them, and a few more may."""
         seen = max(self.cell.slow_trials, self.baseline.slow_trials)
         return self.verdict is Verdict.INCONCLUSIVE and seen >= 2 and self.n < self.worth
 
@@ -126,7 +126,7 @@ class Answers:
             return True
         if total.verdict is self.typical.verdict:
             return False
-        # An undecided total says nothing new, unless the typical run alone would be mistaken for the whole answer.
+        # An undecided total adds nothing, unless the typical run's verdict would be mistaken for the whole answer.
         return self.typical.differs or total.verdict is not Verdict.INCONCLUSIVE
 
 

@@ -28,7 +28,7 @@ MIN_BLOCKS = paired.MIN_BLOCKS
 _BLOCKS_FOR_RANKS = 8
 # A ratio whose interval lies between this and its inverse is reported as bounded, even without a verdict.
 BOUNDED_RATIO = 1.25
-# A cell that scatters this many times as widely as null copies does so by itself, not because of the host.
+# If a cell scatters this many times as widely as null copies, the cell is the reason, not the host.
 UNLIKE_SPREAD = 1.5
 WIDENED_REASON = "noise of this host (equal cells, other programs, order) widens the interval"
 MANY_QUESTIONS_REASON = "may be chance, as many questions were asked"
@@ -68,7 +68,7 @@ class Comparison:
 
     - `ratio`, `ci`: estimate and 95 % interval. For the typical run Hodges–Lehmann's; below six blocks, where that has
       no interval, the t interval of the mean log ratio; None below two. For the total the ratio of means, see
-      `total.ratio_interval`; `unseen_ci` is how far it could lie if events stayed unseen, see `total.widen_for_unseen`.
+      `total.ratio_interval`; `unseen_ci` is its range if events stayed unseen, see `total.widen_for_unseen`.
     - `median_ratio`, `median_ci`: exp(median d) with its distribution-free interval (None below six blocks).
     - `p`: of the exact test of no difference; `equivalence_p`: of the test of equivalence; `q` and `equivalence_q`: the
       same, adjusted over the family.
@@ -496,7 +496,7 @@ def _explain_inconclusive(n: int, excludes_one: bool, cells: int, alpha: float) 
 
 
 def _exponentiate_interval(interval: tuple[float, float] | None) -> tuple[float, float] | None:
-    """Return the interval of the ratio from that of its log; None if it overflows (two wildly different blocks)."""
+    """Return the interval of a ratio, given that of its log; None if it overflows (two wildly different blocks)."""
     if interval is None:
         return None
     with np.errstate(over="ignore"):
@@ -507,7 +507,7 @@ def _exponentiate_interval(interval: tuple[float, float] | None) -> tuple[float,
 def null_differs(null: Comparison, alpha: float = 0.01) -> bool:
     """Return True if a null comparison (A against A) shows a difference, which widens the intervals of the run.
 
-    `alpha` is below that of verdicts because a sound run should not be doubted one time in twenty.
+    `alpha` is below the level of verdicts, so that a sound run is not doubted one time in twenty.
     """
     return null.p is not None and null.ci is not None and null.p < alpha and not null.ci[0] <= 1 <= null.ci[1]
 

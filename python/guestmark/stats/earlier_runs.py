@@ -10,7 +10,7 @@ from guestmark.stats.compare import Comparison
 
 @dataclass(frozen=True, slots=True)
 class EarlierComparison:
-    """A cell's ratio beside those of earlier runs; `change` is None if these are too few to judge it."""
+    """A cell's ratios in earlier runs; `change` compares this run's with them, None if they are too few."""
 
     past: Sequence[PastRatio]
     change: Change | None
@@ -32,7 +32,7 @@ class EarlierComparison:
 
 
 def compare_earlier_runs(result: CellResult, analysis: Analysis) -> EarlierComparison | None:
-    """Compare a cell's ratio with those of earlier runs; None if it or they have none."""
+    """Compare a cell's ratio with its ratios in earlier runs; None if either side has none."""
     past = analysis.history.ratios.get(result.cell.id)
     comparison = _find_interval(result, analysis)
     if not past or comparison is None or comparison.ratio is None or comparison.ci is None:

@@ -151,7 +151,7 @@ def _yield_interaction_contrasts(logs: Array, axes: Sequence[Levels]) -> Iterato
 
 
 def _average_over_others(logs: Array, kept: tuple[int, ...]) -> Array:
-    """Return means over all axes but `kept` and the last one, which is that of blocks."""
+    """Return means over all axes except `kept` and the last one, the axis of blocks."""
     rest = tuple(axis for axis in range(logs.ndim - 1) if axis not in kept)
     means: Array = logs.mean(axis=rest)
     return means

@@ -88,7 +88,7 @@ def judge_family(
 def _weigh_questions(
     headline: Comparison | None, answers: Answers | None, secondary: Mapping[str, Comparison]
 ) -> dict[str, tuple[float, float]]:
-    """Return the p value and the weight of each question; p is 1 if its answer claims no difference by itself."""
+    """Return the p value and the weight of each question; p is 1 if its answer claims no difference."""
     asked: dict[str, tuple[float, float]] = {}
     for name, answer, weight in (
         ("typical", headline, TYPICAL),

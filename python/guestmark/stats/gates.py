@@ -48,7 +48,7 @@ _NOT_CUT = "its power was not cut; --prove cuts it"
 
 Array = NDArray[np.float64]
 
-# Error probability of each side, which makes a gate agree with the interval of its ratio.
+# Error probability of each side; with it, a gate agrees with the interval of its ratio.
 ALPHA = (1 - paired.NOMINAL) / 2
 _MOST_BLOCKS = 1000  # forecasts beyond this are of no use
 _POWER = 0.9
@@ -231,7 +231,7 @@ class _GateEvidence:
 def _add_user_time(
     evidence: "JudgedGate | _GateEvidence", result: CellResult, workload: WorkloadResult, analysis: Analysis
 ) -> "JudgedGate | _GateEvidence":
-    """Return the evidence with that of user time, if other programs took processors and the gate names no metric.
+    """Add the evidence of user time, if other programs took processors and the gate names no metric.
 
     Only for cells on this host: the clock of a guest goes on while its hypervisor waits, so the guest's user time shows
     no more than its wall time.

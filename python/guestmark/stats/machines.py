@@ -1,4 +1,4 @@
-"""Comparison of ratios of several machines and, on request, pooling of those of one class.
+"""Comparison of the ratios of several machines, and pooling of the machines of a class.
 
 A machine is a factor: its ratio holds for it alone. Machines of one class may be pooled by a model in which each
 has a ratio of its own around that of the class: log ratio i = m + u_i + e_i, with variance t² of u between machines and
@@ -36,8 +36,7 @@ class PooledRatio:
     """The ratio of a class of machines with its 95 % interval.
 
     `spread` is the relative standard deviation between machines. `prediction` is the interval for the ratio of a
-    further machine, measured as these were. `different` names machines whose ratio does not belong to those of the
-    others.
+    further machine, measured as these were. `different` names machines whose ratio does not fit the others.
     """
 
     ratio: float

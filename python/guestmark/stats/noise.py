@@ -19,7 +19,7 @@ _PRIOR_RUNS = 2
 _Z = 1.96
 
 # A block is flagged above these, which were fixed before any measurement. Fractions are of the trial's duration.
-# Input/output pressure is not among them, because a disk workload makes its own.
+# Input/output pressure is not among them, because disk workloads cause it themselves.
 THRESHOLDS: Mapping[str, float] = MappingProxyType(
     {
         "psi_cpu_some": 0.10,
@@ -80,7 +80,7 @@ def estimate_bias_from_nulls(
     *,
     interval: Callable[[Array, Array], tuple[float, float, int] | None],
 ) -> float:
-    """Return q·t·√(J/(J+2)) of `estimate_floor_from_nulls`: how far equal cells differ between runs beyond scatter.
+    """Return q·t·√(J/(J+2)) of `estimate_floor_from_nulls`: the difference of equal cells between runs beyond scatter.
 
     A log; 0 without history. Without a null pair in this run, the whole deviation of earlier ones counts.
     """
@@ -216,9 +216,7 @@ def _compute_processor_share(noises: Iterable[Mapping[str, object]], name: str) 
 
 
 def _measure_block_disturbance(name: str, noises: Sequence[Mapping[str, object]]) -> float:
-    """Return the value to compare with a threshold: the worst trial's, or that of all trials if coarse; NaN if
-    unknown.
-    """
+    """Return the value to compare with a threshold: the worst trial's, or over all trials if coarse; NaN if unknown."""
     if name == "foreign_cpu":
         found = compute_foreign_share(noises)
     elif name == "steal":

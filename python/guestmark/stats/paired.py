@@ -364,8 +364,8 @@ class Summary:
     above 0, it is the t interval of the mean's log (by the delta method), so it never reaches 0. `typical` is the
     typical trial as ratios estimate it, and is shown beside them; see `estimate_typical`, also for its interval
     `typical_ci`. Whatever the host does for longer than a block does not cancel in these values, so from six on both
-    intervals are longer by `autocorrelation_stretch`. They describe one cell; comparisons are made from paired blocks,
-    never from two summaries.
+    intervals are longer by `autocorrelation_stretch`. They describe one cell; comparisons use paired blocks,
+    never two summaries.
     """
 
     n: int
@@ -415,7 +415,7 @@ def autocorrelation_stretch(values: Array) -> float:
     `values`, shape (n,), are in the order measured. If neighbours correlate by r, n values are worth n (1 - r) / (1 +
     r) independent ones (Bartlett 1935). r is corrected for its bias in few values (Kendall 1954), and taken a little
     higher. At r = .5, intervals over 8, 13 and 25 values cover .91, .93 and .95; without this .80, .78 and .76. The
-    factor is at most about 3.5, because few values estimate r badly, and an interval valid for any r would say nothing.
+    factor is at most about 3.5, because few values estimate r badly, and an interval valid for any r would be useless.
     1 below `MIN_BLOCKS` values.
     """
     n, away = values.size, values - values.mean()

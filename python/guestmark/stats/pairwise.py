@@ -142,7 +142,7 @@ def _arrange_block_values(result: CellResult, metric: str, blocks: Sequence[int]
 def _collect_null_evidence(
     workload: WorkloadResult, metric: Metric, analysis: Analysis, blocks: Sequence[int]
 ) -> tuple[list[tuple[Array, Array]], Sequence[Null]]:
-    """Return the null comparisons: copies of this run, and for the primary metric those of earlier runs."""
+    """Return null comparisons: this run's copies, and for the primary metric also earlier runs' comparisons."""
     results = {result.cell.id: result for result in workload.cells}
     copies = []
     for result in workload.null_cells:

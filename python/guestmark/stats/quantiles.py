@@ -18,7 +18,7 @@ from guestmark.stats.special import regularized_beta
 Array = NDArray[np.float64]
 # Values of each cluster that should lie on either side of a quantile for its design effect to be estimated.
 _EXPECTED_BEYOND = 5
-# Fewer clusters do not show how far clusters differ.
+# Fewer clusters do not show how much clusters differ.
 _FEWEST = 2
 
 

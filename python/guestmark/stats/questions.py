@@ -64,7 +64,7 @@ class Ranking:
         return None if comparison is None else comparison.verdict
 
     def is_alike(self, result: CellResult) -> bool:
-        """Return True if the cell's typical run is shown to equal that of the best cell."""
+        """Return True if the cell's typical run is shown to equal the best cell's."""
         comparison = self.against_best.get(result.cell.id)
         return comparison is not None and comparison.typical_is_equal
 

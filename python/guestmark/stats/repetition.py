@@ -121,7 +121,7 @@ def estimate_blocks_without_outliers(
 ) -> int | None:
     """Return the blocks until `is_precise_enough` holds for all if no more outliers occur; None if unknown.
 
-    One of a few blocks that lies far out makes an interval wide, and the next ones may soon make it narrow again.
+    A single outlier among few blocks makes an interval wide; the next blocks may soon narrow it again.
     """
     most = 0
     for comparison in comparisons:
@@ -199,7 +199,7 @@ def count_iterations_without_boot(
 ) -> int:
     """Return how many iterations every trial holds if no machine is started for it.
 
-    Such trials vary as iterations do, so a block is worth as much as an iteration and makes better pairs: the result is
+    Such trials vary as iterations do, so blocks inform as much as iterations and pair better: the result is
     the smallest number that leaves the share `measuring` of the time to measuring. Raises ValueError without a pilot.
     """
     found = list(pilots)

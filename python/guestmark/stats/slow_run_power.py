@@ -69,7 +69,7 @@ def find_cheapest_iterations(rare: Rare, cells: int, most: int, block_s: Callabl
 def find_detectable_share(
     blocks: int, iterations: int, *, background: float = 0.0, cells: int = 1, power: float = POWER
 ) -> float | None:
-    """Return the smallest share of slow runs that so many blocks find with probability `power`; None above one half."""
+    """Return the smallest share of slow runs that `blocks` blocks find with probability `power`; None above 1/2."""
     low, high = 0.0, 0.5
     if compute_power_to_find(high, blocks, iterations, background=background, cells=cells) < power:
         return None
@@ -83,7 +83,7 @@ def find_detectable_share(
 def compute_power_to_find(
     share: float, blocks: int, iterations: int, *, background: float = 0.0, cells: int = 1
 ) -> float:
-    """Return the probability that so many blocks show a cell's slow runs; arguments as in `count_blocks_to_find`."""
+    """Return the probability that `blocks` blocks show a cell's slow runs; arguments as in `count_blocks_to_find`."""
     more, fewer = _compute_block_chances(1 - (1 - share) * (1 - background), background, iterations)
     level = FAMILY_LEVEL * SLOW / cells
     if fewer < 1e-12:
@@ -117,13 +117,13 @@ def _list_binomial_weights(share: float, iterations: int) -> list[float]:
 
 
 def _binomial_probability(successes: int, trials: int, share: float) -> float:
-    """Return the probability of exactly so many successes, for a share that is neither 0 nor 1."""
+    """Return the probability of exactly `successes` successes, for a share that is neither 0 nor 1."""
     ways = math.lgamma(trials + 1) - math.lgamma(successes + 1) - math.lgamma(trials - successes + 1)
     return math.exp(ways + successes * math.log(share) + (trials - successes) * math.log1p(-share))
 
 
 def _binomial_tail(successes: int, trials: int, share: float) -> float:
-    """Return the probability of at least so many successes."""
+    """Return the probability of at least `successes` successes."""
     if successes <= 0:
         return 1.0
     return regularized_beta(successes, trials - successes + 1, share) if successes <= trials else 0.0

@@ -355,7 +355,7 @@ def is_settled(comparison: Comparison, precision: float) -> bool:
     """Return True if more blocks would not change the answer: it is far beyond any scatter, or precise to half of its
     effect.
 
-    Two blocks may show the former, but their interval has one degree of freedom, and says nothing.
+    Two blocks may suffice for the former, but their interval has a single degree of freedom, so three are needed.
     """
     if comparison.n < MIN_BLOCKS:
         return comparison.differs and comparison.n >= FEWEST_IF_SETTLED
@@ -499,7 +499,7 @@ def extend_policy(
     """Return the policy of a stopped run that continues after `used_s` seconds of wall time.
 
     It continues until it has `blocks` blocks in all, or else until `precision` is reached (None: as before). The time
-    limit (None: that of the policy) applies to what is still to come.
+    limit (None: the policy's) applies to the time from now on.
     """
     used = sum(trial.duration_s for trial in trials) if used_s is None else used_s
     done = len({trial.block for trial in trials})

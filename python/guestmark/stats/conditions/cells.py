@@ -192,10 +192,9 @@ def _check_moved_machines(compared: ComparedCells) -> Iterator[Finding]:
     for cell in compared.cells:
         for trial in compared.list_good_trials(cell)[:1]:
             found = find_attested_placement(trial.facts)
-            made = (found.remarks or ()) if found is not None else ()
-            remarks[cell.id] = tuple(made)
-    for remark in dict.fromkeys(remark for made in remarks.values() for remark in made):
-        having = group_by_platform(compared.cells, {name: remark in made for name, made in remarks.items()})
+            remarks[cell.id] = tuple((found.remarks or ()) if found is not None else ())
+    for remark in dict.fromkeys(remark for own in remarks.values() for remark in own):
+        having = group_by_platform(compared.cells, {name: remark in own for name, own in remarks.items()})
         yield Finding(
             "placement shared",
             Severity.NOTE if remark == Crowded.CONTROL else Severity.WARNING,
@@ -209,7 +208,7 @@ def _join_numbers(numbers: frozenset[int]) -> str:
 
 
 def check_storage(compared: ComparedCells) -> Iterator[Finding]:
-    """Check for disks in memory: severe if nobody chose that location, a warning if it was asked for.
+    """Check for disks in memory: a warning if that location was requested, else severe.
 
     Images of guests inside guests always lie in the outer guest's memory, so they are only reported.
     """

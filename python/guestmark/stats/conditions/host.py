@@ -55,14 +55,14 @@ def check_steal(compared: ComparedCells) -> Iterator[Finding]:
 
 
 def _yield_local_noise(compared: ComparedCells) -> Iterator[Mapping[str, object]]:
-    """Yield the noise of trials on this host, since it says nothing about another machine's processors."""
+    """Yield the noise of trials on this host; it does not describe other machines' processors."""
     for cell in compared.cells:
         if not cell.platform.is_elsewhere:
             yield from (trial.noise for trial in compared.list_good_trials(cell))
 
 
 def _report_lost_time(compared: ComparedCells, name: str, share: float, message: str, advice: str) -> Finding:
-    """Return a finding on a lost share of processor time, and how far it may shift ratios between platforms."""
+    """Return a finding on a lost share of processor time, and on the error it may cause in ratios between platforms."""
     base = compared.baseline
     unlike = [cell for cell in compared.cells if base is not None and cell.platform != base.platform]
     widens = {cell.id: -math.log1p(-_find_largest_waiting_share(compared, cell, share)) for cell in unlike}

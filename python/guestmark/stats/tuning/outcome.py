@@ -14,7 +14,7 @@ from guestmark.stats.tuning import screen
 from guestmark.stats.tuning.race import DropReason, Interval, Race
 
 _PRICES = ("vmm_cpu_s", "guest_cpu_s", "host_flushes", "guest_flushes")  # metrics that speed may increase
-# Reasons for dropping a cell that say nothing about speed.
+# Reasons for dropping a cell that do not concern its speed.
 _UNRACED = frozenset({DropReason.BARRED, DropReason.FAILED, DropReason.LIMIT})
 _MOST_INTERACTIONS = 3
 _MOST_SHOWN = 12

@@ -62,7 +62,7 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A candidate's distance from the leader as a ratio, with its interval; `verdict` is that of fresh blocks."""
+    """A candidate's distance from the leader as a ratio, with its interval; `verdict` comes from fresh blocks."""
 
     ratio: float
     low: float
@@ -345,7 +345,7 @@ def _remove_dropped(race: Race) -> None:
 
 
 def _select_rows_before(rows: Mapping[int, T], block: int) -> dict[int, T]:
-    """Return the rows before a block, so that a decision once made stays the same when more is known."""
+    """Return the rows before a block, so that later blocks never change a decision."""
     return {number: row for number, row in rows.items() if number < block}
 
 
