@@ -48,7 +48,7 @@ class CellRatio:
 
 @dataclass(frozen=True, slots=True)
 class MachineResult:
-    """Results of one machine by cell: ratios, and how far values drifted from the first block to the last."""
+    """Results of one machine by cell: ratios, and the drift of values from the first block to the last."""
 
     name: str
     kind: str
@@ -129,7 +129,7 @@ def _collect_ratios(ledger: Ledger, run: StoredRun) -> dict[str, CellRatio]:
 
 
 def _add_drifts(machines: Sequence[MachineResult]) -> tuple[MachineResult, ...]:
-    """Add to each machine how far its values drifted; all tests of the report share one error rate."""
+    """Add to each machine the drift of its values; all tests of the report share one error rate."""
     tests = sum(len(machine.run.plan.cells) for machine in machines)
     results = []
     for machine in machines:
@@ -168,7 +168,7 @@ def make_page(comparison: FleetComparison) -> Page:
 def _make_machine_table(comparison: FleetComparison) -> Table:
     machines = comparison.machines
     table = TableBuilder(("machine",), [RowName((machine.name,), machine.name) for machine in machines])
-    table.add("class", [make_word_cell(machine.kind or "its own") for machine in machines])
+    table.add("class", [make_word_cell(machine.kind or "none") for machine in machines])
     table.add("state", [make_word_cell(machine.run.state.value) for machine in machines])
     table.add("blocks", [make_figure_cell(str(machine.run.blocks)) for machine in machines], (Align.RIGHT,))
     for status in TrialStatus:

@@ -58,7 +58,7 @@ def list_column_names(run: StoredRun) -> list[str]:
 def make_trial_rows(run: StoredRun, analysis: Analysis | None = None) -> list[_Row]:
     """Return a dict for each trial and metric, with the columns `list_column_names(run)`; missing values are None.
 
-    `verdict` is that of the cell and metric over the whole run, `doubts` names the findings that withdraw it.
+    `verdict` is the verdict on the cell and metric over all blocks; `doubts` names the findings that withdraw it.
     """
     found = analysis or analyse_run(run.plan, run.trials, run.unusable, environments=run.environments)
     outcomes, doubts = _find_outcomes(found), validity.name_doubts(found)

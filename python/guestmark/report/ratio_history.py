@@ -134,7 +134,7 @@ def _explain_unused(
 
 
 def select_series(series: Sequence[RatioSeries], cell: str | None) -> list[RatioSeries]:
-    """Return the series of that cell, or all that have points. Raises `GuestmarkError` if there are none."""
+    """Return the series of `cell`, or every series with points. Raises `GuestmarkError` if there are none."""
     selected = [each for each in series if each.points and cell in {None, each.cell}]
     if selected:
         return selected

@@ -153,7 +153,7 @@ def _collect_values_by_cell(analysis: Analysis, metric: Metric) -> dict[str, Sum
 
 
 def make_page(comparisons: Sequence[RunComparison], gates: Sequence[JudgedGate] = ()) -> Page:
-    """Return the whole comparison as a page, with the outcome of each limit."""
+    """Return the comparison as a page, with the outcome of each limit."""
     first = comparisons[0].before
     sections = []
     for each in comparisons:

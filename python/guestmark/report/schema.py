@@ -415,7 +415,7 @@ class PackedTrial(_Part):
 
 
 class PackedRemarks(_Part):
-    """Remarks that users made on a run."""
+    """Remarks that users added to a run."""
 
     name: str
     notes: list[str]

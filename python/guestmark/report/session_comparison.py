@@ -121,7 +121,7 @@ def _yield_session_values(ledger: Ledger, run: StoredRun) -> Iterator[tuple[_Key
 
 
 def make_page(comparison: SessionComparison, gates: Sequence[JudgedGate] = ()) -> Page:
-    """Return the whole comparison as a page, with the outcome of each limit."""
+    """Return the comparison as a page, with the outcome of each limit."""
     first, second = comparison.sides
     unit, order = comparison.unit, comparison.order
     counts = f"{unit.capitalize()}s: {order.count(first)} of {first}, {order.count(second)} of {second}"

@@ -30,7 +30,7 @@ def split_shared(trials: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], l
 
 
 def restore_shared(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a result document with everything in each trial, as version 1 had it; one of version 1 as it is.
+    """Return a result document with all facts in each trial, as in version 1; version 1 is returned unchanged.
 
     Raises `ValueError` for another document.
     """

@@ -77,7 +77,7 @@ def render_svg(chart: Chart) -> Markup:
 
 
 def format_raw_points(drawing: Drawing) -> str:
-    """Return the values of a chart's marks as CSV, a line for each; empty for pictures made elsewhere."""
+    """Return the values of a chart's marks as CSV, a line for each; empty for pictures, which hold no values."""
     rows: list[tuple[object, ...]] = []
     match drawing:
         case Ratios():

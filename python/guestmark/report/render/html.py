@@ -102,8 +102,8 @@ def _fold_section(section: Section, nodes: Sequence[Node], seen: int) -> _Block:
 
 @functools.cache
 def _make_environment() -> "Environment":
-    made = make_environment("guestmark.report.render")
-    made.globals.update(
+    environment = make_environment("guestmark.report.render")
+    environment.globals.update(
         groups=_group_nodes,
         kind=_name_node_kind,
         svg=render_svg,
@@ -114,7 +114,7 @@ def _make_environment() -> "Environment":
         is_figure=_is_figure,
         stacked=_list_stack_parts,
     )
-    return made
+    return environment
 
 
 def _keep_words_whole(command: str) -> Markup:

@@ -103,7 +103,7 @@ def _make_judged_cell(pieces: Sequence[str], comparison: Comparison | SlowCompar
 
 
 def _make_runs_tables(workload: WorkloadResult, answered: _Answered) -> list[Table]:
-    """Return a table of all measured runs of each cell, and how far off the total could be if events were missed."""
+    """Return a table of all measured runs of each cell, and of the total's range if events were missed."""
     slow_runs = [answers.slow for _, answers in answered if answers.slow is not None]
     if not slow_runs:
         return []

@@ -41,7 +41,7 @@ _CAUSES = {  # by name in `stats.THRESHOLDS`
     "throttled": "thermal throttling",
     "swapped_pages": "swapping",
 }
-# Findings about the whole run report these, as they say how much of the processors other programs took.
+# Findings about the whole run report these already, with the share of processor time that was lost.
 _SAID_ELSEWHERE = frozenset({"foreign_cpu", "steal", "psi_cpu_some", "run_queue_delay"})
 
 
@@ -115,7 +115,7 @@ def _sum_measuring_s(trial: Trial) -> float:
 
 
 def _sum_starting_s(trial: Trial) -> float:
-    """Return the seconds from the request for the machine until its agent answered, and those of making its template.
+    """Return the seconds from the request for the machine until its agent answered, and those of creating its template.
 
     They are 0 if the start itself was measured, as it then counts as measuring.
     """

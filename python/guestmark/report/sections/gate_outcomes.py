@@ -35,7 +35,7 @@ def judge_own_gates(analysis: Analysis) -> tuple[JudgedGate, ...]:
 
 
 def make_nodes(gates: tuple[JudgedGate, ...], analysis: Analysis, run: StoredRun) -> list[Node]:
-    """Return a line for each gate and cell, and notes on how far a single session may be off; empty without gates."""
+    """Return a line for each gate and cell, and notes on the error of a single session; empty without gates."""
     if not gates:
         return []
     nodes: list[Node] = [list_gates(gates), *_make_session_notes(gates, analysis)]
@@ -53,13 +53,13 @@ def list_gates(gates: Sequence[JudgedGate]) -> Bullets:
 
 
 def _make_session_notes(gates: tuple[JudgedGate, ...], analysis: Analysis) -> list[Node]:
-    """Return notes on how far single runs were off here, for cells that were measured often enough."""
+    """Return notes on the error of single runs on this host, for cells that were measured often enough."""
     if not analysis.plan.metrics:
         return []
     primary = analysis.plan.metrics[0].name
     notes: list[Node] = []
     for cell in dict.fromkeys(gate.cell for gate in gates if gate.metric == primary):
-        # Blocks of one session share its boot and its host's state, so they cannot show how far sessions differ.
+        # The blocks of a session share its boot and its host's state, so they cannot show how much sessions vary.
         earlier = analysis.history.ratios.get(cell, ())
         size = estimate_single_session_error(earlier)
         if size is None:

@@ -64,7 +64,7 @@ _RANKING_LEGEND = f"{MARKS[Verdict.SLOWER]} behind the best   ≈ typical run al
 _UNIT_SUFFIXES = ("_s", "_ns", "_bytes")
 _OUT_OF_TIME = "time ran out; guestmark resume --time-limit 5m continues the run"
 _UNANSWERED = {
-    QuestionKind.BEST: "no cell of this run belongs to it",
+    QuestionKind.BEST: "no cell of this run belongs to the question",
     QuestionKind.COMPARE: "no two cells of this run differ only in that",
     QuestionKind.PARTS: "no cell has values for two of these parts",
     QuestionKind.DURABILITY: "flushes were not checked; --prove checks them by cutting the power",

@@ -24,7 +24,7 @@ from guestmark.stats.cost import Cost, compute_cell_cost, list_clear_costs, rank
 
 _TITLE = "What virtualization costs here"
 _MOST_PLANS = 1  # that are named
-# An interval that reaches further says nothing about a ratio.
+# An interval that reaches beyond this, or its inverse, is not shown.
 _LEAST_RATIO = 0.01
 # Workloads that only guests have: the host neither boots nor receives files.
 _IN_GUESTS = {"boot", "upload"}

@@ -38,7 +38,7 @@ def make_notes(analysis: Analysis, *, whole: bool = True) -> list[Note]:
 
 
 def make_document(analysis: Analysis) -> list[dict[str, Any]]:
-    """Return all findings for the result document, with the workload they are about (null: the whole run)."""
+    """Return all findings for the result document, with the workload they are about (null for the whole run)."""
     return [
         {
             "name": finding.name,

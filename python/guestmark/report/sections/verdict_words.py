@@ -42,7 +42,7 @@ def _is_typical_alike(compared: Comparison | SlowComparison) -> bool:
 
 
 def _describe_bound(ends: tuple[float, float], metric: Metric) -> str:
-    """Return `8 % slower, 6 % faster`: how far the ends of a ratio's interval are from 1, on either side of it."""
+    """Return text such as `8 % slower, 6 % faster`: the distances of a ratio's interval from 1, on either side."""
     low, high = ends
     worse, better = (label_verdict(verdict, metric) for verdict in (Verdict.SLOWER, Verdict.FASTER))
     above, below = (worse, better) if metric.better is Better.LOWER else (better, worse)
