@@ -25,7 +25,7 @@ from guestmark.foreign.packages import Package, Packages, find_candidate, find_o
 from guestmark.foreign.progress import Progress
 
 KIND = "agent"
-# Measured on two processors: with Rust's library fetched as a package, and with the library compiled.
+# Measured on two processors: with Rust's library downloaded as a package, and with the library compiled.
 _FETCHED_EXPECTED_S, _COMPILED_EXPECTED_S = 20.0, 60.0
 _SOURCES = ("Cargo.toml", "Cargo.lock", ".cargo/config.toml", "crates/agent", "crates/wire")
 # This profile of Cargo.toml builds in a third of the time of a release.
@@ -46,7 +46,7 @@ class Library(IntEnum):
 class Toolchain:
     """A Rust compiler with its build tool, and the library for the target.
 
-    `package` is the package that has this host's own library.
+    `package` is the package with the library for this host.
     """
 
     cargo: Path
@@ -57,7 +57,7 @@ class Toolchain:
 
 
 class AgentNotBuiltError(PlatformUnusableError):
-    """There is no agent yet for machines of `architecture`."""
+    """The agent for machines of `architecture` has not been built yet."""
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__(
@@ -68,7 +68,7 @@ class AgentNotBuiltError(PlatformUnusableError):
 
 
 def find_for_machine(machine_name: str) -> Path:
-    """Returns the agent for a machine whose `uname -m` prints this: this host's own, or one that was made before.
+    """Returns the agent for a machine whose `uname -m` prints `machine_name`: this host's, or one built earlier.
 
     Raises `PlatformUnusableError` for an architecture without agents, `AgentNotBuiltError` if one can be built.
     """
@@ -87,19 +87,19 @@ def find_for_machine(machine_name: str) -> Path:
 
 
 def find_agent(architecture: Architecture) -> Path | None:
-    """Returns the path of the agent for that architecture if it was made before."""
+    """Returns the path of the agent for an architecture; None if it has not been built."""
     part = store.find_part(architecture, KIND, compute_key(architecture))
     return None if part is None else part / NAME
 
 
 def compute_key(architecture: Architecture) -> str:
-    """Returns a key that changes with the agent's sources; without sources, with guestmark's version."""
+    """Returns a key that changes with the agent's sources or, without sources, with guestmark's version."""
     return store.hash_inputs([_hash_sources() or __version__, architecture.target, _PROFILE])
 
 
 @functools.cache
 def _hash_sources() -> str:
-    """Returns a hash of the sources, names and contents; empty if there are none."""
+    """Returns a hash of the sources' names and contents; empty if there are no sources."""
     root = find_checkout()
     if not (root / "crates" / "agent").is_dir():
         return ""
@@ -117,7 +117,7 @@ def _list_sources(root: Path) -> Iterator[Path]:
 
 
 def list_missing(architecture: Architecture) -> list[Program]:
-    """Returns the programs needed to build it, with their packages."""
+    """Returns the missing programs that are needed to build the agent, with their packages."""
     found = []
     if find_toolchain(architecture) is None:
         name = "rustc" if architecture.root else "rustc with the sources of its library"
@@ -130,7 +130,7 @@ def list_missing(architecture: Architecture) -> list[Program]:
 
 
 def _has_libc(architecture: Architecture) -> bool:
-    """Returns whether the static C library is installed, which the agent is linked with."""
+    """Returns whether the static C library is installed, with which the agent is linked."""
     if shutil.which(architecture.cross.name) is None:
         return False
     asked = [architecture.cross.name, "-print-file-name=libc.a"]
@@ -145,9 +145,9 @@ def _query_rust_packages(*, sources: bool) -> str:
 
 @functools.cache
 def _find_package_suffix() -> str:
-    """Returns the suffix of Rust's packages: Debian 12 has a new enough Rust under another name.
+    """Returns the suffix of Rust's packages: in Debian 12 the packages that are new enough have another name.
 
-    Cached, because apt-cache takes a second if apt keeps no caches.
+    The result is cached, because apt-cache takes a second if apt keeps no caches.
     """
     return (
         "-web"
@@ -157,12 +157,12 @@ def _find_package_suffix() -> str:
 
 
 def find_toolchain(architecture: Architecture) -> Toolchain | None:
-    """Returns the compiler that builds for the target in the least time; None if there is none."""
+    """Returns the compiler that builds for the target fastest; None if there is none."""
     return min(_list_able(architecture), key=lambda chain: chain.library, default=None)
 
 
 def find_compiling_toolchain(architecture: Architecture) -> Toolchain | None:
-    """Returns a compiler that needs no package fetched: it has the target's library or compiles it from source."""
+    """Returns a compiler that needs no download: it has the target's library or compiles it from source."""
     return min(
         (chain for chain in _list_able(architecture) if chain.library is not Library.PACKAGE),
         key=lambda chain: chain.library,
@@ -181,7 +181,7 @@ def make_library_sources_hint() -> str:
 
 
 def _list_able(architecture: Architecture) -> Iterator[Toolchain]:
-    """Yields every compiler with each library that it can use."""
+    """Yields each combination of a compiler and a library that it can use."""
     for chain in _find_toolchains():
         rustlib = _find_sysroot(chain) / "lib" / "rustlib"
         if any((rustlib / architecture.target / "lib").glob("libstd-*.rlib")):
@@ -198,7 +198,7 @@ def _find_library_package(rustlib: Path) -> Package | None:
 
 
 def forget_toolchains() -> None:
-    """Forgets which compilers are installed, after others have been installed."""
+    """Clears the caches of installed compilers and packages, after others have been installed."""
     _find_toolchains.cache_clear()
     _find_sysroot.cache_clear()
     _find_package_suffix.cache_clear()
@@ -235,7 +235,7 @@ def _parse_version(text: str) -> tuple[int, ...]:
 
 
 def make_agent(architecture: Architecture, progress: Progress) -> Path:
-    """Builds the agent and returns its path. Raises `GuestmarkError` with the compiler's own words."""
+    """Builds the agent and returns its path. Raises `GuestmarkError` with the compiler's message."""
     root = find_checkout()
     chain = find_toolchain(architecture)
     if chain is None or not _hash_sources():
@@ -281,7 +281,7 @@ def make_cargo_command(
     for row in architectures:
         options += ["--target", row.target]
     if chain.library is Library.COMPILED:
-        # Without features the library has no backtraces, which would need further crates.
+        # Without its features the library has no backtraces, which need further crates.
         options += ["-Zbuild-std=std,panic_abort", "-Zbuild-std-features="]
     return (*without, str(chain.cargo), *verb, *options)
 
@@ -291,7 +291,7 @@ def make_cargo_environment(chain: Toolchain, target_directory: Path) -> dict[str
     return {
         "PATH": f"{chain.cargo.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         "RUSTC": str(chain.rustc),
-        # Compiling the library is an unstable feature, which a stable compiler refuses without this.
+        # A stable compiler refuses to compile the library, an unstable feature, unless this is set.
         "RUSTC_BOOTSTRAP": "1",
         "CARGO_TARGET_DIR": str(target_directory),
         "CARGO_TERM_COLOR": "never",
@@ -299,7 +299,7 @@ def make_cargo_environment(chain: Toolchain, target_directory: Path) -> dict[str
 
 
 def estimate_s(architecture: Architecture) -> float:
-    """Returns the seconds that making it takes, on two processors."""
+    """Returns the seconds that building the agent takes on two processors."""
     chain = find_toolchain(architecture)
     compiled = chain.library is Library.COMPILED if chain else not architecture.root
     return _COMPILED_EXPECTED_S if compiled else _FETCHED_EXPECTED_S
@@ -340,7 +340,8 @@ def _add_library(
         (find_host_architecture().target, _find_sysroot(chain)),
     ):
         (rustlib / name).symlink_to(place / "lib" / "rustlib" / name)
-    # Given in cargo's flags, the directory would become part of the symbols' names, and each build would differ.
+    # The directory is not passed in cargo's flags, because it would become part of the symbols' names, and each build
+    # would differ.
     rustc = sysroot / "rustc"
     rustc.write_text(
         f'#!/bin/sh\nexec {shlex.quote(str(chain.rustc))} --sysroot {shlex.quote(str(sysroot))} "$@"\n'

@@ -1,4 +1,4 @@
-"""Carries parts from one machine to another in an archive of those that are complete."""
+"""Copies complete parts from one machine to another in an archive."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TAR_S = 600
 
 
 def list_parts(architecture: Architecture) -> list[Path]:
-    """Returns the complete parts of an architecture, by name: all roots, and the latest agent and kernel."""
+    """Returns the complete parts of an architecture, sorted by path: all roots, the latest agent and kernel."""
     parts: dict[str, Path] = {}
     made = store.find_architecture_directory(architecture).glob(f"*-*-*/{store.MADE}")
     # The oldest first, so that the latest agent and kernel replace earlier ones.
@@ -32,7 +32,7 @@ def list_parts(architecture: Architecture) -> list[Path]:
 
 
 def save_parts(architectures: Iterable[Architecture], archive: Path, progress: Progress) -> None:
-    """Writes the parts that are in use to an archive. Raises `GuestmarkError`."""
+    """Writes all roots and the latest agents and kernels to an archive. Raises `GuestmarkError`."""
     home = locate_cache() / "foreign"
     names = [str(part.relative_to(home)) for row in architectures for part in list_parts(row)]
     progress.show_elapsed(f"writing {archive}", 0, None)
@@ -51,7 +51,7 @@ def save_parts(architectures: Iterable[Architecture], archive: Path, progress: P
 def load_parts(archive: Path) -> list[Path]:
     """Unpacks the parts of an archive that are not in the cache yet; returns where all of them are.
 
-    Raises `UsageError` for a file that is no such archive, `GuestmarkError` if it is damaged; then nothing has changed.
+    Raises `UsageError` for a file that is no such archive, `GuestmarkError` if it is damaged; both change nothing.
     """
     if not archive.is_file():
         raise UsageError(

@@ -1,6 +1,6 @@
-"""Runs the programs that make parts, reports their progress, and ends them when guestmark ends.
+"""Runs the programs that build parts, reports their progress, and ends them when guestmark ends.
 
-The installer of set-up (`tools/setup.sh`) installs the distribution's packages that they come from.
+`tools/setup.sh` installs the packages of these programs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from guestmark.foreign.progress import Progress
 _POLL_S = 0.2
 _TELL_S = 1.0
 INSTALLING_EXPECTED_S = 40.0
-# Exit status of set-up if this user may not install packages, or the distribution is not supported.
+# Exit status of `tools/setup.sh` if this user may not install packages, or the distribution is not supported.
 _CANNOT_INSTALL = 2
 _SCRIPT = 'root=$1 to=$2; shift 2; . "$root/tools/setup.sh" && log=$to && install_named "$@"'
 
@@ -37,9 +37,9 @@ def run_command(
     env: Mapping[str, str] | None = None,
     expected_s: float | None = None,
 ) -> None:
-    """Runs a command to its end; its output is appended to `log`, which stays if the command fails.
+    """Runs a command to its end and appends its output to `log`, which is kept if the command fails.
 
-    Raises `GuestmarkError` with the first line that looks like a reason.
+    Raises `GuestmarkError` with the first line that looks like an error message.
     """
     lifeline, ours = os.pipe()
     held = keeper().handles
@@ -66,7 +66,7 @@ def run_command(
     try:
         _await_exit(process, what, begin, expected_s, progress)
     finally:
-        # After an interruption, this ends whatever still runs.
+        # After an interruption, this ends all processes that still run.
         os.close(ours)
         process.wait()
     progress.done(what, time.monotonic() - begin)
@@ -103,16 +103,16 @@ def _find_reason(log: Path, status: int) -> str:
     if telling and lines[first + 1 : first + 2] and (place := lines[first + 1]).startswith("--> "):
         # rustc names the place of an error in the next line.
         return f"{telling[0]} ({place.removeprefix('--> ')})"[:300]
-    # Later errors mostly follow from the first; make's own lines only say that there was one.
+    # Later errors are mostly consequences of the first; make's own lines only report that there was one.
     others = [line for line in lines if not line.startswith(("make:", "make["))]
     return (telling[:1] or others[-1:] or lines[-1:] or [f"exit status {status}"])[0][:300]
 
 
 def install_packages(packages: Sequence[str], progress: Progress) -> bool:
-    """Installs packages; returns False if that is not possible: no checkout, no Debian, no root and no sudo.
+    """Installs packages; returns False without a checkout, on other distributions than Debian, or without root or sudo.
 
     apt is never killed, because it stops by itself when that is safe, so an interruption waits for it. Raises
-    `GuestmarkError` with apt's own words if it fails.
+    `GuestmarkError` with apt's message if it fails.
     """
     root = find_checkout()
     if not (root / "tools" / "setup.sh").is_file():

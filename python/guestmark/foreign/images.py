@@ -1,6 +1,6 @@
 """Unpacks images into the cache once: container images, archives, filesystems. Nothing is mounted.
 
-Files keep their permissions to read and execute, and lose whatever could affect this host: owners, device nodes and
+Files keep their permissions to read and execute. All that could affect this host is dropped: owners, device nodes and
 set-user-ID bits.
 """
 
@@ -23,7 +23,7 @@ from guestmark.appliance.paths import locate_cache
 from guestmark.core.temporary import scratch_directory
 from guestmark.foreign.progress import tell_user
 
-# Prefix of an archive's path or an image's name.
+# Prefix of a level that names a container image or the path of an archive.
 IMAGE = "image:"
 _UNPACK_S = 900.0
 _WORLD_WRITABLE = ("tmp", "var/tmp")
@@ -31,17 +31,18 @@ _WORLD_WRITABLE = ("tmp", "var/tmp")
 _SQUASHFS, _EXT = (0, b"hsqs"), (0x438, b"\x53\xef")
 _QCOW, _PARTITIONS = (0, b"QFI\xfb"), (510, b"\x55\xaa")
 
-# The kernel, too, follows no more symbolic links in one path.
+# The kernel has the same limit on symbolic links in one path.
 _MOST_LINKS = 40
-# Marks of a layer for files, and for a directory's whole content, that it removes (OCI image specification).
+# How a layer marks a file, or all of a directory's content, as removed (OCI image specification).
 _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"
 
 
 def unpack_container(name: str) -> Path:
-    """Unpacks a container image: an archive that `podman save` or `docker save` wrote, or an image that they have.
+    """Unpacks a container image and returns its directory.
 
-    Returns the directory. Raises `ValueError` with one line if the image is not available.
+    It is an archive that `podman save` or `docker save` wrote, or an image in podman's or docker's storage. Raises
+    `ValueError` with a one-line message if the image is not available.
     """
     path = _expand_path(name)
     if path.is_file():
@@ -52,9 +53,9 @@ def unpack_container(name: str) -> Path:
 
 
 def unpack_root(text: str) -> Path:
-    """Unpacks a root filesystem: from a container image, a tar archive, a squashfs or an ext2, ext3 or ext4.
+    """Unpacks a root filesystem from a container image, a tar archive, a squashfs, or an ext2, ext3 or ext4 image.
 
-    Returns the directory. Raises `ValueError` with one line for anything else.
+    Returns the directory. Raises `ValueError` with a one-line message for other files.
     """
     name = text.removeprefix(IMAGE)
     path = _expand_path(name)
@@ -77,7 +78,7 @@ def unpack_root(text: str) -> Path:
 
 
 def unpack_once(folder: str, name: str, make: Callable[[Path], None]) -> Path:
-    """Returns the directory of that name in the cache; if it does not exist, one process at a time makes it."""
+    """Returns the directory `name` in the cache. If it does not exist, `make` fills it, in one process at a time."""
     home = locate_cache() / folder
     home.mkdir(exist_ok=True)
     target = home / name
@@ -154,7 +155,7 @@ def _export_container(engine: str, name: str, root: Path) -> None:
 
 
 def _unpack_saved(archive: Path, root: Path) -> None:
-    """Unpacks what `podman save` or `docker save` wrote, in either of its formats."""
+    """Unpacks an archive that `podman save` or `docker save` wrote, in either of its formats."""
     tell_user(f"unpacking {archive}; this is needed only once")
     with scratch_directory("layers", root.parent) as parts:
         unpack_layer(archive, parts)
@@ -189,7 +190,7 @@ def _find_blob(described: Mapping[str, Any]) -> str:
 
 
 def _unpack_tar(archive: Path, root: Path) -> None:
-    """Unpacks a root filesystem in a tar archive, or a container image in one."""
+    """Unpacks a tar archive with a root filesystem or with a container image."""
     unpack_layer(archive, root)
     if any((root / name).is_file() for name in ("manifest.json", "index.json")):
         parts = root.rename(root.with_name("parts"))
@@ -201,7 +202,7 @@ def _unpack_tar(archive: Path, root: Path) -> None:
 
 
 def _unpack_squashfs(image: Path, root: Path) -> None:
-    # unsquashfs fails to make device nodes, which only root may; the root does not need them.
+    # unsquashfs fails to create device nodes, which only root may do; the root filesystem does not need them.
     _run_tool(
         "unsquashfs",
         "squashfs-tools",
@@ -216,7 +217,7 @@ def _unpack_squashfs(image: Path, root: Path) -> None:
 
 
 def _unpack_ext(image: Path, root: Path) -> None:
-    """Unpacks with debugfs, which needs no privileges, from a copy with the journal replayed and all names checked."""
+    """Unpacks an image with debugfs, which needs no privileges, from a copy in which e2fsck replayed the journal."""
     copy = root.with_name("image")
     subprocess.run(
         ["cp", "--sparse=always", "--reflink=auto", image, copy],
@@ -250,7 +251,7 @@ def _run_tool(
 
 
 def _remove_privileges(root: Path) -> None:
-    """Removes what could affect this host, and lets everybody write to the usual directories."""
+    """Removes what could affect this host, and makes the usual directories world-writable."""
     for folder, folders, files in os.walk(root):
         for name in [*folders, *files]:
             path = Path(folder, name)
@@ -266,14 +267,14 @@ def _remove_privileges(root: Path) -> None:
             resolve_inside(root, name).chmod(0o1777)
 
 
-# --- layers of container images, whose names and links are somebody else's: nothing leaves the directory
+# --- layers of container images, whose names and links are not trusted: nothing is written outside the directory
 
 
 def unpack_layer(archive: Path, root: Path) -> None:
-    """Adds a layer to the files in `root`, and removes those that it marks as removed.
+    """Adds a layer to the files in `root`, and removes those that the layer marks as removed.
 
-    It unpacks directories, files and links only. Links are followed as the image's own programs would, with `root` as
-    their root. Raises `ValueError` for a file that is no layer or points outside the image.
+    Only directories, files and links are unpacked. Links are resolved as in a container, with `root` as the root
+    directory. Raises `ValueError` for a file that is no layer or points outside the image.
     """
     try:
         with tarfile.open(archive) as layer:
@@ -290,7 +291,7 @@ def _add_entry(layer: tarfile.TarFile, entry: tarfile.TarInfo, root: Path) -> No
         raise ValueError(f"{entry.name} points outside the image")
     if not name.name:
         return
-    # The parent may be a link that an earlier layer made: it must not lead out of the image.
+    # The parent may be a link from an earlier layer, which must not lead out of the image.
     folder = resolve_inside(root, str(name.parent))
     if name.name.startswith(_WHITEOUT):
         if name.name != _OPAQUE:
@@ -306,7 +307,7 @@ def _add_entry(layer: tarfile.TarFile, entry: tarfile.TarInfo, root: Path) -> No
         path.mkdir(parents=True, exist_ok=True)
         return
     if not (entry.isfile() or entry.issym() or entry.islnk()):
-        # Devices, pipes and the like are left out.
+        # Devices, pipes and other special files are left out.
         return
     folder.mkdir(parents=True, exist_ok=True)
     _remove_path(path)
@@ -320,14 +321,14 @@ def _add_entry(layer: tarfile.TarFile, entry: tarfile.TarInfo, root: Path) -> No
         assert content is not None  # it is a file
         with path.open("xb") as stream:
             shutil.copyfileobj(content, stream)
-        # Without set-user-ID bits, and readable for this user, who must be able to copy and remove it.
+        # The set-user-ID bits are dropped, and this user can read and write the file, to copy and remove it.
         path.chmod(entry.mode & 0o755 | 0o600)
 
 
 def resolve_inside(root: Path, name: str) -> Path:
     """Resolves a name in an image, which need not exist: its links are followed, and `/` and `..` end at `root`.
 
-    Raises `ValueError` for links in a circle.
+    Raises `ValueError` if links form a loop.
     """
     waiting = list(reversed(PurePosixPath(name).parts))
     found = root

@@ -35,36 +35,36 @@ _BUILD_PROGRAMS = (
     Program("gcc", "gcc"),
 )
 _SOURCES = Path("/usr/src")
-# Most of the sources are for drivers and processors that no such machine has. Only their Kconfig files are needed.
+# Most sources are for drivers and processors that these machines do not have. Only their Kconfig files are needed.
 _OTHER_DRIVERS = ("gpu", "infiniband", "iio", "media", "net", "scsi", "staging", "usb")
 _LEFT_OUT = (
     *(f"*/drivers/{name}/*.[ch]" for name in _OTHER_DRIVERS),
     "*/sound/*.[chS]",
-    # The directory of sparc is needed, and some headers of x86.
+    # sparc's directory is needed, and some of x86's headers.
     "*/arch/[!sx]*/*.[chS]",
     "*.dts*",
     "*/tools/testing",
     "*/Documentation/*/*",
 )
-# Without these no guest of ours gets as far as its agent.
+# Without these options a guest cannot start its agent.
 REQUIRED = ("BLK_DEV_INITRD", "VIRTIO", "VIRTIO_CONSOLE", "DEVTMPFS", "PROC_FS", "SYSFS", "TMPFS")
 
 
 def find_built_kernel(architecture: Architecture) -> Kernel | None:
-    """Returns the kernel if it was made before."""
+    """Returns the kernel that was downloaded or built earlier; None if there is none."""
     part = store.find_part(architecture, KIND, compute_key(architecture))
     return None if part is None else _load_kernel(architecture, part)
 
 
 def compute_key(architecture: Architecture) -> str:
-    """Returns a key that changes with guestmark's choices: the name of the package, or the configuration."""
+    """Returns a key that changes with what guestmark chooses: the package's name, or the configuration."""
     if architecture.kernel is Source.DISTRIBUTION:
         return store.hash_inputs([architecture.kernel_package])
     return store.hash_inputs([read_fragment(architecture), architecture.kernel_image, _LEFT_OUT])
 
 
 def read_fragment(architecture: Architecture) -> str:
-    """Returns the options that are added to `tinyconfig`."""
+    """Returns the configuration options that are added to `tinyconfig`."""
     return resources.files("guestmark.foreign").joinpath(f"{architecture.name}.config").read_text()
 
 
@@ -78,12 +78,12 @@ def list_missing(architecture: Architecture) -> list[Program]:
 
 
 def estimate_s(architecture: Architecture) -> float:
-    """Returns the seconds that getting it takes, on two processors."""
+    """Returns the seconds that downloading or building the kernel takes on two processors."""
     return _FETCH_EXPECTED_S if architecture.kernel is Source.DISTRIBUTION else _BUILD_EXPECTED_S
 
 
 def make_kernel(architecture: Architecture, progress: Progress) -> Kernel:
-    """Fetches or builds the kernel. Raises `GuestmarkError`."""
+    """Downloads or builds the kernel. Raises `GuestmarkError`."""
     with store.make_part(architecture, KIND, compute_key(architecture), progress) as making:
         if architecture.kernel is Source.DISTRIBUTION:
             part = _fetch_kernel(architecture, making, progress)
@@ -141,12 +141,12 @@ def _build_kernel(architecture: Architecture, making: store.PartInMaking, progre
     corrected = correct_sources(tree, architecture.name)
     out = scratch / "out"
     out.mkdir()
-    # The agent is compiled at the same time and has priority: if it does not compile, the kernel is of no use.
+    # The agent is compiled at the same time and has priority, because the kernel is of no use without it.
     make_it = [
         "nice", "make", "-s", "-C", str(tree), f"O={out}", f"ARCH={architecture.kernel_arch}",
         f"CROSS_COMPILE={architecture.cross_prefix}", "KCFLAGS=-w",
     ]  # fmt: skip
-    # With these the kernel has the same bytes whoever builds it, and whenever they do.
+    # These variables make builds reproducible: the kernel does not depend on who builds it, or when.
     always = {
         "KBUILD_BUILD_TIMESTAMP": "1970-01-01",
         "KBUILD_BUILD_USER": "guestmark",
@@ -185,7 +185,7 @@ def _build_kernel(architecture: Architecture, making: store.PartInMaking, progre
 
 
 def _get_source_archive(scratch: Path, log: Path, progress: Progress) -> Path:
-    """Returns the distribution's kernel source: the installed one, else one fetched just for this build."""
+    """Returns the archive with the distribution's kernel source: the installed one, or one downloaded for it."""
     installed = sorted(_SOURCES.glob("linux-source-*.tar.xz"), key=_make_version_key)
     if installed:
         return installed[-1]
@@ -215,7 +215,7 @@ def _make_version_key(path: Path) -> tuple[int, ...]:
 
 
 def describe_user_kernel(architecture: Architecture, wanted: str) -> Kernel:
-    """Returns a kernel that the user gave. Raises `GuestmarkError` for a file that no guest can boot from."""
+    """Returns the kernel in the user's file `wanted`. Raises `GuestmarkError` if guests cannot boot it."""
     image = Path(wanted).expanduser().absolute()
     if not image.is_file():
         raise GuestmarkError(f"there is no kernel {wanted}", hint="use the path of a kernel image")
@@ -225,7 +225,7 @@ def describe_user_kernel(architecture: Architecture, wanted: str) -> Kernel:
     check_image(architecture, data, wanted)
     said_itself = re.search(rb"Linux version (\d[\w.+~-]{,90}) ", data)
     release = said_itself[1].decode("ascii") if said_itself else ""
-    # The image is compressed in its own format, so the release has to be read from its file name.
+    # The image is compressed in a format of its own, so the release is taken from the file's name.
     if not release:
         release = re.sub(r"^(vmlinu[xz]|image|Image)-?", "", image.name)
     config = image.with_name(f"config-{release}")
@@ -244,7 +244,7 @@ def describe_user_kernel(architecture: Architecture, wanted: str) -> Kernel:
 
 
 def check_configuration(config: str, name: str) -> None:
-    """Raises `GuestmarkError` naming the options that every guest needs and a kernel's configuration lacks."""
+    """Raises `GuestmarkError` naming the options that every guest needs but the configuration lacks."""
     options = set(re.findall(r"^CONFIG_(\w+)=[ym]$", config, re.MULTILINE))
     lacking = [option for option in REQUIRED if option not in options]
     if lacking:
@@ -263,7 +263,7 @@ _OPEN_FLAGS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """A change of one file. `correct_text` returns the text unchanged if it has no such fault."""
+    """A correction of one source file. `correct_text` returns the text unchanged if it does not have the fault."""
 
     name: str
     file: str
@@ -274,11 +274,11 @@ def _swap_open_flags(text: str) -> str:
     return _OPEN_FLAGS.sub(r"\g<1>26\g<2>25\g<3>", text)
 
 
-# Not part of a kernel's key: each is for a source that nothing could be built from without it.
+# Corrections are not part of a kernel's key: without its correction, a source cannot be built at all.
 CORRECTIONS: dict[str, tuple[Correction, ...]] = {
     "sparc64": (
-        # Later releases of Linux 6.12 have the mode "not notified" in bit 25, which is O_TMPFILE's among sparc64's
-        # flags of open(). Only this one of the two modes is ever given among them, so the other can have that bit.
+        # Later releases of Linux 6.12 use bit 25 for FMODE_NONOTIFY, but on sparc64 that is O_TMPFILE's bit among the
+        # flags of open(). Of the two modes only this one is passed among these flags, so the other can use the bit.
         Correction(
             "bits of FMODE_NONOTIFY and FMODE_NONOTIFY_PERM exchanged",
             "include/linux/fs.h",
@@ -289,7 +289,7 @@ CORRECTIONS: dict[str, tuple[Correction, ...]] = {
 
 
 def correct_sources(tree: Path, architecture: str) -> list[str]:
-    """Corrects the sources in `tree` for an architecture. Returns the names of what was corrected."""
+    """Corrects the sources in `tree` for an architecture. Returns the names of the corrections made."""
     made = []
     for correction in CORRECTIONS.get(architecture, ()):
         path = tree / correction.file

@@ -1,8 +1,8 @@
-"""The distribution's packages of another architecture, fetched by apt without root; nothing is installed.
+"""The distribution's packages for another architecture, downloaded by apt without root; nothing is installed.
 
-apt gets directories of its own for lists, cache and state, so it knows one foreign architecture and an empty system;
-neither `dpkg --add-architecture` nor the host's lists are touched. As always, apt checks what it downloads against the
-distribution's signatures.
+apt uses separate directories for lists, cache and state, so it sees one foreign architecture and an empty system; it
+needs no `dpkg --add-architecture` and does not change the host's lists. As always, apt verifies the distribution's
+signatures of all that it downloads.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TOOLS = ("apt-get", "apt-cache", "dpkg-deb")
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A package, and the source it was built from."""
+    """A binary package, and the source package that it was built from."""
 
     name: str
     version: str
@@ -41,7 +41,7 @@ class Package:
 
 
 class Packages:
-    """The packages of one architecture, by the host's own package sources."""
+    """The packages of one architecture in the host's package sources."""
 
     def __init__(self, architecture: Architecture, progress: Progress) -> None:
         missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
@@ -64,7 +64,7 @@ class Packages:
             f"-oDir::State::lists={home / 'lists'}",
             f"-oDir::State::status={home / 'status'}",
             f"-oDir::Cache={home / 'cache'}",
-            # apt would download as its own user, who may not write here.
+            # By default apt downloads as its own user, who may not write here.
             "-oAPT::Sandbox::User=",
             "-oAPT::Install-Recommends=false",
             "-oDebug::NoLocking=true",
@@ -77,10 +77,10 @@ class Packages:
         ]
 
     def refresh_lists(self, log: Path) -> None:
-        """Reads the package lists, unless that was done a short while ago."""
+        """Updates the package lists unless they were updated recently."""
         for part in ("state", "lists/partial", "cache/archives/partial"):
             (self._home / part).mkdir(parents=True, exist_ok=True)
-        # The agent's library and the kernel are fetched at the same time.
+        # The agent's library and the kernel are downloaded at the same time.
         with (self._home / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             self._refresh_locked(log)
@@ -100,7 +100,7 @@ class Packages:
                 expected_s=5,
             )
         except GuestmarkError:
-            # A source that cannot be read does not matter if the others have what is needed.
+            # A failing source does not matter if the others provide what is needed.
             if not self.has_package("libc6"):
                 raise
         if not self.has_package("libc6"):
@@ -111,13 +111,13 @@ class Packages:
         stamp.touch()
 
     def has_package(self, package: str, version: str = "") -> bool:
-        """Returns whether there is such a package, of any version or of this one."""
+        """Returns whether the package exists, in that version if one is given."""
         if version:
             return bool(self._query_cache("show", f"{package}={version}"))
         return bool(find_candidate(package, self._apt_options[:-1]))
 
     def list_dependencies(self, package: str, pattern: str) -> list[str]:
-        """Returns the packages that this one depends on and whose names match."""
+        """Returns the dependencies of a package whose names match the regular expression `pattern`."""
         output = self._query_cache("depends", "--important", package)
         names = (line.split()[-1] for line in output.splitlines() if "Depends:" in line)
         return [name for name in names if re.match(pattern, name)]
@@ -125,7 +125,7 @@ class Packages:
     def download_packages(
         self, packages: Iterable[str], into: Path, log: Path, *, alone: bool = False
     ) -> list[Path]:
-        """Downloads packages with all their dependencies (or `alone`); returns the files, sorted by name.
+        """Downloads packages, with all their dependencies unless `alone`; returns the files, sorted by name.
 
         Raises `GuestmarkError` naming a package that does not exist.
         """
@@ -153,7 +153,7 @@ class Packages:
 
 
 def query_apt_cache(question: Sequence[str], options: Sequence[str] = ()) -> str:
-    """Returns the output of apt-cache; empty on a system without it."""
+    """Returns the output of apt-cache; empty if it is not installed."""
     if shutil.which("apt-cache") is None:
         return ""
     command = ["apt-cache", *options, *question]
@@ -164,7 +164,7 @@ def query_apt_cache(question: Sequence[str], options: Sequence[str] = ()) -> str
 
 
 def find_candidate(package: str, options: Sequence[str] = ()) -> str:
-    """Returns the version of a package that apt would install; empty if there is none."""
+    """Returns the version of a package that apt would install; empty if it does not exist."""
     for line in query_apt_cache(("policy", package), options).splitlines():
         label, _, value = line.strip().partition(": ")
         if label == "Candidate":
@@ -173,9 +173,9 @@ def find_candidate(package: str, options: Sequence[str] = ()) -> str:
 
 
 def list_served() -> frozenset[str] | None:
-    """Returns the architectures that this system's package sources serve, by the indexes that apt has read.
+    """Returns the architectures that this system's package sources provide, as listed in apt's indexes.
 
-    None without indexes, because nothing is known then.
+    None without indexes, because the architectures are then unknown.
     """
     described_by = [
         line.split()[1:]
@@ -203,15 +203,15 @@ def describe_archives(archives: Iterable[Path]) -> Mapping[str, Package]:
 
 
 _INFO = Path("/var/lib/dpkg/info")
-# Packages of most programs, which are looked into first.
+# These packages contain the most common programs, so their lists are searched first.
 _FIRST = ("coreutils", "dash", "bash", "util-linux")
-# Where packages put programs.
+# Directories in which packages install programs.
 _OWN = ("/bin/", "/sbin/", "/lib", "/usr/", "/opt/")
 
 
 @functools.cache
 def find_package(path: str) -> Package | None:
-    """Returns the package that installed a file of this host; None if no package did."""
+    """Returns the package that installed a file on this host; None if no package did."""
     owner = find_owner(path)
     if owner is None or shutil.which("dpkg-query") is None:
         return None
@@ -221,11 +221,12 @@ def find_package(path: str) -> Package | None:
 
 @functools.cache
 def find_owner(path: str, info: Path = _INFO) -> str | None:
-    """Returns the name of the package that installed a file, from dpkg's own lists: running dpkg takes ten times as
-    long.
+    """Returns the name of the package that installed a file.
+
+    Reads dpkg's lists directly, because running dpkg takes ten times as long.
     """
     real = os.path.realpath(path)
-    # Packages from before the merge of /bin into /usr/bin list their files by the old paths.
+    # Packages that predate the merge of /bin into /usr/bin list their files under the old paths.
     names = {path, path.removeprefix("/usr"), real, real.removeprefix("/usr")}
     if not any(name.startswith(_OWN) and not name.startswith("/usr/local/") for name in names):
         return None
@@ -240,7 +241,7 @@ def find_owner(path: str, info: Path = _INFO) -> str | None:
 
 
 def _list_lists(info: Path, first: Iterable[Path]) -> Iterator[Path]:
-    """Yields dpkg's lists of files, starting with `first`; the others are looked up only if a caller gets that far."""
+    """Yields dpkg's lists of files, those in `first` before all others; the directory is listed only when needed."""
     yield from first
     yield from sorted(info.glob("*.list"))
 

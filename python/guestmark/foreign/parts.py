@@ -1,4 +1,4 @@
-"""Finds or makes all parts of a foreign machine together."""
+"""Finds all parts of a foreign machine, or builds them together."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SILENT = Progress()
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The files that a foreign machine boots; `root` is None if the distribution has no packages for it."""
+    """The files that a foreign machine boots; `root` is None for an architecture without packages."""
 
     agent: Path
     kernel: Kernel
@@ -34,7 +34,7 @@ class Parts:
 
 
 def find_parts(architecture: Architecture, packages: Iterable[str] = ()) -> Parts | None:
-    """Returns the parts if all of them have been made."""
+    """Returns the parts; None unless all of them have been built."""
     agent, kernel = agents.find_agent(architecture), kernels.find_built_kernel(architecture)
     root = roots.find_root(architecture, packages) if architecture.root else None
     if agent is None or kernel is None or (architecture.root and root is None):
@@ -48,9 +48,9 @@ def get_parts(
     progress: Progress = SILENT,
     besides: Callable[[], Sequence[Program]] = lambda: (),
 ) -> Parts:
-    """Returns the parts; missing ones are made, the agent at the same time as the rest.
+    """Returns the parts; builds missing ones, the agent at the same time as the others.
 
-    What that needs, and what `besides` returns, is installed first if this user may install it.
+    The programs needed for that, and those that `besides` returns, are installed first if this user may do so.
     Raises `PlatformUnusableError` naming the packages, `GuestmarkError` if something fails.
     """
     wanted = tuple(packages)
@@ -86,7 +86,7 @@ def _collect_made_parts(
         making = beside.submit(
             lambda: agents.find_agent(architecture) or agents.make_agent(architecture, whole)
         )
-        # Without an agent a kernel is of no use, so its making is cancelled.
+        # A kernel is of no use without an agent, so its build is cancelled.
         making.add_done_callback(lambda made: whole.cancel() if made.exception() else None)
         try:
             kernel = kernels.find_built_kernel(architecture) or kernels.make_kernel(architecture, whole)
@@ -95,16 +95,14 @@ def _collect_made_parts(
         except BaseException:
             whole.cancel()
             if making.done():
-                # This error came first; the other one is only its consequence.
+                # If the agent's build failed, that error came first and caused this one.
                 making.result()
             raise
 
 
 @contextmanager
 def _stop_in_order() -> Iterator[None]:
-    """Makes signals that would end this process at once end it as Ctrl-C does: with a message, and with all it
-    started.
-    """
+    """Handles SIGTERM and SIGHUP like Ctrl-C inside the context, so that processes end and a message is printed."""
     # Python installs signal handlers in the main thread only.
     is_main = threading.current_thread() is threading.main_thread()
     ending = [
@@ -130,7 +128,7 @@ def _wait_for_part(making: Future[Path], architecture: Architecture, progress: P
 
 
 def _list_made(architecture: Architecture, packages: Iterable[str] = ()) -> dict[str, bool]:
-    """Returns, for each part that the architecture needs, whether it was made."""
+    """Returns, for each part that the architecture needs, whether it has been built."""
     made = {
         "agent": agents.find_agent(architecture) is not None,
         "kernel": kernels.find_built_kernel(architecture) is not None,
@@ -144,9 +142,9 @@ def _list_made(architecture: Architecture, packages: Iterable[str] = ()) -> dict
 def _estimate_missing_s(
     architecture: Architecture, made: Mapping[str, bool], lacking: Sequence[Program]
 ) -> float:
-    """Estimates the seconds that missing parts take on a fast network; a single processor compiles for longer.
+    """Estimates the seconds to build missing parts, with a fast network; compiling takes longer on one processor.
 
-    Half of the fetching and unpacking takes no extra time while something is compiled.
+    Half of the downloading and unpacking takes no extra time while something is compiled.
     """
     built = {"agent": agents.estimate_s(architecture)}
     fetched = {"root": roots.EXPECTED_S}
@@ -162,7 +160,7 @@ def _estimate_missing_s(
 
 
 def get_agent(architecture: Architecture, progress: Progress = SILENT) -> Path:
-    """Returns only the agent, which is made if needed.
+    """Returns only the agent, which is built if needed.
 
     Raises `PlatformUnusableError` naming what has to be installed.
     """
@@ -173,7 +171,7 @@ def get_agent(architecture: Architecture, progress: Progress = SILENT) -> Path:
 
 
 def get_root(architecture: Architecture, packages: Iterable[str] = (), progress: Progress = SILENT) -> Root:
-    """Returns only the root, which is made if needed. Raises `GuestmarkError`."""
+    """Returns only the root, which is built if needed. Raises `GuestmarkError`."""
     wanted = tuple(packages)
     return roots.find_root(architecture, wanted) or roots.make_root(architecture, wanted, progress)
 
@@ -189,7 +187,7 @@ def list_missing(architecture: Architecture) -> list[Program]:
 
 
 def check_parts(architecture: Architecture, besides: Sequence[Program] = ()) -> None:
-    """Raises `PlatformUnusableError` that names everything to install first, `besides` included, in one line."""
+    """Raises `PlatformUnusableError` naming all programs to install first, including those in `besides`."""
     _require_installable(architecture, [*besides, *list_missing(architecture)])
 
 
@@ -205,40 +203,40 @@ def _require_installable(architecture: Architecture, found: Sequence[Program]) -
 
 
 def _list_packages(programs: Sequence[Program]) -> list[str]:
-    """Returns each package once; a program can need several."""
+    """Returns the packages of the programs, each once; a program can need several."""
     return list(dict.fromkeys(name for program in programs for name in program.package.split()))
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One architecture on this host: `made` are its parts by name, `missing` the programs to install first."""
+    """The state of one architecture here: `made` tells which parts exist, `missing` lists programs to install."""
 
     architecture: Architecture
     made: dict[str, bool]
     missing: list[Program]
-    # Why a part is damaged, or has no source.
+    # The reason why a part cannot be used or built; empty if there is none.
     fault: str = ""
 
     @property
     def platform(self) -> str:
-        """Name of its platform."""
+        """The name of the architecture's platform."""
         return "tcg" if self.architecture.is_host else f"tcg@{self.architecture.name}"
 
     @property
     def first_use_s(self) -> int:
-        """About how many seconds the first use takes; 0 if everything was made."""
+        """The approximate seconds that the first use takes; 0 if all parts have been built."""
         return round(_estimate_missing_s(self.architecture, self.made, self.missing)) if self.made else 0
 
 
 def survey_parts() -> list[State]:
-    """Returns the state of all architectures, the host's own first. Nothing is started, made or fetched."""
+    """Returns the state of all architectures, the host's first. Nothing is started, built or downloaded."""
     rows = sorted(ARCHITECTURES.values(), key=lambda row: (not row.is_host, row.name))
     known = list_served()
     return [_describe_state(row, known) for row in rows]
 
 
 def _explain_unserved(row: Architecture, known: frozenset[str] | None, made: bool) -> str:
-    """Returns why there can be no kernel here unless it was made before; empty if there can be one."""
+    """Returns why no kernel for the architecture can be downloaded here; empty if it can, or if there is one."""
     absent = known is not None and row.name not in known
     if row.kernel is Source.DISTRIBUTION and not made and absent:
         return f"this system's package sources have nothing for {row.name}; those of a newer release may"

@@ -1,4 +1,4 @@
-"""Reports the progress of making something that takes minutes."""
+"""Reports the progress of work that takes minutes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from guestmark.core.errors import GuestmarkError
 from guestmark.core.units import format_duration
 from guestmark.page.text import make_inert
 
-# Seconds between lines that stay; on a terminal one line is overwritten.
+# Seconds between lines if the output is no terminal, on which one line is overwritten.
 _EVERY_S = 30.0
 
 
@@ -20,10 +20,10 @@ class Progress:
     """Reports progress while parts are built. This one is silent."""
 
     def say(self, text: str) -> None:
-        """Prints a line that stays."""
+        """Prints a line that is not overwritten."""
 
     def show_elapsed(self, what: str, elapsed_s: float, expected_s: float | None) -> None:
-        """Reports a step that goes on, about once a second; `expected_s` is the time that the whole step takes."""
+        """Reports a step that is in progress, about once a second; the whole step is expected to take `expected_s`."""
 
     def done(self, what: str, elapsed_s: float) -> None:
         """Reports the end of a step."""
@@ -33,7 +33,7 @@ class Progress:
 
 
 class CombinedProgress(Progress):
-    """One line for several steps, some at the same time; `expected_s` is the time that all of them take."""
+    """Reports several steps in one line; some run at the same time. `expected_s` is the time for all of them."""
 
     def __init__(self, line: Progress, what: str, expected_s: float) -> None:
         self._line = line
@@ -45,7 +45,7 @@ class CombinedProgress(Progress):
         self._cancelled = False
 
     def say(self, text: str) -> None:
-        """Passes the line on."""
+        """Prints the line through the inner `Progress`."""
         self._line.say(text)
 
     def show_elapsed(self, what: str, elapsed_s: float, expected_s: float | None) -> None:
@@ -57,7 +57,7 @@ class CombinedProgress(Progress):
             self._line.show_elapsed(text, time.monotonic() - self._begin, self._expected_s)
 
     def done(self, what: str, elapsed_s: float) -> None:
-        """Leaves the step out of the next line."""
+        """Removes the step from the line."""
         with self._lock:
             if what in self._going:
                 self._going.remove(what)
@@ -68,7 +68,7 @@ class CombinedProgress(Progress):
             raise GuestmarkError(f"{self._what} was cancelled")
 
     def cancel(self) -> None:
-        """Ends the steps in progress."""
+        """Makes `check_cancelled` raise, which ends the steps in progress."""
         self._cancelled = True
 
     def complete(self) -> None:
@@ -90,7 +90,7 @@ class LineProgress(Progress):
         self._write(text)
 
     def show_elapsed(self, what: str, elapsed_s: float, expected_s: float | None) -> None:
-        """Adds the expected time, if known, and says if the step takes longer than that."""
+        """Shows the elapsed and, if known, the expected time, and whether the step takes longer than expected."""
         about = f" of about {format_duration(expected_s)}" if expected_s else ""
         if expected_s and elapsed_s > expected_s:
             about = f", longer than the usual {format_duration(expected_s)}"

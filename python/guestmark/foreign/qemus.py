@@ -1,6 +1,6 @@
-"""Gets QEMUs from elsewhere: a version in the package sources, or one in a container image; nothing is installed.
+"""Provides other QEMUs: a version in the package sources, or one in a container image; nothing is installed.
 
-Both are unpacked into the cache, once. They run with this host's libraries; that is tested before they are used.
+Both are unpacked into the cache once. They run with this host's libraries, which is tested before they are used.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from guestmark.foreign.images import IMAGE, resolve_inside, unpack_container, un
 from guestmark.foreign.packages import query_apt_cache
 from guestmark.foreign.progress import tell_user
 
-# Prefix of a version.
+# Prefix of a level that names a package version.
 APT = "apt:"
-# Built from one source with the emulators, so their versions must fit.
+# Built from the same source as the emulators, so their versions must match.
 _COMMON, _DATA = "qemu-system-common", "qemu-system-data"
-# Built from sources of their own; the newest versions fit every QEMU.
+# Built from other sources; their newest versions work with every QEMU.
 _FIRMWARE = ("seabios", "ipxe-qemu")
-# Suffix of packages that were rebuilt for one architecture; packages for all architectures lack it.
+# Version suffix of packages that were rebuilt for one architecture; packages for all architectures do not have it.
 _REBUILT = re.compile(r"\+b[0-9]+$")
 _VERSION = re.compile(r"[0-9A-Za-z.+:~-]+", re.ASCII)
 _FETCH_S = 600.0
@@ -32,15 +32,15 @@ _TRY_S = 30.0
 
 
 def is_elsewhere(text: str) -> bool:
-    """Returns whether a level names a source of this kind."""
+    """Returns whether a level names a QEMU to download or to unpack."""
     return text.startswith((APT, IMAGE))
 
 
 def find_qemu(text: str) -> str:
-    """Returns the path of the QEMU that a level such as `apt:1:7.2+dfsg-7` names; fetches and unpacks it first if
-    needed.
+    """Returns the path of the QEMU that a level such as `apt:1:7.2+dfsg-7` names.
 
-    Raises `ValueError` with one line if it is not available or does not run here.
+    Downloads and unpacks it first if needed. Raises `ValueError` with a one-line message if it is not available or does
+    not run here.
     """
     root = (
         _unpack_from_apt(text.removeprefix(APT))

@@ -1,8 +1,7 @@
-"""A root of another architecture: the distribution's packages, unpacked rather than installed; guests share it
-read-only.
+"""Root filesystems for another architecture: the distribution's packages, unpacked and not installed, shared read-only.
 
-Nothing of it runs on this host, so packages' own scripts do not run either; `_furnish_root` does the part of their work
-that guests need. A program that needs a service or a user configured by such a script does not find it.
+None of their programs run on this host, and neither do the packages' scripts; `_furnish_root` does the part of the
+scripts' work that guests need. Services and users that such scripts would configure do not exist.
 """
 
 from __future__ import annotations
@@ -25,27 +24,27 @@ from guestmark.foreign.progress import Progress
 KIND = "root"
 EXPECTED_S = 14.0
 _TREE, _PACKAGES = "tree", "packages.json"
-# Packages that commands may rely on; below, packages that workloads run, of which an architecture may lack some.
+# Packages that commands may rely on; and packages that workloads run, some of which an architecture may not have.
 BASE = (
     "base-files", "base-passwd", "bash", "coreutils", "dash", "diffutils", "e2fsprogs", "findutils", "grep", "gzip",
     "hostname", "libc-bin", "mawk", "mount", "ncurses-base", "procps", "sed", "tar", "util-linux",
 )  # fmt: skip
 USUAL = ("sysbench",)
-# Links into /usr, which Debian's installer makes rather than a package.
+# Links into /usr, which Debian's installer creates, not a package.
 _MERGED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _ALTERNATIVES = {"usr/bin/awk": "mawk", "usr/bin/which": "which.debianutils", "usr/bin/sh": "dash"}
 
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """A root: its directory, and the packages in it by name."""
+    """A root filesystem: its directory, and the packages in it by name."""
 
     path: Path
     packages: Mapping[str, Package]
 
 
 def find_root(architecture: Architecture, packages: Iterable[str] = ()) -> Root | None:
-    """Returns the root with at least these packages, if it has been made; the usual ones are in every root."""
+    """Returns the root with these packages, and the usual ones; None if it has not been built."""
     part = store.find_part(architecture, KIND, compute_key(architecture, packages))
     return None if part is None else _read_root(part)
 
@@ -56,7 +55,7 @@ def compute_key(architecture: Architecture, packages: Iterable[str]) -> str:
 
 
 def make_root(architecture: Architecture, packages: Iterable[str], progress: Progress) -> Root:
-    """Fetches the packages with all their dependencies and unpacks them.
+    """Downloads the packages with all their dependencies and unpacks them.
 
     Raises `GuestmarkError` naming a package that does not exist.
     """
@@ -76,7 +75,7 @@ def make_root(architecture: Architecture, packages: Iterable[str], progress: Pro
         for name in _MERGED:
             (tree / "usr" / name).mkdir(parents=True)
             (tree / name).symlink_to(f"usr/{name}")
-        # `dpkg-deb -x` would replace the links into /usr by directories; tar keeps them.
+        # `dpkg-deb -x` would replace the links into /usr with directories; tar keeps them.
         script = 'tree=$1; shift; for file; do dpkg-deb --fsys-tarfile "$file" | tar -x -C "$tree" ' + (
             "--keep-directory-symlink --no-same-owner --delay-directory-restore || exit 1; done"
         )
@@ -99,7 +98,7 @@ def _read_root(part: Path) -> Root:
 
 
 def _furnish_root(tree: Path) -> None:
-    """Makes those files of package scripts that programs without services need."""
+    """Creates those files of package scripts that programs need without services."""
     for name in ("passwd", "group"):
         shutil.copyfile(tree / f"usr/share/base-passwd/{name}.master", tree / "etc" / name)
     with contextlib.suppress(FileNotFoundError):

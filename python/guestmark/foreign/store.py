@@ -1,9 +1,9 @@
-"""The store of parts for foreign machines: each is complete or absent, under the hash of what it was made from.
+"""The store of parts for foreign machines: each is complete or absent, under the hash of what it was built from.
 
-`CACHE/foreign/ARCHITECTURE/KIND-KEY-TOOLS` holds one part and `made.json`, which says what it was made from. KEY is the
-hash of what is ours (sources, configuration, lists of packages), TOOLS that of what is the distribution's (compilers,
-versions of packages). A part is used by whoever has the same KEY, whatever tools made it, so the directory can be
-carried to a machine that has no tools.
+`CACHE/foreign/ARCHITECTURE/KIND-KEY-TOOLS` holds one part and `made.json`, which records what it was built from. KEY is
+the hash of guestmark's inputs (sources, configuration, lists of packages), TOOLS that of the distribution's (compilers,
+versions of packages). A part is used wherever KEY is the same, whatever tools built it, so the directory can be copied
+to a machine without the tools.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ def find_architecture_directory(architecture: Architecture) -> Path:
 
 
 def hash_inputs(inputs: Any) -> str:
-    """Returns a short hash of inputs that JSON can represent; the order of keys does not matter."""
+    """Returns a short hash of JSON-serializable inputs; the order of keys does not matter."""
     text = json.dumps(inputs, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
 
 
 def find_part(architecture: Architecture, kind: str, key: str) -> Path | None:
-    """Returns the newest complete part with that key, or None.
+    """Returns the newest complete part with that key; None if there is none.
 
-    Raises `GuestmarkError` if its files are not those that were made.
+    Raises `GuestmarkError` if its files differ from those that were built.
     """
     parts = find_architecture_directory(architecture).glob(f"{kind}-{key}-*/{MADE}")
     newest = max(parts, key=lambda made: made.stat().st_mtime, default=None)
@@ -54,21 +54,21 @@ def find_part(architecture: Architecture, kind: str, key: str) -> Path | None:
 
 
 def read_inputs(part: Path) -> Mapping[str, Any]:
-    """Returns what a part was made from: `key`, `tools`, and the SHA-256 of each file."""
+    """Returns the record in `made.json`: the tools that built the part, and the SHA-256 digests of its files."""
     made: Mapping[str, Any] = json.loads((part / MADE).read_text())
     return made
 
 
 @functools.cache
 def _check_once(part: Path, _changed_ns: int) -> None:
-    """Checks a part once in each process."""
+    """Checks a part once per process, and again if it has changed."""
     check_part(part)
 
 
 def check_part(part: Path) -> None:
     """Compares the files of a part with their digests.
 
-    Raises `GuestmarkError` for a difference: a part that was carried here may be incomplete.
+    Raises `GuestmarkError` if they differ: a part that was copied here may be incomplete.
     """
     for name, digest in read_inputs(part)["sha256"].items():
         try:
@@ -89,8 +89,8 @@ def make_part(
 ) -> Iterator[PartInMaking]:
     """Yields a part to fill, in a directory that no other process uses until it is complete.
 
-    The body fills `PartInMaking.path` and calls `complete`. Whatever interrupts it, even SIGKILL, leaves nothing
-    behind. While somebody else makes a part of this kind, or uses apt's files of this architecture, this waits.
+    The caller fills `PartInMaking.path` and calls `complete`. An interruption, even by SIGKILL, leaves nothing behind.
+    Waits while another process builds a part with the same lock.
     """
     parent = find_architecture_directory(architecture)
     parent.mkdir(parents=True, exist_ok=True)
@@ -106,13 +106,13 @@ def make_part(
 
 
 def describe_interruption(kind: str, architecture: Architecture) -> str:
-    """Returns the message about a part whose making was interrupted."""
+    """Returns the message about a part whose build was interrupted."""
     part = f"the {kind} for {architecture.name}"
     return f"stopped: {part} was incomplete and has been removed; the same command builds it again"
 
 
 class PartInMaking:
-    """A part that is being made in `path`; `scratch` is for files that it does not keep."""
+    """A part that is being built in `path`; `scratch` is a directory for temporary files."""
 
     def __init__(self, staged: Path, target: Path, kind: str) -> None:
         self.path = staged / kind
@@ -123,24 +123,24 @@ class PartInMaking:
 
     @property
     def log(self) -> Path:
-        """The log of the programs that build it; kept if they fail."""
+        """The log of the programs that build the part; it is kept if they fail."""
         return self._target.with_name(f"{self._target.name}.log")
 
     def complete(self, tools: Mapping[str, Any], files: tuple[str, ...]) -> Path:
-        """Moves the part to its place; `files` are those whose digests are kept."""
+        """Moves the part to its final directory and returns that; the digests of `files` are recorded."""
         digests = {
             name: hashlib.sha256((self.path / name).read_bytes()).hexdigest() for name in sorted(files)
         }
         made = {"tools": dict(tools), "sha256": digests}
         (self.path / MADE).write_text(json.dumps(made, indent=1, sort_keys=True) + "\n")
         target = self._target.with_name(f"{self._target.name}-{hash_inputs(tools)}")
-        # The same tools have made the same bytes before, which may be in use.
+        # The same tools have built the same part before, and it may be in use.
         if target.exists():
             os.utime(target / MADE)
         else:
-            # Before the sync, which would write gigabytes of it to the disk.
+            # Removed before the sync, which would otherwise write gigabytes of it to the disk.
             shutil.rmtree(self.scratch)
-            # A part under its final name is whole, even after a power cut.
+            # A part under its final name is complete, even after a power cut.
             os.sync()
             self.path.rename(target)
         self.log.unlink(missing_ok=True)
