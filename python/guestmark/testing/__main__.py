@@ -1,4 +1,4 @@
-"""`python -m guestmark.testing`: the checks without a test runner."""
+"""`python -m guestmark.testing`: runs the checks without a test runner."""
 
 from __future__ import annotations
 

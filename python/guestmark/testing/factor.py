@@ -26,9 +26,9 @@ _ABOUT_LEVELS = frozenset({"parse", "read", "refuse"})
 def check_factor(name: str, on: str = "tcg", levels: Sequence[str] = ()) -> list[Violation]:
     """Return the violations of a factor of guests at two of its levels, by default the first two that it offers.
 
-    A guest is started at each of them. The options of a level must differ from those of the other, and the attestation
-    of at least one guest must find that it does not have the other level. A factor of disks is also tried on every
-    other bus that it does not refuse, because QEMU ends at once if a device lacks an option.
+    A guest is started at each level. The two levels must result in different options, and the attestation of at least
+    one guest must detect that the guest does not have the other level. A factor of disks is also tried on every other
+    bus that it does not refuse, because QEMU exits at once if a device lacks an option.
     """
     factor = registry.factors().get(name)
     if not isinstance(factor, Setting):
@@ -88,7 +88,7 @@ def _is_refused(cell: Cell) -> bool:
 
 
 def _check_use_if_possible(cell: Cell) -> Iterator[Violation]:
-    # A program is not installed here, such as qemu-storage-daemon.
+    # A bus may need a program that is not installed here, such as qemu-storage-daemon.
     with contextlib.suppress(PlatformUnusableError):
         yield from _check_use_once(cell)
 
@@ -112,7 +112,7 @@ class _FactorEffects:
 def _record_effects(factor: Setting[Any], other: object, seen: _FactorEffects) -> Iterator[None]:
     """Record calls of a factor's functions, and call each of them for the `other` level as well.
 
-    Machines find the factor by themselves as one object, so this object's functions are replaced.
+    Machines look up the factor, of which there is one object, so the functions of that object are replaced.
     """
     functions = {}
     for field in dataclasses.fields(factor):
@@ -142,7 +142,7 @@ def _record_effects(factor: Setting[Any], other: object, seen: _FactorEffects) -
 
 
 def _check_parsing(factor: Setting[Any], levels: Sequence[str]) -> Iterator[Violation]:
-    """Yield violations unless each level has a unique spelling, and nonsense is refused as plans expect."""
+    """Yield violations unless each level has a unique spelling, and an invalid one raises `ValueError`."""
     for level in levels:
         try:
             text = factor.parse(level)

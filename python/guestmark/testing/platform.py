@@ -92,7 +92,7 @@ def start_and_attest(platform: Platform, cell: Cell) -> None:
 
 
 def _check_members(machine: Machine) -> Iterator[Violation]:
-    """Yield violations in the members of `platforms.base.Machine` and their values."""
+    """Yield violations unless the machine has all members of `platforms.base.Machine`, with valid values."""
     wanted: Mapping[str, Callable[[Any], bool]] = {
         "phases": lambda found: isinstance(found, Mapping) and all(second >= 0 for second in found.values()),
         "command_line": lambda found: isinstance(found, tuple) and bool(found),
@@ -145,7 +145,7 @@ def _check_attestation(machine: Machine, cell: Cell) -> Iterator[Violation]:
 
 
 def _check_processes_end(platform: Platform, cell: Cell) -> Iterator[Violation]:
-    """Yield violations for processes in their own session that outlive a trial, also a failed one."""
+    """Yield violations for processes in a session of their own that outlive a trial, whether it succeeds or fails."""
     for fails in (False, True):
         with watch_orphans() as left, contextlib.suppress(_TrialFailsError), platform.start(cell) as machine:
             machine.agent.exec(["setsid", "--fork", "sleep", "1000"], timeout_s=10)
@@ -161,7 +161,7 @@ def _check_processes_end(platform: Platform, cell: Cell) -> Iterator[Violation]:
 
 
 class _TrialFailsError(Exception):
-    """A trial that fails."""
+    """Raised to end a trial as a failed one."""
 
 
 def _check_killed_machine(platform: Platform, cell: Cell) -> Iterator[Violation]:
@@ -187,7 +187,7 @@ def _check_killed_machine(platform: Platform, cell: Cell) -> Iterator[Violation]
 
 
 def _check_missing_programs(platform: Platform, cell: Cell) -> Iterator[Violation]:
-    """Yield violations if `PATH` holds no program."""
+    """Yield violations unless starting without the platform's programs raises one of guestmark's errors."""
     if not cell.platform.inner.description.programs:
         return
     path = os.environ["PATH"]

@@ -111,7 +111,7 @@ def check_cheap(describes: Callable[[ModuleType], bool], modules: Iterable[str])
 
 
 def run_guarded(what: str, action: Callable[[], T]) -> tuple[T | None, list[Violation]]:
-    """Return the result of `action`, or the violation by its failure; any error that is not guestmark's is one, too."""
+    """Return the result of `action`, or a violation if it raises any error, one of guestmark's or another."""
     try:
         return action(), []
     except GuestmarkError as error:
@@ -122,7 +122,7 @@ def run_guarded(what: str, action: Callable[[], T]) -> tuple[T | None, list[Viol
 
 
 def collect_violations(what: str, check: Iterable[Violation]) -> list[Violation]:
-    """Return all violations that a check finds; a check that fails itself is one, too."""
+    """Return all violations that a check finds, or one violation if the check itself fails."""
     found, broken = run_guarded(what, lambda: list(check))
     return broken if found is None else found
 
@@ -135,5 +135,5 @@ def make_untyped_error_violation(what: str, error: Exception) -> Violation:
 
 
 def build_module_environment() -> dict[str, str]:
-    """Return the environment for programs that have to import the same modules."""
+    """Return an environment in which a child process can import the same modules."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

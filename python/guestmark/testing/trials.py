@@ -1,4 +1,4 @@
-"""Runs trials of an extension: with a killed machine, with levels whose reading is recorded, and interrupted."""
+"""Runs trials of an extension: on a machine that is killed, with recorded access to levels, and interrupted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from guestmark.platforms.base import Machine
 from guestmark.testing.rules import Rule, Violation, build_module_environment, run_guarded
 from guestmark.workloads import base
 
-# Seconds in which an interrupted run has to end; leftovers of a killed one get half of it.
+# Seconds within which an interrupted run must end; processes that it leaves behind get half as long.
 _END_S = 10.0
 _LIMIT_S = 60.0
 _SET_SUBREAPER, _GET_SUBREAPER = 36, 37  # linux/prctl.h
@@ -68,7 +68,7 @@ def kill_machine(machine: Machine) -> None:
 
 
 class _RecordedFactors(Mapping[str, str]):
-    """The factors of a cell, which record which of them were read."""
+    """The factors of a cell; the mapping records which of them were read."""
 
     def __init__(self, levels: Mapping[str, str]) -> None:
         self.levels = levels
@@ -86,7 +86,7 @@ class _RecordedFactors(Mapping[str, str]):
 
 
 def check_level_read(cell: Cell, factor: Factor, use: Callable[[Cell], None]) -> Iterator[Violation]:
-    """Yield a violation if nothing reads a level that is accepted, so that it would be ignored."""
+    """Yield a violation if a level is accepted but never read, so that it has no effect."""
     if not factor.levels:
         return
     levels = _RecordedFactors({factor.name: factor.parse(factor.levels[-1])})
@@ -100,7 +100,7 @@ def check_level_read(cell: Cell, factor: Factor, use: Callable[[Cell], None]) ->
 
 
 def check_interruption(cell: Cell) -> Iterator[Violation]:
-    """Run a trial in a separate process that is told to end, then one that is killed; yield violations."""
+    """Run a trial in a separate process that is interrupted, then one that is killed; yield violations."""
     for number in (signal.SIGINT, signal.SIGKILL):
         with scratch_directory("conformance") as folder, watch_orphans() as left:
             order = TrialOrder.from_cell(cell, _LIMIT_S).encode()

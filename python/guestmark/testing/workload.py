@@ -40,7 +40,7 @@ from guestmark.testing.trials import (
 )
 from guestmark.workloads import base
 
-# For a run this long, a quarter of its time is clearly longer than a call takes.
+# Seconds. Only for a run this long is a quarter of its time clearly longer than a call to the agent.
 _LONG_S = 0.2
 
 
@@ -153,7 +153,7 @@ def _run_trial(plan: Plan) -> tuple[Trial | None, list[Violation]]:
 
 
 def _check_killed_machine(cell: Cell) -> Iterator[Violation]:
-    """Kill the machine once the workload is ready, and yield violations by its calls."""
+    """Kill the machine once the workload is prepared, and yield violations by its `run` and `cleanup`."""
     with prepare_workload(cell) as (workload, machine):
         kill_machine(machine)
         try:
