@@ -1,1 +1,1 @@
-"""Makes what a guest boots: a kernel, its modules and an initramfs that holds little more than the agent."""
+"""Provides what a guest boots: a kernel, its modules and an initramfs that contains little more than the agent."""

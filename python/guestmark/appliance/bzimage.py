@@ -18,7 +18,7 @@ from guestmark.core.errors import GuestmarkError
 
 _XEN_ELFNOTE_PHYS32_ENTRY = 18
 _PT_NOTE = 4
-# Limits that no kernel reaches, for files that are no kernels: bytes of an unpacked image, and of memory to unpack it.
+# Limits that no kernel reaches; they reject other files. Bytes of an unpacked image, and of memory to unpack it.
 _LARGEST = 1 << 30
 _MOST_MEMORY = 512 << 20
 _LARGEST_NOTES = 1 << 20

@@ -19,7 +19,7 @@ def open_files(archive: Path) -> Iterator[IO[bytes]]:
     """Yields a package's files as a tar archive, compressed or not. Raises `ValueError` for an incomplete package."""
     with archive.open("rb", buffering=0) as stream, open_unnamed_file() as packed:
         name, size = _find_files_member(stream)
-        # dpkg-deb unpacks while this process reads, with several threads in later versions.
+        # dpkg-deb unpacks in parallel to this process, in later versions with several threads.
         if shutil.which("dpkg-deb"):
             with _stream_output(["dpkg-deb", "--fsys-tarfile", str(archive)], packed) as files:
                 yield files
@@ -28,7 +28,7 @@ def open_files(archive: Path) -> Iterator[IO[bytes]]:
         elif shutil.which("zstd") is None:
             raise ValueError("it is compressed with zstd, which is not installed")
         else:
-            # Python can unpack zstd from 3.14 on.
+            # Python before 3.14 cannot unpack zstd.
             while size and (data := stream.read(min(size, 1 << 20))):
                 packed.write(data)
                 size -= len(data)
@@ -38,7 +38,7 @@ def open_files(archive: Path) -> Iterator[IO[bytes]]:
 
 
 def _find_files_member(stream: IO[bytes]) -> tuple[str, int]:
-    """Returns name and size of the package's member with its files, at whose beginning the stream is then."""
+    """Returns name and size of the member that contains the package's files; leaves the stream at its beginning."""
     if stream.read(len(_ARCHIVE)) != _ARCHIVE:
         raise ValueError("it is not an ar archive")
     while len(header := stream.read(_HEADER)) == _HEADER:
@@ -54,7 +54,7 @@ def _find_files_member(stream: IO[bytes]) -> tuple[str, int]:
 
 @contextlib.contextmanager
 def _stream_output(command: Sequence[str], given: IO[bytes]) -> Iterator[IO[bytes]]:
-    """Yields what the program writes. Raises `ValueError` if it fails."""
+    """Yields the program's standard output. Raises `ValueError` if it fails."""
     with subprocess.Popen(command, stdin=given, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         yield process.stdout

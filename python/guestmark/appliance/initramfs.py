@@ -80,7 +80,7 @@ def build_initramfs(
     directory.mkdir(exist_ok=True)
     target = directory / f"{key.hexdigest()[:20]}.cpio"
     if target.exists():
-        # `_remove_old_archives` goes by the time of the last use.
+        # `_remove_old_archives` relies on the time of the last use.
         os.utime(target)
         return target
     tree = ModuleTree.read(modules) if modules else None
@@ -119,7 +119,7 @@ def _add_modules(archive: CpioArchive, tree: ModuleTree, wanted: ModuleList) -> 
 
 
 def _remove_old_archives(directory: Path, keep: int = 20) -> None:
-    """Keeps only the most recently used archives, as each build of the agent leaves one."""
+    """Removes all but the most recently used archives; each build of the agent adds another one."""
     used: list[tuple[float, Path]] = []
     for path in directory.glob("*.cpio"):
         # Another process may remove archives at the same time.

@@ -23,7 +23,7 @@ from guestmark.core.supervision import supervision
 from guestmark.core.temporary import scratch_directory
 
 Notify = Callable[[str], None]
-# The lower the better; None for a kernel that cannot be used.
+# Kernels with a lower rank are preferred; None stands for a kernel that cannot be used.
 Rank = Callable[["Kernel"], int | None]
 
 # Modules that guests may need; the rest (graphics, sound, wireless and so on) is most of a distribution's 400 MB.
@@ -35,7 +35,7 @@ _WANTED_MODULES = re.compile(
 
 _WANTED_FILES = re.compile(r"/boot/(vmlinu[xz]|config)-")
 _UNPACK_HINT = "unpack a package of Debian or Ubuntu: guestmark prepare kernel FILE.deb"
-# Platforms that are probed side by side need the same kernel, which shall be fetched once.
+# Platforms that are probed in parallel need the same kernel, which must be downloaded only once.
 _FETCH_LOCK = threading.Lock()
 
 
@@ -159,7 +159,7 @@ def _pair_modules(release: str, image: Path, parent: Path) -> Iterator[tuple[str
 
 
 def _make_no_kernel_error() -> GuestmarkError:
-    """Returns why there is no kernel if none can be fetched: there is none, or this user may not read it."""
+    """Returns the error if no kernel can be fetched: none is installed, or this user may not read it."""
     if closed := [image for _, image, _ in find_installed() if not os.access(image, os.R_OK)]:
         return GuestmarkError(
             f"{closed[0]} is readable by root only, and this system has no apt-get to fetch a kernel with",
@@ -206,7 +206,7 @@ def _make_scratch() -> Iterator[Path]:
 
 
 def _keep_kernel(archives: Sequence[Path], scratch: Path, origin: str) -> Kernel:
-    """Unpacks these packages into the cache, where their kernel is the newest from then on."""
+    """Unpacks these packages into the cache, where their kernel becomes the newest."""
     image, modules, _ = unpack_kernel(archives, scratch / "root")
     row = find_host_architecture()
     try:
@@ -229,7 +229,7 @@ def _keep_kernel(archives: Sequence[Path], scratch: Path, origin: str) -> Kernel
         target.rename(scratch / "earlier")
     try:
         staged.rename(target)
-    # Another guestmark may have been first, which is just as well.
+    # Another guestmark process may have unpacked the same kernel first, which is no error.
     except OSError:
         if not target.exists():
             raise
@@ -237,7 +237,7 @@ def _keep_kernel(archives: Sequence[Path], scratch: Path, origin: str) -> Kernel
 
 
 def _build_apt_command(scratch: Path, notify: Notify) -> list[str]:
-    """Returns the apt-get command to use: with the system's package lists, or with lists of its own."""
+    """Returns the apt-get command to use: with the system's package lists, or with lists downloaded into `scratch`."""
     if _run_apt_cache("show", _get_metapackage()).returncode == 0:
         return ["apt-get"]
     notify("reading the package lists")
@@ -280,7 +280,7 @@ def _list_kernel_packages(apt: list[str]) -> list[str]:
 
 
 def _run_apt_cache(*words: str) -> subprocess.CompletedProcess[str]:
-    """Runs apt-cache under a supervisor, as it takes seconds where apt keeps no caches."""
+    """Runs apt-cache under a supervisor, because it takes seconds on systems where apt keeps no caches."""
     with supervision() as supervised:
         return subprocess.run(
             [*supervised.before, "apt-cache", *words],
@@ -295,7 +295,7 @@ def _list_dependencies(apt: list[str], package: str, pattern: str) -> list[str]:
 
 
 def unpack_kernel(archives: Sequence[Path], target: Path) -> tuple[Path, Path, Path]:
-    """Unpacks what guests need of a distribution's kernel packages; returns image, modules and configuration.
+    """Unpacks the files that guests need from a distribution's kernel packages; returns image, modules and config.
 
     Raises `GuestmarkError` if one of them is missing.
     """
@@ -344,7 +344,7 @@ def _add_elf(release: str, image: Path, modules: Path | None, origin: str) -> Ke
             return Kernel(release, image, image, modules, origin)
     stamp = image.stat()
     elf = _locate_kernel_cache() / f"vmlinux-{release}-{stamp.st_size}-{stamp.st_mtime_ns}"
-    # This file remembers that the image contains no directly bootable kernel.
+    # This file records that the image contains no directly bootable kernel.
     none = elf.with_name(elf.name + ".none")
     if not elf.exists() and not none.exists():
         try:

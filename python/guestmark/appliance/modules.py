@@ -18,7 +18,7 @@ _SUFFIXES = (".ko", ".ko.xz", ".ko.gz", ".ko.zst", ".ko.bz2")
 
 @dataclass(frozen=True, slots=True)
 class ModuleTree:
-    """One `lib/modules/RELEASE` directory.
+    """The modules in one `lib/modules/RELEASE` directory.
 
     `dependencies` maps a module's name to the names it needs; `builtin` are the names of modules in the kernel itself.
     """

@@ -1,4 +1,4 @@
-"""Where guestmark keeps what it can make again (XDG cache) and what lives only as long as a machine (scratch)."""
+"""Locations of files that guestmark can recreate (XDG cache), and of files that a machine needs while it runs."""
 
 import os
 import stat
@@ -12,10 +12,10 @@ from guestmark.core.temporary import replace_file
 
 
 def locate_cache() -> Path:
-    """Returns `$XDG_CACHE_HOME/guestmark` (default `~/.cache/guestmark`); makes it if it does not exist.
+    """Returns `$XDG_CACHE_HOME/guestmark` (default `~/.cache/guestmark`); creates it if necessary.
 
-    If that is not writable, as in a read-only or missing home, returns a directory of this user's in the temporary one.
-    Raises `GuestmarkError` if that cannot be made either.
+    If it is not writable, as in a read-only or missing home, returns this user's own directory in the temporary one.
+    Raises `GuestmarkError` if that cannot be created either.
     """
     path = find_cache_home()
     try:
@@ -26,7 +26,7 @@ def locate_cache() -> Path:
 
 
 def put_into_cache(target: Path, content: bytes, what: str) -> None:
-    """Puts a file into the cache, whole or not at all. Raises `GuestmarkError` if there is no room for it."""
+    """Writes a file to the cache atomically. Raises `GuestmarkError` if there is no room for it."""
     try:
         with replace_file(target, 0o644) as part:
             part.write_bytes(content)
@@ -44,7 +44,7 @@ def _make_temporary_cache(wanted: Path) -> Path:
         found = path.lstat()
     except OSError as error:
         raise _make_cache_error(wanted, str(path), error.strerror or str(error)) from error
-    # This user executes files from there, so nobody else may be able to put any.
+    # This user executes files from there, so no other user may be able to write to it.
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise _make_cache_error(wanted, str(path), "it belongs to another user, or others can write to it")
     return path
@@ -58,7 +58,7 @@ def _make_cache_error(wanted: Path, path: str, reason: str) -> GuestmarkError:
 
 
 def get_temporary_directory() -> Path:
-    """Returns `$TMPDIR`, or `/tmp`, as an absolute path. Raises `GuestmarkError` if that is no directory."""
+    """Returns `$TMPDIR`, or `/tmp`, as an absolute path. Raises `GuestmarkError` if it is not a directory."""
     path = Path(os.environ.get("TMPDIR") or "/tmp").absolute()
     if not path.is_dir():
         raise GuestmarkError(
@@ -86,7 +86,7 @@ class FileCache(Generic[T]):
         self._found: dict[Path, tuple[tuple[str, ...], T]] = {}
 
     def look_up(self, path: Path, *depends_on: Path) -> T:
-        """Returns `look(path)`; `depends_on` are the files that decide the result (none: the path itself)."""
+        """Returns `look(path)`, computed again only if one of the files `depends_on` (default: `path`) has changed."""
         stamps = tuple(compute_file_identity(file) for file in depends_on or (path,))
         known = self._found.get(path)
         if known is None or known[0] != stamps:
@@ -95,7 +95,7 @@ class FileCache(Generic[T]):
 
 
 def compute_file_identity(path: Path) -> str:
-    """Returns a text that changes whenever the file does; empty if there is no file."""
+    """Returns a string that changes whenever the file does; empty if there is no file."""
     try:
         stamp = path.stat()
     except FileNotFoundError:
