@@ -31,14 +31,14 @@ Sections: TypeAlias = "Callable[[WorkloadResult, StoredRun], Sequence[Node]]"
 
 
 def _discard_message(_said: str) -> None:
-    """Ignores a message: the default where no one listens."""
+    """Ignores a message; the default if nothing shows messages."""
 
 
 class Workload(WorkloadKind[P], ABC):
     """A workload: its description (`WorkloadKind`) and its steps. An instance is one trial of it.
 
-    Where running it takes imports that cost time, the class that the registry finds only describes it, and its
-    `trial_class` returns another one from a module of its own, which adds `run` and what belongs to it.
+    If running it needs slow imports, the class in the registry only describes the workload, and its `trial_class`
+    imports and returns a subclass from another module, which adds `run` and the other steps.
     """
 
     # Whether each machine serves a single run, without warm-up.
@@ -49,14 +49,14 @@ class Workload(WorkloadKind[P], ABC):
     def __init__(self, plan: Plan, cell: Cell) -> None:
         self.plan = plan
         self.cell = cell
-        self.facts = Findings()  # what the steps found out
+        self.facts = Findings()  # facts recorded by the steps
         # Remarks for the user, collected by all steps.
         self.warnings: list[str] = []
         self.printed = ""  # output of the program in the last iteration
         self.tell: Callable[[str], None] = _discard_message  # reports the current step
         # A remark that the user should read at once.
         self.note: Callable[[str], None] = _discard_message
-        # This trial's share of the command's time in seconds, where that is limited.
+        # Seconds of the command's time limit that this trial may use; None without a limit.
         self.share_s: float | None = None
         self.params = self.params_of(cell.workload)
 
@@ -71,7 +71,7 @@ class Workload(WorkloadKind[P], ABC):
         return self.plan.policy.trial_limit_s
 
     def prepare(self, machine: Machine) -> None:
-        """Does what is needed once before measuring; not timed. Raises `WorkloadError` or `MachineError`."""
+        """Prepares the machine once before measuring; not timed. Raises `WorkloadError` or `MachineError`."""
 
     @abstractmethod
     def run(self, machine: Machine) -> list[Measurement]:
@@ -83,7 +83,7 @@ class Workload(WorkloadKind[P], ABC):
     def machine(self, platform: Platform) -> AbstractContextManager[BareMachine]:
         """Starts the fresh machine of this trial.
 
-        By default the platform's; a workload whose machine runs no agent (firmware) brings its own.
+        By default it is the platform's machine; a workload whose machine runs no agent (firmware) starts its own.
         """
         return platform.start(choose_started_cell(self.cell))
 
@@ -98,8 +98,8 @@ class Workload(WorkloadKind[P], ABC):
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
         """Checks that `cells` (all of this workload that are to run, on platforms that can be used) can be measured.
 
-        Reports whatever would fail every trial: too little space for images, missing tools and files. Raises
-        `UsageError` for what the user has to give otherwise, any other `GuestmarkError` for what the host lacks.
+        Detects whatever would fail every trial: too little space for images, missing tools and files. Raises
+        `UsageError` if the user has to change the request, another `GuestmarkError` if the host lacks something.
         Returns remarks for the user. Called again when a run is resumed; changes nothing.
         """
         return ()
@@ -134,7 +134,6 @@ def choose_started_cell(cell: Cell) -> Cell:
 def start_machine(workload: Workload[Any], platform: Platform, cell: Cell) -> AbstractContextManager[Machine]:
     """Starts a fresh machine for the trial.
 
-    A machine that the workload starts itself is passed to no one else, so its type may differ:
-    the workload knows how to reach its agent.
+    A machine that the workload starts itself is used by that workload alone, so its type may differ from `Machine`.
     """
     return cast("AbstractContextManager[Machine]", workload.machine(platform))

@@ -29,7 +29,7 @@ MODULES = Metric("modules_s", "s")  # → modules loaded
 ROOT = Metric("root_s", "s")  # → root filesystem mounted
 # Root mounted → the agent (for libguestfs: its daemon) answers.
 AGENT = Metric("agent_s", "s")
-# Agent answers → the order to switch off: attestation, and the command if there is one.
+# Agent answers → the order to power off: attestation, and the command if there is one.
 WORK = Metric("work_s", "s")
 POWEROFF = Metric("poweroff_s", "s")  # → the kernel's last line
 EXIT = Metric("exit_s", "s")  # → the process is gone
@@ -63,7 +63,7 @@ def _check_command(command: list[str]) -> list[str]:
 class BootParams(Params, frozen=True, kw_only=True, omit_defaults=True):
     """`command` runs between ready and power-off; `initcalls` has the kernel report its initcalls."""
 
-    # Platforms look at this part alone.
+    # Platforms read only this parameter.
     watch: Annotated[
         WatchedParts,
         param(
@@ -179,19 +179,19 @@ class BootWorkload(Workload[BootParams]):
 
     @classmethod
     def watches_initcalls(cls, params: BootParams) -> bool | None:
-        """Always watches the phases, and the initcalls on request."""
+        """Returns whether initcalls are traced; phases always are."""
         return params.watch.initcalls
 
     @classmethod
     def find_packages(cls, params: BootParams) -> tuple[str, ...]:
-        """Returns the packages with the command's program."""
+        """Returns the packages that contain the command's program."""
         from guestmark.workloads.common.program import find_program_packages
 
         return find_program_packages(params.command[0]) if params.command else ()
 
     @classmethod
     def needs_root(cls, params: BootParams) -> bool:
-        """Needs a root for a command, and for the modules whose initcalls are traced."""
+        """Returns whether a root is needed: for a command, or for modules whose initcalls are traced."""
         return bool(params.command) or params.watch.initcalls
 
     @classmethod

@@ -30,10 +30,10 @@ _ENDS = (
     (boot.AGENT, steps.READY), (boot.WORK, steps.ORDERED), (boot.POWEROFF, steps.DOWN),
     (boot.EXIT, steps.GONE),
 )  # fmt: skip
-# The initrd of a disk image loads modules and mounts the root, and is in `root`.
+# In a disk image the initrd loads the modules and mounts the root filesystem; that time is part of `root`.
 _OF_IMAGES = tuple(pair for pair in _ENDS if pair[0] not in (boot.MODULES, boot.POWEROFF))
 _WITHOUT_FIRMWARE = ((boot.VMM, steps.HANDOVER), *(pair for pair in _ENDS[3:]))
-# Tolerated disagreement of host and guest on the time from PID 1 to ready: a share, and seconds.
+# Tolerated difference of the time from PID 1 to ready between host and guest: a share of it, plus seconds.
 _CLOCKS_APART = (0.1, 0.1)
 
 
@@ -74,7 +74,7 @@ class BootTrial(BootWorkload):
 
     @contextlib.contextmanager
     def machine(self, platform: Platform) -> Iterator[Machine]:
-        """Starts the platform's guest, within the trial's time limit if that is shorter than the usual patience."""
+        """Starts the platform's guest, within its usual limit or the trial's time limit, whichever is shorter."""
         limit_s = self.plan.policy.trial_limit_s
         startable = cast("Startable", platform)
         if not self.cell.platform.is_nested:
@@ -148,7 +148,7 @@ class BootTrial(BootWorkload):
 def compute_durations(
     phases: Mapping[str, float], ends: Sequence[tuple[Metric, str]] = _ENDS
 ) -> tuple[dict[Metric, float], list[Metric]]:
-    """Returns the seconds of each phase, the start and the whole, by metric; then the phases without a known end.
+    """Returns the seconds of each phase, of the start and in total, by metric; then the phases whose end is unknown.
 
     `phases` are seconds since the start. The known phases add up to the total exactly; one whose end is unknown is
     part of the next. Raises `MachineError` if the machine was never ready or never ended.
@@ -162,7 +162,7 @@ def compute_durations(
         if end not in phases:
             missing.append(metric)
             continue
-        # A line may be delivered after its successor; phases are never negative.
+        # Lines of the console may arrive out of order, but phases must not be negative.
         at = min(max(phases[end], before), phases[steps.READY] if metric in _STARTING else phases[steps.GONE])
         found[metric] = max(0.0, at - before)
         before = max(at, before)

@@ -95,7 +95,7 @@ class ClonesWorkload(Workload[ClonesParams]):
 
     @classmethod
     def describe_params(cls, params: ClonesParams) -> str:
-        """Returns the workload's name, as its parameters hardly matter."""
+        """Returns the workload's name; its parameters do not distinguish rows."""
         return "clones"
 
     @classmethod
@@ -114,7 +114,7 @@ class ClonesWorkload(Workload[ClonesParams]):
 
     @classmethod
     def report_conclusion(cls) -> Sections | None:
-        """Says whether the machines are twins."""
+        """Returns the section that says whether the machines are twins."""
         from guestmark.workloads.clones.sections import conclude_twins
 
         return conclude_twins

@@ -22,7 +22,7 @@ _RATE_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class ShownValues:
-    """The values that one machine printed for a source; if there are none, `why` says the reason."""
+    """The values that one machine printed for a source; if there are none, `why` is the reason."""
 
     values: tuple[str, ...] = ()
     why: str = ""
@@ -77,8 +77,8 @@ def judge_source(
     of_host = here is not None and _has_values_of_host(shown, here)
     common = Counter(value for each in shown for value in set(each.values)).most_common(1)[0][0]
     said = f"{sharing} of {len(shown)} machines: {_abbreviate_value(common)}{', as on this host' if of_host else ''}"
-    # Few bits of an address are random. If all machines have the same one they are twins in any case, as no bits
-    # differ then.
+    # Only a few bits of an address are random. If all machines have the same address, no bits differ, and the
+    # machines are twins.
     if source.kind is Kind.LAYOUT and sharing < len(shown) and _compute_chance_of_twins(shown) > _NO_CHANCE:
         bits = _count_differing_bits(shown)
         return _make_finding(source, Word.CHANCE, f"{said}, which may be chance: {bits} bits differ")
@@ -115,7 +115,7 @@ def _judge_unshared(source: Source, shown: Sequence[ShownValues]) -> Found:
     bits = ""
     if source.kind is Kind.LAYOUT:
         bits = f" of {_count_differing_bits(shown)} bits"
-        # With so few bits equal values would have been unlikely anyway, so their absence says nothing.
+        # Where so few bits differ, different addresses do not prove that the machines share no state.
         if _compute_chance_of_twins(shown) > 0.5:
             return _make_finding(source, Word.CHANCE, f"{len(shown)} different addresses{bits}")
     number = sum(len(each.values) for each in shown)
@@ -143,7 +143,7 @@ def _count_differing_bits(shown: Sequence[ShownValues]) -> int:
 
 
 def _compute_chance_of_twins(shown: Sequence[ShownValues]) -> float:
-    """Returns the probability that two values are equal by chance, if each is drawn from the bits that differ."""
+    """Returns a bound on the probability that any two values are equal by chance, if the differing bits are random."""
     return min(1.0, math.comb(len(shown), 2) / 2.0 ** _count_differing_bits(shown))
 
 

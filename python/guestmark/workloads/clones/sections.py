@@ -1,4 +1,4 @@
-"""Sentences about twins, and the table that they are based on."""
+"""The report's part on clones: sentences about twins, and the table that they are based on."""
 
 import math
 from collections.abc import Iterator, Sequence

@@ -1,6 +1,6 @@
 """Sources of values that machines may share, each with a command that is run in every machine.
 
-A command prints one value a line. Two machines with the same state print the same values, perhaps at different
+A command prints one value per line. Two machines with the same state print the same values, perhaps at different
 times, so a single common value is enough to call them twins. For a control, the program `resident` is saved with a
 template: Python with OpenSSL, which runs before there is a root.
 """
@@ -24,7 +24,7 @@ SOCKET = "guestmark-resident"  # abstract: independent of the root
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SHELL = ("sh", "-c")
 _PYTHON = "/usr/bin/python3"
-# The directory /guestmark in the initramfs; the agent starts the program that its file `words` names.
+# A directory below /guestmark in the initramfs; the agent runs the command line in its file `words`.
 _BELOW = "resident"
 _TOLD_S = 20.0
 # Prints all files that such a program has mapped, and the modules that are not part of the interpreter.
@@ -47,7 +47,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A command that prints values, one a line."""
+    """A command that prints values, one per line."""
 
     name: str
     kind: Kind

@@ -73,7 +73,7 @@ class ClonesTrial(ClonesWorkload):
                 "the clones come from different templates",
                 hint="this is a bug in guestmark; please report it",
             )
-        # Machines are not to blame for values that they get from this host, so its own values are read, too.
+        # Values that machines take over from this host do not make them twins, so the host's values are read, too.
         with registry.get_platform(HOST).start(Cell("here", self.cell.workload, HOST)) as host:
             here = self._read_source_values(host, SOURCES)
         own_kernel = self.cell.platform.is_guest

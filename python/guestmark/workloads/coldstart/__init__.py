@@ -23,7 +23,7 @@ from guestmark.workloads.base import Sections, Workload
 from guestmark.workloads.common.parsers import parse_positive_duration
 
 START = Metric("start_s", "s")  # decision → the working set has been touched
-# Decision → execution of the program that carries the machine (a).
+# Decision → execution of the program that runs the machine, such as the hypervisor (a).
 PREPARE = Metric("prepare_s", "s")
 # Execution → the first instruction of the machine's program (b).
 CREATE = Metric("create_s", "s")
@@ -92,7 +92,7 @@ class ColdstartParams(Params, frozen=True, kw_only=True):
 
 
 class OneStart(msgspec.Struct, frozen=True, array_like=True):
-    """Seconds of each phase; 0 for those that a start does not have."""
+    """Seconds of each phase; 0 for phases that this kind of start lacks."""
 
     prepare: float
     create: float
@@ -147,7 +147,7 @@ def _normalize_pattern(text: str) -> str:
 class CacheState(StrEnum):
     """The state of the page cache when a start is decided."""
 
-    WARM = "warm"  # what the previous start has read
+    WARM = "warm"  # holds what the previous start has read
     DROPPED = "dropped"  # emptied as far as the kernel can
 
 
@@ -175,7 +175,7 @@ def read_start_pattern(levels: Levels) -> StartPattern:
 
 
 class ColdstartWorkload(Workload[ColdstartParams]):
-    """Makes many starts in one trial."""
+    """Starts many machines in one trial."""
 
     name = "coldstart"
     help = "times machine starts, phase by phase, until a working set has been touched"

@@ -49,7 +49,7 @@ _DROPS = 3
 
 
 class ColdstartTrial(ColdstartWorkload):
-    """Makes starts of one kind; the first machine, which is the trial's own, is not counted."""
+    """Starts machines in one way; the first machine, which is the trial's own, is not counted."""
 
     ONCE = True
 
@@ -76,7 +76,7 @@ class ColdstartTrial(ColdstartWorkload):
 
     @classmethod
     def impossible(cls, cell: Cell) -> str:
-        """Returns why a cell cannot be started so, or its page cache not be dropped; empty if both are possible."""
+        """Returns why its machines cannot be started this way, or the page cache not be dropped; empty if both can."""
         if not cell.platform.starts_are_seen:
             return "its machines run on another host, so their starts cannot be timed from here"
         launch = cls.params_of(cell.workload).launch
@@ -112,7 +112,7 @@ class ColdstartTrial(ColdstartWorkload):
             Measurement(metric, value, (value,))
             for metric, values in _collect_series(starts).items()
             for value in [statistics.median(values)]
-            if any(values)  # a machine that continues has no first instruction and no end
+            if any(values)  # a resumed machine has neither a first instruction nor a shutdown
         ]
 
     # --- new machines -------------------------------------------------------------------------------------------

@@ -63,8 +63,8 @@ def capture_both_ends(machine: Agent, peer: Agent, ports: Sequence[int]) -> Iter
 def _capture_end(agent: Agent, wanted: str, directory: Path | str) -> Iterator[tuple[Background, str]]:
     """Captures on all interfaces of one end; yields the program and its file, which is removed afterwards.
 
-    On this host the file is in `directory`, which is removed even if this process is killed; elsewhere it goes with the
-    machine.
+    On this host the file is in `directory`, which is removed even if this process is killed; elsewhere it disappears
+    with the machine.
     """
     here = agent.exec(["test", "-w", str(directory)], timeout_s=_BEGIN_S).ok
     path = f"{directory if here else '/tmp'}/guestmark-capture-{secrets.token_hex(6)}"

@@ -115,7 +115,7 @@ def _judge_without_counters(machine: Machine, disk: AttachedDisk, *, flushed: bo
 
 
 def _has_counters(machine: Machine, disk: AttachedDisk) -> bool:
-    """Returns whether the hypervisor counts the disk's requests: it makes them itself and has a monitor."""
+    """Returns whether the hypervisor counts the disk's requests: it issues them itself and has a monitor."""
     return machine.query is not None and disk.spec.bus is not Bus.VHOST_USER
 
 
@@ -303,7 +303,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class CounterReading:
-    """The counters of a machine at one moment."""
+    """A machine and its counters at the moment of the reading."""
 
     machine: Machine
     counters: Counters

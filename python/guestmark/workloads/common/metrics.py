@@ -6,7 +6,7 @@ Rates are content bytes a second, shown in MB/s (10^6 bytes).
 from guestmark.core.metric import Better, Metric
 
 HOST_WRITTEN = Metric("host_written_bytes", "B")  # bytes that the hypervisor wrote to the images
-HOST_WRITES = Metric("host_writes", "1")  # the number of requests
+HOST_WRITES = Metric("host_writes", "1")  # number of write requests for that
 WRITES_PER_MB = Metric("host_writes_per_mb", "1/MB")  # for 10^6 bytes of content
 # Bytes written to the images for each byte of content.
 WRITE_AMPLIFICATION = Metric("write_amplification", "ratio")

@@ -15,7 +15,7 @@ _MOST_IN_FLIGHT = 64
 
 
 class Source(msgspec.Struct, frozen=True):
-    """The origin of the bytes that are moved, in the form in which `setting.disk` describes a disk that holds them."""
+    """The origin of the bytes that are moved, described like a disk of `setting.disk`."""
 
     role: str = "source"
     size: str = ""
@@ -68,7 +68,7 @@ class MovedBytes(Params, frozen=True, kw_only=True):
         return [{"role": "target"}]
 
     def describe_source(self) -> Source | None:
-        """Returns the source of the bytes, unless the machine makes them."""
+        """Returns the source of the bytes; None if the machine generates them."""
         return None
 
     def to_stored(self) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class MovedBytes(Params, frozen=True, kw_only=True):
 
 
 class ReadBytes(MovedBytes, frozen=True, kw_only=True):
-    """Bytes that exist beforehand: a read-only disk is made with them."""
+    """Bytes that exist before the measurement: a read-only disk is created with them."""
 
     def list_needed_disks(self) -> list[dict[str, Any]]:
         """Returns the target disk, with the content that it holds."""
@@ -110,7 +110,7 @@ class SourcedBytes(MovedBytes, frozen=True, kw_only=True):
 
 
 class UploadedBytes(SourcedBytes, frozen=True, kw_only=True):
-    """An upload that is `full`, `channel` (discarded in the guest) or `disk` (made in the guest, nothing sent)."""
+    """An upload that is `full`, `channel` (discarded in the guest) or `disk` (generated in the guest)."""
 
     variant: Annotated[
         str, param("the complete upload, or one half of it", accepts=Literal["full", "channel", "disk"])
@@ -132,5 +132,5 @@ class CopiedBytes(SourcedBytes, frozen=True, kw_only=True):
 class DirectBytes(CopiedBytes, frozen=True, kw_only=True):
     """Bytes that are copied with `in_flight` requests at once."""
 
-    # Plans of the first versions had no such parameter, and one request at a time.
+    # Plans of the first versions lack this parameter; their requests were made one at a time.
     in_flight: Annotated[int, param("requests in flight, 1 to 64", parse=_check_depth, default=4)] = 1

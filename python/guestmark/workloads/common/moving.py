@@ -1,4 +1,4 @@
-"""The common part of disk workloads: mounting, syncing, timing to the host's disk, and reading back."""
+"""The common part of disk workloads: mounting, syncing, timing until data are on the host's disk, and reading back."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Moving(Fact, kw_only=True):
     direct: bool | None = None  # bypassing the guest's page cache
     preallocated: bool | None = None  # the file that was written
     archive_bytes: int | None = None
-    # The options with which the guest's kernel mounted it.
+    # The options with which the guest's kernel mounted the share.
     share: str | None = None
 
 
@@ -211,7 +211,7 @@ class MovingTrial(Workload[M]):
     # --- for subclasses
 
     def find_source(self) -> Image:
-        """Returns a file on the host with the content to move; a run makes it only once."""
+        """Returns a file on the host with the content to move; a run creates it only once."""
         spec = DiskSpec.from_levels(
             Role.SOURCE, self.amount, content=self.params.source_content, location=self.location
         )
@@ -225,7 +225,7 @@ class MovingTrial(Workload[M]):
         return disk.directory
 
     def _check_room(self, agent: Agent, disk: AttachedDisk) -> None:
-        """Raises an error if the disk is too small, before minutes are wasted."""
+        """Raises `WorkloadError` if the disk is too small for the data, before any are moved."""
         there = agent.statfs(disk.directory)
         free = there.free * there.block_size
         if free < self.amount:

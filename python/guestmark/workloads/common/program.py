@@ -29,7 +29,7 @@ from guestmark.foreign.packages import find_owner, find_package
 OUTPUT_LIMIT = 8 * 1024 * 1024
 # Characters of output that a reason may quote.
 _TAIL = 400
-# Size in bytes from which a program's SHA-256 is no longer computed in every trial.
+# Bytes. The SHA-256 of a program at least this large is not computed in every trial: see `find_same`.
 _LARGE = 1 << 20
 _DIGEST_S = 120.0
 # Tolerated difference between durations on the host's and the guest's clock.
@@ -207,7 +207,7 @@ def _describe_killing(result: ExecResult) -> str:
 
 
 def describe_builds(cell: Cell, name: str, host_path: str) -> Build | None:
-    """Returns the builds of a program on the cell's machine and on this host; None if they are the same."""
+    """Compares a program on the cell's machine with this host's; returns None if the architecture is the same."""
     architecture = cell.platform.foreign_architecture
     if architecture is None:
         return None
@@ -251,7 +251,8 @@ def warn_of_clocks(wall_s: float, guest_wall_s: float, error_s: float = 0.0) -> 
     return f"the clocks disagree: {wall_s:.4g} s on the host's, {guest_wall_s:.4g} s on the guest's{share}"
 
 
-_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # the agent's, without PATH
+# The agent's default if PATH is not set.
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def check_command(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, typed: bool) -> None:
@@ -265,7 +266,7 @@ def check_command(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, type
     reasons = {file: _explain_unrunnable(file) for file in files}
     if None in reasons.values():
         return
-    # Like execvp: a file that exists but is not executable is a better reason than directories without one.
+    # Like execvp: if a file exists but is not executable, that is a better reason than that others do not exist.
     for file, told in reasons.items():
         if told and told[0]:
             shown = name if "/" in name else os.path.normpath(file)
@@ -329,7 +330,7 @@ def _suggest_quoting(words: Sequence[str], typed: bool) -> str:
 
 
 def _suggest_program(name: str, path: str, cwd: str) -> str:
-    """Returns a hint for a program that was not found."""
+    """Returns a hint for the user about a program that was not found."""
     if "/" in name:
         return f"there is no such file (current directory: {cwd})"
     if _explain_unrunnable(os.path.join(cwd, name)) is None:

@@ -34,9 +34,9 @@ _POLL_S = 0.001
 _APART_S, _APART = 0.01, 0.1
 # The memory of guests and sandboxes whose cell does not set it.
 _DECLARED = "1G"
-# Memory that a machine takes besides its own: hypervisor, runtime, their page tables.
+# Bytes that a machine takes in addition to its own memory: hypervisor, runtime, their page tables.
 _OVERHEAD = 64 << 20
-# One part in this many of the host's memory is always left to the host.
+# The host always keeps this fraction (one in 8) of its memory, and at least as many bytes as below.
 _SHARE = 8
 _LEAST_LEFT = 512 << 20
 
@@ -154,7 +154,7 @@ def list_control_groups(machine: Machine) -> tuple[Path, ...]:
 
 
 def list_processes(machine: Machine) -> list[int]:
-    """Returns the processes of this host that the machine consists of."""
+    """Returns the ids of this host's processes that the machine consists of."""
     return list(_find_processes(machine))
 
 

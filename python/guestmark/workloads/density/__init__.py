@@ -42,9 +42,9 @@ _MOST = 1000
 
 
 class DensityParams(Params, frozen=True, kw_only=True):
-    """`command` runs again and again in every machine for `time`; before, each machine touches `touch` bytes.
+    """Each machine touches `touch` bytes; the idle machines are watched for `idle`; then all run `command` for `time`.
 
-    Idle machines are watched for `idle`.
+    A machine runs the command repeatedly until the time is over.
     """
 
     command: Annotated[
@@ -122,7 +122,7 @@ GUESTS = Setting(
 
 
 class DensityWorkload(Workload[DensityParams]):
-    """Runs a fleet of machines on this host."""
+    """Runs several machines at the same time on this host."""
 
     name = "density"
     help = "measures the cost of one more machine: memory, idle time, starts, and the speed of the others"

@@ -136,7 +136,7 @@ class DensityTrial(DensityWorkload):
         self._fleet.append(started)
         started.machine.attest()
         started.touch_memory(self.params.touch, self.limit_s)
-        # The first machine has touched its memory as well, so it counts.
+        # As in the first machine, the command has run once before the memory is measured.
         self._run_once(started.machine)
 
     def _check_room(self) -> None:

@@ -23,7 +23,7 @@ M = TypeVar("M", bound=MovedBytes)
 
 
 class _DiskWorkload(Workload[M]):
-    """The common part of these workloads."""
+    """The common description of the workloads that move bytes to or from a disk."""
 
     measures: ClassVar[tuple[Metric, ...]] = WRITING
     factors: ClassVar[tuple[Factor, ...]] = (BLOCK_SIZE,)

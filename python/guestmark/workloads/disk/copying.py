@@ -32,7 +32,7 @@ C = TypeVar("C", bound=CopiedBytes)
 _BLOCKS = (32 << 20, 16 << 20, 8 << 20, 1 << 20)
 
 
-# With blocks four times as large a daemon beside the machine was half as fast.
+# With blocks four times as large, the vhost-user daemon was half as fast.
 _VHOST_USER_MOST = 8 << 20
 
 
@@ -111,7 +111,7 @@ class ShareTrial(MovingTrial[SourcedBytes]):
         self._at = ""
 
     def prepare_source(self, machine: Machine) -> None:
-        """Makes the file on the host and mounts the share in the guest."""
+        """Creates the file on the host and mounts the share in the guest."""
         self._image = self.find_source()
         self._image.checksum()
         if machine.vmm_pid is None:
@@ -147,7 +147,7 @@ class ShareTrial(MovingTrial[SourcedBytes]):
         return self._image.checksum()
 
     def cleanup(self, machine: Machine) -> None:
-        """Also unmounts the share."""
+        """Unmounts the target, then the share."""
         try:
             super().cleanup(machine)
         finally:
@@ -189,16 +189,16 @@ class FilewriteTrial(_PatternTrial[MovedBytes]):
 
 
 class FilereadTrial(_PatternTrial[ReadBytes]):
-    """The trial of `fileread`: reads a file that was written untimed, or with which the disk was made.
+    """The trial of `fileread`: reads a file that was written untimed, or with which the disk was created.
 
-    Read-only filesystems (erofs, squashfs) are made with the file. The bytes come from the image, which the host may
-    cache.
+    Read-only filesystems (erofs, squashfs) are created with the file. The bytes come from the image, which the host
+    may cache.
     """
 
     READS = True
 
     def prepare_source(self, machine: Machine) -> None:
-        """Writes the file, unless the disk was made with it."""
+        """Writes the file, unless the disk was created with it."""
         disk = find_target(machine)
         if disk.spec.is_packed:
             return

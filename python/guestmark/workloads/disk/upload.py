@@ -31,7 +31,7 @@ _PIECE = 1 << 20
 
 
 class UploadTrial(MovingTrial[UploadedBytes]):
-    """The trial of `upload` in its three variants: `full`, `channel` (dropped in the guest), `disk` (made there)."""
+    """The trial of `upload` in its three variants: `full`, `channel` (dropped in the guest), `disk` (generated)."""
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
@@ -46,7 +46,7 @@ class UploadTrial(MovingTrial[UploadedBytes]):
             super().prepare(machine)
 
     def prepare_source(self, machine: Machine) -> None:
-        """Makes the bytes on the host."""
+        """Creates the bytes on the host."""
         if self._variant == "full":
             self._image = self.find_source()
 

@@ -40,7 +40,7 @@ class ExecWorkload(Workload[ExecParams]):
 
     @classmethod
     def user_command(cls, params: ExecParams) -> Sequence[str]:
-        """Returns the command's words."""
+        """Returns the command as a list of arguments."""
         return params.argv
 
     @classmethod

@@ -23,7 +23,7 @@ _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}", re.ASCII)
 
 
 def check_runnable(words: list[str]) -> list[str]:
-    """Returns the words of a command unchanged. Raises `ValueError` for words that no kernel would run."""
+    """Returns a command's arguments unchanged. Raises `ValueError` if no kernel could execute them."""
     if not words or not words[0] or any("\0" in word for word in words):
         raise ValueError("its name is empty, or it contains a NUL character")
     return words

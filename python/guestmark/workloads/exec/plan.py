@@ -26,7 +26,7 @@ from guestmark.workloads.exec.files import describe_files, describe_input
 _FEWEST, _MOST = 10, 10_000  # number of blocks for commands that are only timed
 _ENOUGH_S = 3.0  # seconds for each such command
 _QUICK_BLOCKS = 6  # the smallest number of blocks that allows a verdict
-# Seconds after which a guest in two nested emulators has been measured enough: it needs most of them to start.
+# Seconds that are enough to measure a guest in two nested emulators, which spends most of them starting.
 _SLOW_ENOUGH_S = 60.0
 _TITLE = 60  # characters
 # Seconds to measure of the 20 that --quick promises; the rest is for start and report.
@@ -51,10 +51,10 @@ class ExecOptions(Overrides):
     quick: bool = False
     # Shell commands for setup, prepare, check, conclude, cleanup: one for all commands, or one for each.
     hooks: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    # Of the commands: one for all of them, or one for each. If empty, there is a pipe only if a metric reads it.
+    # For all commands, or one for each. If empty, output goes through a pipe only if a metric reads it.
     output: Sequence[StandardOutput] = ()
     statuses: Sequence[int] = (0,)  # statuses that mean success
-    # Shell text by the number of the command.
+    # Shell text of commands that a shell runs, by the number of the command.
     texts: Mapping[int, str] = field(default_factory=dict)
     # Seconds for each command that is only timed; None stands for hyperfine's.
     enough_s: float | None = None
@@ -213,7 +213,7 @@ def _choose_standard_output(output: Sequence[StandardOutput], number: int) -> St
 def _name_commands(
     commands: Sequence[Sequence[str]], names: Sequence[str], texts: Mapping[int, str]
 ) -> list[tuple[str, str]]:
-    """Returns key and label of each command: its name, or else its program and its words.
+    """Returns key and label of each command: made from its name, or else from its program and its command line.
 
     A single command needs no key.
     """

@@ -54,8 +54,8 @@ def copy_files_to_machine(
     """Copies the files to a machine; returns the command as it is called there, and the arguments to run it with.
 
     Without files the command runs in the remote user's home directory, else in the directory that holds the files,
-    which is also searched first for commands. Words of the command that name such a file, seen from `cwd`, are
-    replaced by its name there. Raises `WorkloadError` for a file that has changed since the plan was made.
+    which is also searched first for commands. Arguments that name such a file, relative to `cwd`, are replaced
+    by its name there. Raises `WorkloadError` for a file that has changed since the plan was made.
     """
     user = login.caller()
     if not files:
@@ -111,7 +111,7 @@ class ExecTrial(ExecWorkload):
         if cell.platform.foreign_architecture:  # the caller's directories do not exist there
             self._caller["cwd"] = "/"
         self._shell_start: ShellStart | None = None
-        # Of a machine without an agent.
+        # Set only for a machine without an agent.
         self._exec_cost: ExecCost | None = None
         # Whether the command was typed rather than written in a plan.
         self._typed = context.typed
@@ -170,7 +170,7 @@ class ExecTrial(ExecWorkload):
         return remarks
 
     def prepare(self, machine: Machine) -> None:
-        """Finds the command on both sides and compares its digest.
+        """Finds the command on this host and on the machine, and compares the digests.
 
         Raises `WorkloadError` if there is no such command, `AttestationError` if it is another file than on the host.
         """
@@ -336,7 +336,7 @@ class ExecTrial(ExecWorkload):
         return max(left_s, _LEAST_S)
 
     def _note_written(self, agent: Agent, before: int | None) -> None:
-        """Records how much a run wrote to disks other than its own, as comparing it with runs in memory needs that."""
+        """Records how much a run wrote to disks other than its own; comparisons with in-memory runs need it."""
         after = None if before is None else count_written(agent)
         if before is None or after is None:
             return
@@ -344,7 +344,7 @@ class ExecTrial(ExecWorkload):
         self.facts.add(Written(least=int(self._least_written)))
 
     def cleanup(self, machine: Machine) -> None:
-        """Runs the user's cleanup. Files of the command stay on the host; those in a guest go with it."""
+        """Runs the user's cleanup. Files of the command stay on the host; those in a guest disappear with it."""
         self._run_hook("cleanup", machine)
 
     def _report_events(self, counted: Sequence[int]) -> Iterator[tuple[Metric, float]]:

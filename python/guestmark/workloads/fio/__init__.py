@@ -60,7 +60,7 @@ class Fio(Fact, kw_only=True):
     version: str | None = msgspec.field(name="fio", default=None)
 
 
-_LARGEST = 1 << 20
+_LARGEST = 1 << 20  # characters of a job file
 # Options with which a job would leave the disk under test, or need another file than the stored one.
 _ELSEWHERE = re.compile(r"\s*(?:filename|directory)\s*=\s*(?:.*[:,\s])?(?:/|\.\.|~)")
 _INCLUDED = re.compile(r"^\s*include\s")
@@ -118,7 +118,7 @@ class FioParams(Params, frozen=True, kw_only=True):
     """
 
     job: Annotated[str, param("text of a job file, in place of `file`", accepts=str | None, default=None)]
-    name: str = ""  # of the job file
+    name: str = ""  # file name of the job file
     values: Annotated[
         dict[str, str],
         param("values for `${NAME}` in the job", accepts=dict[str, str | int | float], default={}),
@@ -161,7 +161,7 @@ class FioParams(Params, frozen=True, kw_only=True):
 
 
 class FioWorkload(Workload[FioParams]):
-    """Runs a job file of the user's."""
+    """Runs the user's job file."""
 
     name = "fio"
     help = "runs an fio job file on the disk under test"

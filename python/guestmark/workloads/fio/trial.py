@@ -199,7 +199,7 @@ class FioTrial(FioWorkload):
         return [*to_measurements(known), *(changes.to_measurements(report.bytes) if report.bytes else ())]
 
     def cleanup(self, machine: Machine) -> None:
-        """Does nothing: a guest's disk is removed with the guest, a directory with the trial."""
+        """Unmounts a loop device; a guest's disk is removed with the guest, and a directory with the trial."""
         disk = find_target(machine)
         if disk.spec.loop and disk.device:
             disk.umount(machine.agent, drop_caches=False)

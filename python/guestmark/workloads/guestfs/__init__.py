@@ -21,7 +21,7 @@ _OF_DISK = frozenset(
 
 
 class GuestfishParams(SourcedBytes, frozen=True, kw_only=True):
-    """guestfish uses its command `method`; `fill` allows only the `content` zero or one."""
+    """`method` is the guestfish command to use; `fill` allows only the `content` zero or one."""
 
     method: Annotated[
         str, param("guestfish command to use", accepts=Literal["upload", "copy", "tgz-in", "fill"])
@@ -121,7 +121,7 @@ class GuestfsRunWorkload(Workload[GuestfsRunParams]):
 
     @classmethod
     def report_sections(cls) -> tuple[Sections, ...]:
-        """Draws the phases as `boot` does."""
+        """Adds the phases, drawn as for `boot`."""
         from guestmark.workloads.boot.sections import render_phases
 
         return (render_phases,)

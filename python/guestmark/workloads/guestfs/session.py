@@ -1,7 +1,7 @@
 """The session of `guestfs-api`: guestfish's commands, one line per call, and the output they must have.
 
-Like the tests of libguestfs's own API it makes partitions and filesystems, and then uses small files in all ways. This
-loads the guest's kernel and the path to it, and hardly any disk.
+Like the tests of libguestfs's own API it creates partitions and filesystems, and then uses small files in many ways.
+This loads the guest's kernel and the path to it, and hardly any disk.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ SESSION = (WALL, CALLS, LAUNCH)
 
 
 class GuestfsApiParams(Params, frozen=True, kw_only=True):
-    """A session makes a filesystem and then, `rounds` times, a directory with files that it uses and removes."""
+    """A session creates a filesystem and then, `rounds` times, a directory with files that it uses and removes."""
 
     rounds: Annotated[int, param("directories to fill and remove", ge=1, le=10_000)] = 16
 

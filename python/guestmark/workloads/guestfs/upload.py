@@ -56,7 +56,7 @@ class GuestfishTrial(GuestfishWorkload):
         return ()
 
     def prepare(self, machine: Machine) -> None:
-        """Makes the content to send; each iteration makes a fresh image."""
+        """Creates the content to send; each iteration creates a fresh image."""
         self._source = self._stack.enter_context(make_images([self._build_source_spec()]))[0]
         self._source.checksum()
         method = self.params.method
@@ -93,7 +93,7 @@ class GuestfishTrial(GuestfishWorkload):
         )
 
     def cleanup(self, machine: Machine) -> None:
-        """Forgets the bytes that were sent."""
+        """Deletes the bytes that were sent."""
         self._stack.close()
 
     def _build_source_spec(self) -> DiskSpec:

@@ -214,7 +214,7 @@ class NetbootWorkload(Workload[NetbootParams]):
 
     @classmethod
     def takes_factor(cls, factor: str, platform: PlatformSpec) -> bool:
-        """Takes its own factors on platforms with firmware that can boot."""
+        """Returns whether it takes the factor: machine factors, and its own on platforms that boot firmware."""
         own = any(factor == known.name for known in NETBOOT_FACTORS)
         return factor in _MACHINE or (own and platform.inner.description.boots_firmware)
 

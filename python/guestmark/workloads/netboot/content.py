@@ -1,4 +1,4 @@
-"""The bytes that are fetched, which are only in memory, and the process that serves them."""
+"""The bytes that are fetched, which are kept only in memory, and the process that serves them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Content:
 
 
 def make_content(size: int) -> Content:
-    """Makes `size` random bytes. Raises `WorkloadError` if there is no memory for them."""
+    """Creates `size` random bytes. Raises `WorkloadError` if there is no memory for them."""
     fd = os.memfd_create("guestmark-netboot")
     try:
         digest = hashlib.sha256()
@@ -64,7 +64,7 @@ def make_content(size: int) -> Content:
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """How files are served. The server waits `delay_s` before each file, or over TFTP before each block."""
+    """Options of the file server. It waits `delay_s` before each file, or over TFTP before each block."""
 
     protocol: str = "http"
     delay_s: float = 0.0

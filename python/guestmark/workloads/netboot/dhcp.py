@@ -81,7 +81,7 @@ class DhcpServer(Responder):
 
 
 def make_answer(packet: bytes, lease: Lease) -> bytes | None:
-    """Returns the answer to a client's message; None for anything but DISCOVER and REQUEST."""
+    """Returns the answer to a client's message; None unless it is a DISCOVER or a REQUEST."""
     if len(packet) < _HEADER + 4 or packet[0] != 1 or packet[_HEADER : _HEADER + 4] != _COOKIE:
         return None
     asked = _parse_options(packet[_HEADER + 4 :])

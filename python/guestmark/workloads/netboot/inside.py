@@ -26,7 +26,7 @@ def main(order: str) -> None:
 
 
 def measure_boot(order: TrialOrder) -> Reply:
-    """Measures one boot with its downloads."""
+    """Measures one boot and its downloads; returns the results or the error."""
     plan = order.plan()
     (cell,) = plan.cells
     workload = NetbootTrial(plan, cell)

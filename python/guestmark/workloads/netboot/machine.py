@@ -64,7 +64,7 @@ class NetbootMachine:
 
     @property
     def command_line(self) -> tuple[str, ...]:
-        """Full command line of QEMU."""
+        """The full command line of QEMU."""
         return self.process.command
 
     @property
@@ -74,7 +74,7 @@ class NetbootMachine:
 
     @property
     def vmm_pid(self) -> int | None:
-        """Process id of QEMU."""
+        """The process id of QEMU."""
         return self.process.pid()
 
     @property
@@ -149,7 +149,7 @@ class NetbootMachine:
         return ""
 
     def vmm_stats(self) -> Mapping[str, float]:
-        """Returns nothing, as the noise recorder finds everything that is known."""
+        """Returns nothing, because the noise recorder reads these figures itself."""
         return {}
 
     def counters(self) -> Mapping[str, float]:
@@ -180,7 +180,7 @@ def start_machine(
 ) -> Iterator[NetbootMachine]:
     """Boots a fresh machine and yields it once its iPXE has asked what to do. `kernel` is a kernel to boot at the end.
 
-    Raises `MachineError`, with everything that is visible of the machine, if this does not happen before the deadline.
+    Raises `MachineError`, with the machine's console and screen, if this does not happen before the deadline.
     """
     process = SupervisedProcess("netboot", replace(WITH_NETWORK, kvm=settings.accelerator == KVM.name))
     ours, theirs = make_channel()
@@ -346,7 +346,7 @@ EVENT = "pci_cfg_write"
 # The command register's offset, and the bit that lets a card use memory.
 _COMMAND, _MASTER = 0x4, 0x4
 _ROM, _ENABLED = 0x30, 0x1  # the expansion ROM's
-_SIZING = 0xFFFFFFFF  # written to ask how large a region is
+_SIZING = 0xFFFFFFFF  # written to a base address register to read the size of its region
 _WRITE = re.compile(
     rb"pci_cfg_write (?P<device>\S+) \S+ @0x(?P<offset>[0-9a-f]+) <- 0x(?P<value>[0-9a-f]+)\n"
 )

@@ -63,7 +63,7 @@ Reply = Measured | Failed
 
 @dataclass(frozen=True, slots=True)
 class NestedResult:
-    """One boot inside an outer guest."""
+    """The result of one boot inside an outer guest."""
 
     measurements: list[Measurement]
     warnings: list[str]

@@ -136,7 +136,7 @@ def _open_user_network(port: int, serving: ServerOptions, ip: str) -> Iterator[L
         )
 
 
-# Addresses as in the publication that is reproduced; the namespace is private, so nothing else can use them.
+# The addresses of the published experiment; the network namespace is private, so they cannot conflict.
 SERVER, GUEST, PREFIX = "10.0.6.1", "10.0.6.2", 24
 _SETUP_S = 20.0
 _SOCKETS = 6
@@ -222,7 +222,7 @@ def _open_passt(port: int, serving: ServerOptions) -> Iterator[Link]:
 
     passt's DHCP names no boot file, so iPXE has to be booted as a kernel that is given its first script. passt is not
     confined like other helpers, because it confines itself further in ways that Landlock would forbid: an empty
-    read-only root, another user, no capabilities, and a system call filter. That is attested all the same. Raises
+    read-only root, another user, no capabilities, and a system call filter. This is attested as well. Raises
     `PlatformUnusableError` if passt is missing or does not start.
     """
     program = shutil.which("passt")

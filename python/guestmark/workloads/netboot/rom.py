@@ -80,7 +80,7 @@ class Rom:
 def find_rom(level: str, nic: Nic, *, as_kernel: bool = False) -> Rom:
     """Returns the ROM for a level of the factor `rom`. Raises `UsageError` if there is none or it is not a ROM.
 
-    With `as_kernel` the network names no boot file, so the ROM has to be an iPXE that is started with a script.
+    `as_kernel` means that the network offers no boot file, so the ROM must be an iPXE that QEMU boots with a script.
     """
     if level != DISTRIBUTION:
         found = read_rom(Path(level) if "/" in level else _choose_rom_path(level))

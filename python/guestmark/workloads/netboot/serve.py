@@ -57,7 +57,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self.connection.sendall(content[:begin])
 
     def log_message(self, *_: object) -> None:
-        """Logs nothing: the capture has more."""
+        """Logs nothing, because the capture contains more."""
 
 
 class _Server(http.server.ThreadingHTTPServer):

@@ -149,7 +149,7 @@ class NetbootTrial(NetbootWorkload):
             capture.unlink(missing_ok=True)
 
     def _boot_kernel(self, machine: NetbootMachine) -> list[Measurement]:
-        """Has the kernel fetched and booted; measures both, the boot until the agent's answer."""
+        """Lets iPXE fetch and boot the kernel; times both, the boot until the agent's answer."""
         kernel = self._kernel
         assert kernel is not None
         link, capture = machine.link, machine.scratch / "kernel.pcap"
@@ -276,7 +276,7 @@ def _require_netboot_machine(machine: BareMachine) -> NetbootMachine:
     return machine
 
 
-# Number of a file's random bytes by which it is found in memory.
+# The number of random bytes at the start of a file that are searched for in memory.
 _MARK = 64
 _DUMP_DEADLINE_S = 120.0
 _PIECE = 1 << 20

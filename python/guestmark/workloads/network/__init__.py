@@ -23,7 +23,7 @@ _SMALLEST_SIZE, _LARGEST_SIZE = 16, 65_507
 
 UPLOAD = Metric("upload", "bit/s", Better.HIGHER)
 DOWNLOAD = Metric("download", "bit/s", Better.HIGHER)
-# Processor time on this host for 10^9 bytes: of the hypervisor, or the machine's program, and of the peer.
+# Processor time on this host for 10^9 bytes: the hypervisor's, or the machine's program's, and the peer's.
 UPLOAD_CPU = Metric("upload_cpu_s/GB", "s")
 DOWNLOAD_CPU = Metric("download_cpu_s/GB", "s")
 REQUEST = Metric("request_s", "s")
@@ -75,7 +75,7 @@ TIMES = {
     TrafficTest.REQUEST_IN_DOWNLOAD: TimesMetrics(IN_DOWNLOAD, IN_DOWNLOAD_P99),
     TrafficTest.REQUEST_IN_BOTH: TimesMetrics(IN_BOTH, IN_BOTH_P99),
 }
-# By the word for the direction in names of metrics.
+# Datagram tests, with the word for their direction in metric names.
 DATAGRAMS = {TrafficTest.DATAGRAMS_UP: "up", TrafficTest.DATAGRAMS_DOWN: "down"}
 # Tests that can be captured.
 CAPTURED = (TrafficTest.UPLOAD, TrafficTest.DOWNLOAD, TrafficTest.REQUEST)

@@ -126,7 +126,7 @@ def _describe_streams(result: CellResult, tests: _Found) -> list[Inline]:
 
 
 def _describe_processors(records: Sequence[MeasuredTest]) -> str:
-    """Returns who spent how much processor time on 10^9 bytes, by each kernel's own accounting."""
+    """Returns the processor time that each program spent on 10^9 bytes, by its kernel's own accounting."""
     inside = [record.guest_cpu_s for record in records]
     owners = (
         ("hypervisor", [record.hypervisor_cpu_s for record in records]),

@@ -85,7 +85,7 @@ CLIENT = Setting(
 )
 _TITLES = {"mariadb": "MariaDB", "postgresql": "PostgreSQL"}
 _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
-# On a disk: servers treat files in shared memory differently.
+# Not in shared memory, because servers treat files there differently.
 _DIRECTORY = "/var/tmp"
 _SMALLEST = 5 << 20
 
@@ -189,7 +189,7 @@ class OltpParams(Params, frozen=True, kw_only=True):
 
     @classmethod
     def make(cls, *, settings: dict[str, str | int | bool], **given: Any) -> OltpParams:
-        """Makes the parameters. Raises `ValueError` for a test without end and for a setting that guestmark makes."""
+        """Makes the parameters. Raises `ValueError` for an endless test, and for settings that guestmark sets."""
         from guestmark.workloads.oltp.databases import KINDS
 
         if given["time"] == "0" and given["transactions"] == "0":

@@ -131,7 +131,7 @@ def _read_params(cell: Cell) -> OltpParams:
 
 # Filesystems on which the hypervisor's user owns all files.
 _OF_ITS_SERVER = frozenset({"9p", "hostfs"})
-# A disk with less free space is called full: servers extend their files by a few megabytes at a time.
+# A disk with less free space counts as full, because servers extend files by a few megabytes at a time.
 _FULL_BYTES = 8 << 20
 
 
@@ -295,7 +295,7 @@ class OltpTrial(OltpWorkload):
         )
 
     def _write_access_rule(self, agent: Agent, data: str) -> None:
-        """Admits a peer's client, if the server reads that from a file."""
+        """Allows a peer's client to connect, if the server reads its access rules from a file."""
         name, rule = self._kind.access_rule
         if name:
             path = f"{data}/{name}"

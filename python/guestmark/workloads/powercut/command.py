@@ -30,7 +30,7 @@ from guestmark.powercut.syncs import FileState, Promises
 
 _READ_S = 60.0
 _LOOK_S, _STAT_S = 1.0, 60.0
-_FULL_SHARE = 0.01  # bytes of free space below which a disk counts as full
+_FULL_SHARE = 0.01  # share of free space below which a disk counts as full
 _ERRORS, _ERRORS_KEPT = 2, 16 << 10
 _LONGEST_LINE, _MOST_LINES = 1 << 20, 1_000_000
 # Limits on the number of a program's promises that are judged, and on the bytes digested for them.
@@ -38,7 +38,7 @@ _MOST, _DIGESTED = 300, 1 << 30
 
 
 class AcknowledgingProgram:
-    """Runs the program on the disk. `lines` are its acknowledgements; none if it only has to stay consistent.
+    """Runs the program on the disk. `lines` are its acknowledgements, if it makes any.
 
     Each line of its standard output is an acknowledgement; with `pattern`, each line that matches. It is answered by an
     empty line on standard input: a program that waits for this is judged exactly, any other from the moment at which

@@ -1,4 +1,4 @@
-"""Rows that a real server commits one by one to the disk under test, and recovers from every crash state."""
+"""Commits rows one by one with a real server on the disk under test, and recovers them from every crash state."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Rows:
         return self._kind.unsafe[0]
 
     def find_prepared(self) -> Prepared:
-        """Returns a data directory of the server, from the cache or newly made."""
+        """Returns a data directory of the server, from the cache or newly created."""
         return find_prepared(self._kind, self._settings, tables=1, rows=1, account=self._account)
 
     @contextlib.contextmanager
@@ -156,7 +156,7 @@ class Rows:
         """Lets the server recover its data and returns the rows that it has then; see `recovery.Reader`."""
         allow_changes(agent, directory)
         data = str(directory / DATA)
-        # They name processes of a machine that is gone; on this host other processes may have these ids.
+        # These files name processes of a machine that has ended; on this host other processes may have these ids.
         stale = [
             self._kind.locate_pid_file(data),
             self._kind.locate_socket(data),

@@ -55,7 +55,7 @@ from guestmark.workloads.powercut.databases import Rows
 
 _ASKED_S = 20.0
 _DEEPEST = 2  # layers
-# If no record is written within this share of the records' time, a flush hangs; otherwise records are just slow.
+# If no record was written in this last share of the time limit, a flush hangs; otherwise records are just slow.
 _HANGS_SHARE = 0.25
 _STAT_FLUSHES = 15  # index of the field in a disk's statistics
 # Shares of the remaining time: for the first log while nothing is lost, and once something is; for each log that
@@ -76,8 +76,8 @@ class PowercutTrial(powercut.PowercutWorkload):
         self._seed = plan.policy.seed or 0
         self._platform: Platform | None = None
         self._began = time.monotonic()
-        self._confirms = False  # whether this is the second log
-        self._stopped = False  # whether the user stopped it meanwhile
+        self._confirms = False  # whether a second log is judged, to confirm a loss
+        self._stopped = False  # whether the user has interrupted the trial
         # Places where a sync would prevent the last log's losses.
         self._points: list[SyncPoint] = []
         # After this many failing states a further log need not be judged to its end.

@@ -162,12 +162,12 @@ class ServiceWorkload(Workload[ServiceParams]):
 
     @classmethod
     def describe_params(cls, params: ServiceParams) -> str:
-        """Names the server, and its client's command."""
+        """Names the server's program and the client's command."""
         return f"{params.server[0]}, asked by {shlex.join(params.client)}"[:80]
 
     @classmethod
     def find_packages(cls, params: ServiceParams) -> tuple[str, ...]:
-        """Returns the packages that contain the programs of both."""
+        """Returns the packages that contain the server's and the client's program."""
         from guestmark.workloads.common.program import find_program_packages
 
         found = [*find_program_packages(params.server[0]), *find_program_packages(params.client[0])]
@@ -175,7 +175,7 @@ class ServiceWorkload(Workload[ServiceParams]):
 
     @classmethod
     def user_command(cls, params: ServiceParams) -> Sequence[str]:
-        """Returns the server's words."""
+        """Returns the server's command as a list of arguments."""
         return params.server
 
     @classmethod

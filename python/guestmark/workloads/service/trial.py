@@ -1,4 +1,4 @@
-"""The trial of `service`: starts a server, runs its client, stops it; distinguishes failure from slowness."""
+"""The trial of `service`: starts a server, runs its client and stops the server; a failure is not a slow run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NOBODY = 65534
 _SETUP_S = 300.0
 # Seconds to wait after SIGTERM, and again after SIGKILL.
 _STOP_S = 10.0
-# Seconds between two looks at a server that is not ready yet.
+# Seconds for which one call on the client's side tries to connect to a server that is not ready yet.
 _LOOK_S = 0.25
 # Seconds between two runs of the readiness command.
 _PAUSE_S = 0.02

@@ -112,7 +112,7 @@ OPTIONS = {
         Option("file_rw_ratio", "fileio", "reads per write of rndrw", _parse_ratio),
     )
 }  # fmt: skip
-# Limits and seeds decide how long to measure, not what.
+# Limits and the seed do not change what is measured, so they are no factors.
 _NO_FACTORS = {"events", "time", "rand_seed"}
 FACTORS = {
     option.name: Factor(

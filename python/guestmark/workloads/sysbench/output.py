@@ -19,7 +19,7 @@ anywhere; LC_ALL must be C. `N` is a whole number, `X` one with decimals::
                 "percentile stats: disabled" ) / "sum: X"
     fairness  = "Threads fairness:" / "events (avg/stddev): X/X" / "execution time (avg/stddev): X/X"
 
-`WARNING: …` lines may be anywhere and are kept; `FATAL: …` and `ALERT: …` are what sysbench failed with.
+`WARNING: …` lines may be anywhere and are kept; `FATAL: …` and `ALERT: …` are the reasons of a failure.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ def check_faults(output: str) -> None:
 
 
 class _Reader:
-    """The lines of one output, taken one after the other."""
+    """Parses the lines of one output, one after the other."""
 
     def __init__(self, output: str) -> None:
         self._warnings: list[str] = []

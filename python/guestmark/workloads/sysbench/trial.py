@@ -129,7 +129,7 @@ def merge_options(cell: Cell) -> dict[str, str]:
 
 
 class SysbenchTrial(SysbenchWorkload):
-    """Runs sysbench; for fileio, files on the disk under test are made before and removed after the timing."""
+    """Runs sysbench; for fileio, files on the disk under test are created before and removed after the timing."""
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)
@@ -149,7 +149,7 @@ class SysbenchTrial(SysbenchWorkload):
         return check_cells([(cell, merge_options(cell)) for cell in cells])
 
     def prepare(self, machine: Machine) -> None:
-        """Finds sysbench; for fileio mounts the disk and makes the files, then empties the machine's caches."""
+        """Finds sysbench; for fileio mounts the disk and creates the files, then empties the machine's caches."""
         found = find_same(machine.agent, SYSBENCH, path=self._env["PATH"], cwd="/", cell=self.cell)
         found.add_facts(self.facts)
         self._found.command = " ".join(self._build_sysbench_command("run"))
@@ -268,7 +268,7 @@ def list_event_spread(report: Report) -> list[tuple[Metric, float]]:
         (sysbench.LATENCY_MIN, report.latency_min_s),
         (sysbench.LATENCY_MAX, report.latency_max_s),
     ]
-    # A single thread shares with no one.
+    # With a single thread there is nothing to share.
     if report.threads > 1:
         values += [
             (sysbench.EVENTS_STDDEV, report.thread_events_stddev),

@@ -147,16 +147,16 @@ class Database(ABC):
     name: ClassVar[str]
     title: ClassVar[str]
     packages: ClassVar[Mapping[str, str]]  # package by program
-    ready: ClassVar[bytes]  # logged when it accepts connections
+    ready: ClassVar[bytes]  # logged when the server accepts connections
     version: ClassVar[re.Pattern[str]]  # matches the version it prints at start
     # The last line of its log after a clean shutdown.
     stopped: ClassVar[bytes]
-    stop_signal: ClassVar[int]
+    stop_signal: ClassVar[int]  # requests a clean shutdown
     # Bytes of a data directory without tables and log.
     needed_bytes: ClassVar[int]
     # Minimal bytes of one of sysbench's rows, including indexes.
     row_bytes: ClassVar[int]
-    reserved: ClassVar[frozenset[str]]  # settings that guestmark makes itself
+    reserved: ClassVar[frozenset[str]]  # settings that guestmark sets itself
     namespace: ClassVar[str]  # precedes the name of a table
     # The setting with which commits wait for no flush, and the statement that sets it.
     unsafe: ClassVar[tuple[str, str]]

@@ -1,4 +1,4 @@
-"""Data directories with loaded tables, made once and cached: a trial copies one instead of loading tables."""
+"""Data directories with loaded tables, created once and cached: a trial copies one instead of loading tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from guestmark.workloads.oltp.databases.server import Launcher, Server, open_lau
 
 # Name of the data directory inside the tree.
 DATA = "data"
-# On persistent storage, as servers treat files in shared memory differently.
+# On persistent storage, because servers treat files in shared memory differently.
 _BUILD = "/var/tmp"
 _KEPT = 6
 _INSTALL_S = 300.0
@@ -32,7 +32,7 @@ _LOAD_S = 3600.0
 class Prepared:
     """A loaded data directory: `tree` holds it as `data`, and nothing else.
 
-    `seconds` is how long making or finding it took.
+    `seconds` is the time that it took to create or find it.
     """
 
     tree: Path
@@ -43,7 +43,7 @@ class Prepared:
 def find_prepared(
     database: Database, settings: Mapping[str, str], *, tables: int, rows: int, account: Account
 ) -> Prepared:
-    """Returns the loaded data directory, from the cache or newly made with the host's own server.
+    """Returns the loaded data directory, from the cache or newly created with the host's own server.
 
     Raises `MachineError` with the server's log, or with sysbench's message.
     """
@@ -57,7 +57,7 @@ def find_prepared(
     parent = get_scratch_store().directory(_BUILD)
     # If this process is root, the server runs as another user.
     parent.chmod(0o711)
-    # The data is made in a separate directory and then copied, so that the cache never contains a part of it.
+    # Data are created in another directory and then copied, so that the cache never contains an incomplete one.
     work = keeper().directory("database", parent)
     part = keeper().directory("part", folder)
     try:

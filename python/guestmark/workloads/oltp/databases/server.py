@@ -26,7 +26,7 @@ from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account, Databa
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """How a server's programs are started and, on this host, what they may access."""
+    """The way to start a server's programs; on this host it limits what they can access."""
 
     confinement: Confinement | None = None
     writable: tuple[Path, ...] = ()
@@ -181,7 +181,7 @@ class Server:
             return self._connect_session().count_flushes()
 
     def admit_peer(self) -> None:
-        """Admits a peer's client. Raises `WorkloadError` with the server's message."""
+        """Allows a peer's client to connect. Raises `WorkloadError` with the server's message."""
         for statement in self.database.admission:
             self.execute_statement(statement)
 
