@@ -159,7 +159,12 @@ def briefly(words: list[str]) -> list[str]:
         added += _ONCE
     if verb == "tune" and "fastest-safe" in options and "--only" not in options:
         added += _CANDIDATES
-    if verb == "run" and "--scale" not in options and "--list" not in options and "--for" not in (*options, *added):
+    if (
+        verb == "run"
+        and "--scale" not in options
+        and "--list" not in options
+        and "--for" not in (*options, *added)
+    ):
         added += _SMALL
     if verb == "run" and "clones" in options:
         options += _FEWER_CLONES  # the last one counts

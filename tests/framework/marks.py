@@ -1,9 +1,19 @@
-"""Marks that tests share."""
+"""Marks that tests share, and how many generated cases they try."""
 
+import os
 from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
+
+
+# For who changes what the cases are about: THOROUGH=5 ./test --long FILE tries five times as many.
+_THOROUGH = int(os.environ.get("THOROUGH", "1"))
+
+
+def count_cases(usual: int) -> int:
+    """Return how many generated cases to try where `./test --long` tries `usual` ones."""
+    return usual * _THOROUGH
 
 
 def long(*values: Any, name: str | None = None) -> Any:

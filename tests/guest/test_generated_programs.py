@@ -11,7 +11,7 @@ import pytest
 
 from tests.framework.command_line import CommandLine
 from tests.framework.generated_programs import write_check, write_combined, write_generated
-from tests.framework.marks import long
+from tests.framework.marks import count_cases, long
 
 pytestmark = [
     pytest.mark.skipif(os.getuid() != 0, reason="a loop device of this host takes root"),
@@ -30,7 +30,9 @@ def proven(guestmark: CommandLine, *words: object, on: Sequence[str] = ("host",)
 
 
 @pytest.mark.parametrize(
-    "seeds", [range(2), *(long(range(first, first + SOME)) for first in range(2, 66, SOME))], ids=str
+    "seeds",
+    [range(2), *(long(range(first, first + SOME)) for first in range(2, 2 + count_cases(2 * SOME), SOME))],
+    ids=str,
 )
 def test_own_syncs_that_prove_all_are_no_contradiction(
     guestmark: CommandLine, tmp_path: Path, seeds: range
@@ -59,7 +61,9 @@ def test_own_syncs_that_prove_all_are_no_contradiction(
 @pytest.mark.parametrize(
     "on", [("tcg",), ("uml", "--set", "uml_disk=vhost-user"), ("host",)], ids=lambda on: on[0]
 )
-@pytest.mark.parametrize("seeds", [range(first, first + 8) for first in range(0, 64, 8)], ids=str)
+@pytest.mark.parametrize(
+    "seeds", [range(first, first + 8) for first in range(0, count_cases(24), 8)], ids=str
+)
 def test_programs_that_sync_all_lose_nothing_on_any_machine(
     guestmark: CommandLine, tmp_path: Path, seeds: range, on: Sequence[str]
 ) -> None:

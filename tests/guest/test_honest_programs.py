@@ -7,14 +7,13 @@ import pytest
 
 from tests.framework.command_line import CommandLine
 from tests.framework.honest_programs import write_programs
-from tests.framework.marks import long
+from tests.framework.marks import count_cases, long
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="a loop device of this host takes root")
 # Numbers 5, 13, 18, 22 and 23 were "lost" once: something was renamed, made shorter or changed back during a sync.
 FILESYSTEMS = ("ext4", "xfs", "btrfs", "btrfs mount=notreelog")
 SOME = 20
-# A hundred of each are for who changes the tracer or the judge: HONEST_PROGRAMS=100.
-PROGRAMS = int(os.environ.get("HONEST_PROGRAMS", "40"))
+PROGRAMS = count_cases(SOME)
 # So many share one disk, its controls, and one start of guestmark.
 TOGETHER = 5
 

@@ -8,6 +8,7 @@ import pytest
 
 from guestmark.engine.bisection import list_looks
 from tests.framework.command_line import CommandLine, Result
+from tests.framework.marks import count_cases
 
 # Its cost is a number of bytes: what else runs on this machine changes it as little as the planted slowdown says.
 PROGRAM = """import random
@@ -152,7 +153,7 @@ def test_looks_double_and_end_at_the_most() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", range(20))
+@pytest.mark.parametrize("number", range(count_cases(6)))
 def test_three_per_cent_are_found_every_time(guestmark: CommandLine, tmp_path: Path, number: int) -> None:
     where = random.Random(number).randrange(1, 10)
     folder = tmp_path / "repository"
