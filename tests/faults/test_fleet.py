@@ -404,7 +404,9 @@ def test_a_machine_without_room_for_the_engine_says_so() -> None:
     here = {"PYTHONPATH": str(PACKAGES), "TMPDIR": "/proc"}
     member = labs.LabMachine("full", command=(sys.executable, "-m", "guestmark"), environment=here)
     said = said_at_its_end(member)
-    assert re.match(r"the engine's files cannot be written to /proc: .+; free some space there, or set", said.text)
+    assert re.match(
+        r"the engine's files cannot be written to /proc: .+; free some space there, or set", said.text
+    )
     assert said.final
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-
 # For who changes what the cases are about: THOROUGH=5 ./test --long FILE tries five times as many.
 _THOROUGH = int(os.environ.get("THOROUGH", "1"))
 

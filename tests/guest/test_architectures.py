@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.timeout(MADE_S), pytest.mark.long]
 FOREIGN = [row for row in ARCHITECTURES.values() if not row.is_host]
 ARM64 = ARCHITECTURES["arm64"]
 CLOCK_APART_S = 60.0
-# Until its compiler is at work, a preparation takes minutes of a processor. SIGTERM and SIGHUP are handled as SIGINT is.
+# A preparation takes minutes until its compiler is at work. SIGTERM and SIGHUP are handled as SIGINT is.
 ENDINGS = (signal.SIGINT, signal.SIGKILL)
 
 

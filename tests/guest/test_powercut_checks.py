@@ -352,7 +352,8 @@ def test_where_there_are_no_namespaces_one_is_judged_after_the_other(
     said = " ".join(done.stdout.split())
     assert "host: proven" in said
     assert (
-        "states were judged one at a time, because checks would disturb each other: no namespaces here" in said
+        "states were judged one at a time, because checks would disturb each other: no namespaces here"
+        in said
     )
 
 

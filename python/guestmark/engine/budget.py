@@ -318,7 +318,7 @@ def find_open_cells(
 
 
 def _find_unrepeated_cells(plan: Plan, analysis: Analysis) -> set[str]:
-    """Return the ids of cells with a published ratio to the baseline that too few blocks can judge, and of baselines."""
+    """Return the ids of cells, and of their baselines, whose published ratio too few blocks can judge."""
     found: set[str] = set()
     for published in plan.published:
         for result in analysis.cells:

@@ -13,8 +13,8 @@ from guestmark.stats.stopping import TimeLeft as TimeLeft  # noqa: PLC0414 (the 
 class ProgressEstimate:
     """The progress of a run, with its expected end.
 
-    `goal` is the expected number of blocks, `left` the time until then; both are None while unknown. `resting` are the ids
-    of cells with answered questions, which the next block does not measure.
+    `goal` is the expected number of blocks, `left` the time until then; both are None while unknown. `resting` are
+    the ids of cells with answered questions, which the next block does not measure.
     """
 
     blocks: int

@@ -65,9 +65,7 @@ def unpack_root(text: str) -> Path:
         if _has_magic(path, at, magic):
             return unpack_once("images", f"root-{_make_image_key(path)}", _announce_unpacking(path, make))
     if tarfile.is_tarfile(path):
-        return unpack_once(
-            "images", f"root-{_make_image_key(path)}", _announce_unpacking(path, _unpack_tar)
-        )
+        return unpack_once("images", f"root-{_make_image_key(path)}", _announce_unpacking(path, _unpack_tar))
     for at, magic in (_QCOW, _PARTITIONS):
         if _has_magic(path, at, magic):
             raise ValueError(

@@ -236,6 +236,4 @@ def check_conflicts(given: Mapping[str, Any]) -> None:
     least, most = given.get("min_blocks"), given.get("max_blocks")
     if least is not None and most is not None and least > most:
         first, second = options["min_blocks"].name, options["max_blocks"].name
-        raise UsageError(
-            f"{first} {least} is more than {second} {most}", hint="lower one or raise the other"
-        )
+        raise UsageError(f"{first} {least} is more than {second} {most}", hint="lower one or raise the other")

@@ -205,7 +205,9 @@ def write_cut_image(
             writable=[Path(image).resolve().parent],
         )  # fmt: skip
     why = recovery.explain_not_recoverable(kept.filesystem)
-    description = f"{image}: {kept.filesystem} in {kept.form}, as a power cut after {after} requests leaves it"
+    description = (
+        f"{image}: {kept.filesystem} in {kept.form}, as a power cut after {after} requests leaves it"
+    )
     return f"{description} ({why})" if why else description
 
 

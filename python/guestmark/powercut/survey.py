@@ -327,7 +327,9 @@ def _describe_progress(done: int, total: int, took_s: float, deadline: float | N
         return progress
     left = took_s / done * (total - done)
     if deadline is not None and left > (rest := max(deadline - time.monotonic(), 0.0)):
-        return f"{progress}; time is up in {format_duration(rest)}, the rest would take {format_duration(left)}"
+        return (
+            f"{progress}; time is up in {format_duration(rest)}, the rest would take {format_duration(left)}"
+        )
     return f"{progress}, about {format_duration(left)} left"
 
 

@@ -280,9 +280,7 @@ def _check_balloon(levels: Levels, name: str, *, on_pci: bool) -> None:
             "machines without PCI have no balloon", f"use another machine type, or leave out {name}"
         )
     if balloon is not None and reports:
-        raise _make_refusal(
-            "balloon and free_page_reporting cannot be combined", "leave out one of them"
-        )
+        raise _make_refusal("balloon and free_page_reporting cannot be combined", "leave out one of them")
     if balloon is not None and balloon >= size:
         raise _make_refusal(
             f"balloon={format_size(balloon)} is not less than the guest's memory ({format_size(size)})",

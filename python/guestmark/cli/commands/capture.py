@@ -35,7 +35,8 @@ class Options:
     files: Annotated[
         list[str] | None,
         Argument(
-            "FILE...", "pcap, pcapng or Wireshark's CSV, or any of them as .gz, .zst, .xz or .bz2; - is stdin."
+            "FILE...",
+            "pcap, pcapng or Wireshark's CSV, or any of them as .gz, .zst, .xz or .bz2; - is stdin.",
         ),
     ] = None
     filter_by: Annotated[

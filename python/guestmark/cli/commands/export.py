@@ -40,7 +40,7 @@ class Options:
     host_name: Annotated[
         bool, Option("--host-name", "Keep the names of the host and the user in a bundle.")
     ] = False
-    consoles: Annotated[
-        bool, Option("--consoles", "Include the machines' console output in the bundle.")
-    ] = False
+    consoles: Annotated[bool, Option("--consoles", "Include the machines' console output in the bundle.")] = (
+        False
+    )
     ledger: options.Ledger = None

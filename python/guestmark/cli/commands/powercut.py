@@ -101,9 +101,7 @@ class Options(MeasureOptions):
     ] = False
     image: Annotated[
         str | None,
-        Option(
-            "--image", "replay: write the disk image as the cut of --after leaves it.", metavar="FILE"
-        ),
+        Option("--image", "replay: write the disk image as the cut of --after leaves it.", metavar="FILE"),
     ] = None
     survival: Annotated[
         str | None,

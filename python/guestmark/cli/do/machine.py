@@ -139,9 +139,7 @@ def _show_definition(definition: Definition) -> int:
     """Prints the file; if it is not trusted, also the commands that it executes, some of which a file can hide."""
     tell(read_toml_text(definition.path).rstrip())
     if not is_trusted(definition):
-        say(
-            f"this file is not trusted; guestmark machine trust {definition.path} would allow it to execute:"
-        )
+        say(f"this file is not trusted; guestmark machine trust {definition.path} would allow it to execute:")
         for line in describe_execution(definition):
             say(line, prefix="  ")
     return ExitStatus.ALL_MEASURED

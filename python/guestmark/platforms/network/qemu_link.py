@@ -149,9 +149,7 @@ def _open_inside(
     """
     level = levels[NETWORK]
     if level is Network.PASST:
-        raise UsageError(
-            f"a nested guest cannot have network={level}", hint="use network=tap, vhost or user"
-        )
+        raise UsageError(f"a nested guest cannot have network={level}", hint="use network=tap, vhost or user")
     nic = levels[NIC]
     with open_inner_network(levels, place, joint, replace(options, named=True), nic.drivers) as network:
         network.leaves_work = level in _BY_TAP and nic.is_virtio

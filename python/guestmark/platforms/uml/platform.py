@@ -154,9 +154,7 @@ class UmlPlatform:
     def find_missing(self, levels: Levels) -> Unusable | None:
         """Returns what has to be installed first, unless a kernel of the user's is started."""
         if not find_host_architecture().user_mode_linux:
-            return Unusable(
-                "there is no User-Mode Linux for this host's architecture", "use tcg"
-            )
+            return Unusable("there is no User-Mode Linux for this host's architecture", "use tcg")
         return None if levels.get(KERNEL) else find_missing_program(Program(UML, "user-mode-linux"))
 
     def probe(

@@ -31,7 +31,5 @@ SNAPSHOT = Factor(
     _parse_snapshot,
     (THROW_AWAY, NONE),
 )
-SSH = Factor(
-    "ssh", "ssh destination of a libvirt domain; by default the domain's name", _parse_destination
-)
+SSH = Factor("ssh", "ssh destination of a libvirt domain; by default the domain's name", _parse_destination)
 FACTORS = (SNAPSHOT, SSH, READY)

@@ -17,9 +17,7 @@ from guestmark.stats.tails import CellRuns
 from guestmark.stats.total import LARGEST_EVENT
 
 _RATIO = (Align.POINT, Align.LEFT, Align.LEFT)  # ×1.05 [1.04, 1.06] *
-_TOTALS = (
-    "total: the cost of all runs together; the details show how far off it could be if rare events were missed"
-)
+_TOTALS = "total: the cost of all runs together; the details show how far off it could be if rare events were missed"
 _LEGEND = (
     f"slow runs: the share of runs over {SLOW:g} times what is normal for both, minus the baseline's share"
 )

@@ -342,7 +342,9 @@ def _describe_speed(group: _Group) -> str:
     if kept:
         said = f"With {most} of them, each runs at {figures.format_percent(kept.mean)} of its speed alone"
     if law.error > _MISFIT:
-        return f"{said}; the scalability law is off by {figures.format_percent(law.error)} and predicts nothing."
+        return (
+            f"{said}; the scalability law is off by {figures.format_percent(law.error)} and predicts nothing."
+        )
     return f"{said}; by the law, {_describe_peak(group.fit, most)}."
 
 

@@ -229,9 +229,7 @@ class OltpWorkload(Workload[OltpParams]):
     """Runs a database server with sysbench as its client."""
 
     name = "oltp"
-    help = (
-        "runs sysbench transactions on a real MariaDB or PostgreSQL server, over its local socket or a network"
-    )
+    help = "runs sysbench transactions on a real MariaDB or PostgreSQL server, over its local socket or a network"
     measures = ALL
     factors = (THREADS, CLIENT)
     programs = (Program("sysbench", "sysbench"),)

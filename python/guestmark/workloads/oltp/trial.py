@@ -29,7 +29,7 @@ from guestmark.setting.disk import Disks, DiskSpec
 from guestmark.setting.filesystem import FILESYSTEM, Filesystem
 from guestmark.workloads import oltp
 from guestmark.workloads.common.factors import THREADS, warn_of_shared_processors
-from guestmark.workloads.common.flushes import CounterReading, Changes
+from guestmark.workloads.common.flushes import Changes, CounterReading
 from guestmark.workloads.common.moving import find_target, sync_everything, to_measurements
 from guestmark.workloads.common.networks import find_network, require_network
 from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge_exit

@@ -66,7 +66,9 @@ class ServiceTrial(ServiceWorkload):
                     packages = find_program_packages(words[0])
                     raise PlatformUnusableError(
                         f"{words[0]} is not installed here",
-                        hint=install_hint(packages[0]) if packages else "install it, or give its absolute path",
+                        hint=install_hint(packages[0])
+                        if packages
+                        else "install it, or give its absolute path",
                     )
         return ()
 
