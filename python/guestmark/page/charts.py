@@ -20,7 +20,7 @@ class RatioRow:
 
 @dataclass(frozen=True, slots=True)
 class Ratios:
-    """Ratios on a logarithmic axis around 1; within `noise_floor` of 1 differences mean nothing on this host."""
+    """Ratios on a logarithmic axis around 1. Differences within `noise_floor` of 1 mean nothing on this host."""
 
     rows: tuple[RatioRow, ...]
     noise_floor: float | None
@@ -57,7 +57,7 @@ class SeriesRow:
 class Series:
     """Values per block, with the blocks in which the host was disturbed.
 
-    If `over` is runs: values per run, with the runs that brought a change.
+    If `over` names runs, these are values per run, with the runs at which they changed.
     """
 
     rows: tuple[SeriesRow, ...]
@@ -68,7 +68,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class StackRow:
-    """One bar: the length of each part, 0 for parts that it lacks, and their sum as text."""
+    """One bar: the length of each part, 0 for a part that it lacks, and the sum as text."""
 
     label: str
     parts: tuple[float, ...]
@@ -102,7 +102,7 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A drawing made elsewhere, as SVG, and only for formats that can show it."""
+    """A drawing from another module, as SVG, for formats that can show it."""
 
     name: str
     svg: Callable[[], str] = field(compare=False)

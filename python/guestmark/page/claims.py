@@ -1,7 +1,7 @@
 """All sentences of reports that claim something.
 
-`bench/statistics/SENTENCES.md` has the rates at which each is false, and is found if it is true; a test compares
-the two lists, so there is no sentence without rates.
+`bench/statistics/SENTENCES.md` lists how often each is false, and how often it is found if it is true; a test compares
+the two lists, so that every sentence has its rates.
 """
 
 from enum import StrEnum
@@ -46,7 +46,7 @@ class Claim(StrEnum):
     GATE_BROKEN = "broken"
     GATE_BY_USER = "by user time, as other programs used {share} of the processors"
     GATE_KEPT = "kept"
-    GATE_FINDS = "3 in 4 such runs, or more, would find it broken from {size} on"
+    GATE_FINDS = "3 in 4 such runs, or more, would find it broken at {size} or worse"
     SESSIONS_FIND = "Several sessions would find {gate} broken, 3 times in 4 or more: {sizes}"
     FIRST_BAD = " is the first bad commit"
     RUNS_HIGHER = "higher"
@@ -61,8 +61,8 @@ class Claim(StrEnum):
     RACE_DROPPED = "Dropped configurations, with their blocks and the reason"
     MACHINE_DIFFERS = "{machine} differs from the others of class {kind} in {cell}"
     MACHINE_MOVED = "{machine}: {cell} {rose} by {size} over its blocks"
-    QUANTILE = "intervals at 95 % from two blocks on, wider where the starts of a block are alike"
+    QUANTILE = "intervals at 95 % with two blocks or more, wider if the starts of a block are alike"
     SCALES = "intervals at 95 % over blocks"
-    MORE_WOULD_DO_MORE = ", and more would do more"
+    MORE_WOULD_DO_MORE = ", and more machines would do more"
     NO_TWINS = "twins would have been seen (95 %) if they were {share} of the machines or more"
     UNANSWERED = "all {count} answered, so at most {share} never do"

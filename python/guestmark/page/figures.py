@@ -26,11 +26,11 @@ _TIMES = (WALL, GUEST_WALL, USER, SYSTEM)
 MAX_DECIMALS = 9
 # Decimals of ratios: no measurement is more precise than this.
 _RATIO_DECIMALS = 4
-# An end of an interval that is this many times off is shown as `<` or `>`: its digits would say nothing.
+# An end of an interval that is this many times off is shown as `<` or `>`: its digits would mean nothing.
 _FAR = 10
-# From this quotient of its ends on, ± would hide that an interval is skewed.
+# If the quotient of its ends is larger, an interval is shown by its ends, because ± would hide that it is skewed.
 _SKEWED = 1.8
-# Half-widths of a log ratio: from the first on, per cent up and down differ visibly; from the second, nothing is known.
+# Half-widths of a log ratio: above the first, per cent up and down differ visibly; above the second, nothing is known.
 _WIDE, UNKNOWN = 0.3, math.log(10)
 _TICKS = "▁▂▃▄▅▆▇█"
 _MOST_TICKS = 40
@@ -105,7 +105,7 @@ def choose_unit(unit: str, values: Iterable[float]) -> Unit:
 def choose_table_unit(unit: str, values: Iterable[float]) -> Unit:
     """Return `choose_unit`, but MB/s (10^6 bytes per second) for throughputs wherever that reads well.
 
-    People compare disks in MB/s, and so do publications.
+    Users and publications compare disks in MB/s.
     """
     if unit == "s" and (wanted := read_wanted_time_unit()) is not None:
         return wanted.unit
@@ -160,7 +160,7 @@ def _clamp_decimals(places: int) -> int:
 
 
 def format_number(value: float, places: int) -> str:
-    """Return `value` with this many decimals; thousands separated from 10 000 up."""
+    """Return `value` with this many decimals; with separated thousands if it is 10 000 or more."""
     # Adding zero turns minus zero into zero.
     rounded = round(value, places) + 0.0
     if abs(rounded) >= 10_000:
@@ -174,7 +174,7 @@ def format_three_digits(value: float) -> str:
 
 
 def format_two_digits(value: float) -> str:
-    """Return a value with two significant digits, no decimals from ten up, and one digit below one."""
+    """Return a value with two significant digits, without decimals from ten upwards, and one digit below one."""
     if value >= 9.95:
         digits = 2 if value < 995 else 3
         return format_number(round(value, digits - len(str(int(value)))), 0)
@@ -213,8 +213,8 @@ def _format_two_rounded(value: float) -> str:
 def format_ratio(value: float, ci: _Interval) -> str:
     """Return a ratio with its interval: `×1.23 [1.20, 1.27]`. No end is rounded to zero: `×0.3 [0.006, 12]`.
 
-    Nor is one rounded to 1, if a few digits more show on which side of it the interval ends: `×2.0 [1.002, 4.1]`.
-    Two blocks can leave intervals of many powers of ten, whose digits say nothing: `×4 [<0.4, >40]`.
+    No end is rounded to 1 either, if a few digits more show on which side of 1 it lies: `×2.0 [1.002, 4.1]`. Two blocks
+    can leave intervals of many powers of ten, whose digits mean nothing: `×4 [<0.4, >40]`.
     """
     shown = f"×{format_number(value, count_ratio_decimals(value, ci))}"
     if ci is None:
@@ -231,7 +231,7 @@ def format_ratio(value: float, ci: _Interval) -> str:
 
 
 def _count_end_decimals(end: float, places: int) -> int:
-    """Return the decimals of an interval's end: `places`, or up to four that tell it from 1, five from zero."""
+    """Return the decimals of an interval's end: `places`, or up to four to tell it from 1, or five from zero."""
     places = max(places, _count_leading_decimals(end))
     for more in range(places, 5):
         if round(end, more) != 1:
@@ -264,7 +264,7 @@ def format_change(ratio: float) -> str:
     """Return a ratio as a change: `+6 %` for 1.06; no more digits than published figures warrant."""
     change = (ratio - 1) * 100
     places = 1 if 0.05 <= abs(change) < 9.95 else 0
-    # Close to -100 % the rest needs digits: -99.6 %, not -100 %.
+    # Close to -100 %, decimals are needed to show what is left: -99.6 %, not -100 %.
     if -100 < change <= -99:
         places = -math.floor(math.log10(100 + change))
     text = format_number(abs(change), places)

@@ -1,4 +1,4 @@
-"""Names for the rows of tables: a column for everything that varies; a number and a short name for narrow screens."""
+"""Names for the rows of tables: a column for each part that varies; a number and a short name for narrow screens."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from guestmark.page.tables import Row, RowName, Table
 from guestmark.stats.analysis import CellResult, WorkloadResult
 
 _LONGEST_IN_CHART = 32  # characters
-# Stands for the level of a factor that a cell does not have.
+# Shown for a cell that does not have the factor.
 _NONE = "–"
 
 
@@ -118,7 +118,7 @@ def list_factors_that_vary(results: Sequence[CellResult]) -> list[str]:
 
 
 def find_implied_placement(levels: Sequence[Mapping[str, str]]) -> frozenset[str]:
-    """Return the name of the factor of placement if the other levels determine it; else nothing.
+    """Return the name of the placement factor if the other levels determine it; else an empty set.
 
     By default a burst is free and a single machine is pinned, so pattern and placement vary together.
     """

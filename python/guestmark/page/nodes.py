@@ -23,7 +23,7 @@ class Paragraph:
 
 
 class NoteKind(StrEnum):
-    """How much a note limits the result."""
+    """How severely a note limits the result."""
 
     SMALL = "small"  # small print
     WARNING = "warning"
@@ -73,7 +73,7 @@ class MatrixCell:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Two factors against each other: a heat map if there are colours. Rows and columns are levels."""
+    """A table of two factors, whose rows and columns are levels; a heat map if there are colours."""
 
     caption: str
     row_factor: str
@@ -85,7 +85,7 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A drawing with its title, a caption, and an alternative text that says the same in words.
+    """A drawing with its title, a caption, and an alternative text that describes it in words.
 
     Formats without pictures draw it with characters where possible; its figures are always in a table as well.
     """

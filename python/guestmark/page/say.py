@@ -1,7 +1,7 @@
 """The only functions that write sentences to a terminal; control characters in them are spelled out.
 
-Text from outside (names of files and hosts, words of guests, notes in a ledger, reasons of failures) is in almost every
-sentence. Nothing in `cli` writes text to a standard stream in any other way than by this module and `cli.console`.
+Almost every sentence contains text from outside: names of files and hosts, output of guests, notes in a ledger, reasons
+of failures. The modules of `cli` write to standard streams only through this module and `cli.console`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from guestmark.page.text import escape_json, make_inert
 
 
 def say(text: str, *, prefix: str = "guestmark: ") -> None:
-    """Write a remark, of one line or several, to standard error. A closed standard error is no error."""
+    """Write a remark, of one line or several, to standard error. Errors are ignored if standard error is closed."""
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(f"{make_inert(redact_text(f'{prefix}{text}'), lines=True)}\n")
         sys.stderr.flush()
@@ -33,7 +33,7 @@ def tell_json(text: str) -> None:
 
 
 def redraw_lines(lines: Sequence[str], above: int) -> None:
-    """Write lines to a terminal on standard error, over the `above` lines that were written so before."""
+    """Write lines to a terminal on standard error, over the `above` lines that this wrote before."""
     # ANSI: move up, then clear each line before it is written.
     up = f"\x1b[{above}A" if above else ""
     with contextlib.suppress(OSError, ValueError):

@@ -47,7 +47,7 @@ def make_ratio_axis(low: float, high: float, width: float, title: str) -> Axis:
 
 
 def make_value_axis(low: float, high: float, width: float, title: str) -> Axis:
-    """Return an axis with room at its ends; logarithmic where values differ by much."""
+    """Return an axis with some space at its ends; logarithmic if values differ by much."""
     if low > 0 and high / low > _LOG_FROM:
         return Axis(low / 1.05, high * 1.05, width, title, log=True)
     edge = (high - low) * 0.03 or abs(high) * 0.01 or 1.0
@@ -63,7 +63,7 @@ def log_ticks(low: float, high: float) -> list[float]:
         ticks = [round(multiple * step, 2) for multiple in multiples if multiple > 0]
         if 0 < len(ticks) <= _MOST_TICKS:
             return ticks
-    # Over several decades only 1, 2 and 5 of each are round, then 1 alone, then not even every decade.
+    # Over several decades, only 1, 2 and 5 of each are marked; over more, only 1; over even more, only some decades.
     for mantissas in ((1, 2, 5), (1,)):
         ticks = _list_decade_ticks(low, high, mantissas)
         if 0 < len(ticks) <= _MOST_TICKS:

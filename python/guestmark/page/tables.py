@@ -21,7 +21,7 @@ class Column:
 
     heading: str
     pieces: tuple[Align, ...] = (Align.LEFT,)
-    bar: bool = False  # its cells are bars without text, dropped first when room is short
+    bar: bool = False  # its cells are bars without text, omitted first if there is too little room
 
 
 @dataclass(frozen=True, slots=True)

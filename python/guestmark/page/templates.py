@@ -56,5 +56,5 @@ def _render_security_policy() -> Markup:
 
 
 def _make_value_inert(value: object) -> object:
-    """Return a value of a template as inert text; markup, which only charts are, was made from inert text."""
+    """Return a value of a template as inert text; markup, which only charts contain, was created from inert text."""
     return make_inert(value) if type(value) is str else value

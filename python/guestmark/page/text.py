@@ -1,4 +1,4 @@
-"""Inline text: spans with a tone, and the one place that makes text from outside harmless."""
+"""Inline text: spans with a tone, and the only functions that make text from outside harmless."""
 
 import re
 from collections.abc import Iterable
@@ -48,7 +48,7 @@ _NUMBER = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?", re.ASCII)
 def make_inert(text: str, *, lines: bool = False) -> str:
     r"""Return the text with everything active spelled out, as `\x1b` or `\u202e`; white space becomes single spaces.
 
-    With `lines`, line feeds and tabs stay: for consoles. Halves of surrogate pairs, which stand for bytes that are no
+    With `lines`, line feeds and tabs stay: for consoles. Halves of surrogate pairs, which stand for bytes that are not
     UTF-8, become U+FFFD.
     """
     if not lines and any(space in text for space in "\t\n\v\f\r"):
@@ -106,7 +106,7 @@ def join_plain_text(inline: Iterable[Span]) -> str:
     return "".join(span.text for span in inline)
 
 
-# A sentence may be cut before these, as only an explanation follows.
+# A sentence may be cut before these characters, because only an explanation follows them.
 _CLAUSE_ENDS = (": ", "; ", ", ", " (")
 
 

@@ -126,7 +126,7 @@ def test_what_a_gate_says_that_it_finds_is_found(limit: str) -> None:
     assert (size > 1.05) if ">" in limit else (size < 0.95)
     (again,) = judged(two(size), limit)
     assert again.outcome is Outcome.BROKEN
-    assert f"would find it broken from ×{size:.3f}"[:-1] in explain_outcome(found)
+    assert f"would find it broken at ×{size:.3f}"[:-1] in explain_outcome(found)
     assert "would find it broken" not in explain_outcome(again)
     (few,) = judged(two(1.0, blocks=5), limit)
     assert few.finds is None

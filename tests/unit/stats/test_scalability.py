@@ -74,9 +74,9 @@ def test_too_little_has_no_interval() -> None:
 def test_that_more_would_do_more_needs_a_knee_beyond_what_was_tried() -> None:
     random = np.random.default_rng(5)
     shown = fit_with_intervals(noisy(random, 8, 0.1, 0.0))
-    assert "and more would do more" in _describe_peak(shown, 16)
+    assert "and more machines would do more" in _describe_peak(shown, 16)
     at_the_knee = fit_with_intervals(noisy(random, 8, 0.1, 0.9 / 16.2**2))
-    assert "more would do more" not in _describe_peak(at_the_knee, 16)
+    assert "more machines would do more" not in _describe_peak(at_the_knee, 16)
     falling = fit_with_intervals([[(1.0, 10.0), (4.0, 9.0)]] * 5)
     assert falling.law.knee == math.inf
     assert _describe_peak(falling, 4) == "4 of them together do 0.9 times as much as one alone"
