@@ -1,1 +1,1 @@
-"""Workloads: each package describes one, or several that are alike, as classes."""
+"""Workloads: each package contains the classes of one workload, or of several similar ones."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 P = TypeVar("P", bound=Params)
-# Makes a part of a report from the results of one table and the run that they belong to.
+# Functions that render a part of a report from the results of one table and their run.
 Sections: TypeAlias = "Callable[[WorkloadResult, StoredRun], Sequence[Node]]"
 
 

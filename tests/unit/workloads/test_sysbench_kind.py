@@ -161,7 +161,7 @@ def test_a_set_smaller_than_memory_is_warned_of() -> None:
     large = {"memory": "512M", "size": "4G"}
     assert not remarks(cell(test="fileio", factors=large, file_total_size="1G"))
     (cached,) = remarks(cell("tcg", test="fileio", file_extra_flags="direct"))
-    assert "O_DIRECT ends in the host's page cache" in cached
+    assert "despite O_DIRECT, I/O passes through the host's page cache" in cached
 
 
 def test_threads_above_processors_are_noted() -> None:

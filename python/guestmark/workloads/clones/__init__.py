@@ -47,7 +47,7 @@ class Found(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Control(msgspec.Struct, kw_only=True):
-    """A control: machines that share state on purpose, and whether this was detected."""
+    """A control: machines that are made to share state, and whether this was detected."""
 
     name: str
     caught: bool

@@ -41,7 +41,7 @@ _UNRENEWED = ("guestmark.renewal=ignored",)
 
 
 class ClonesTrial(ClonesWorkload):
-    """Runs the commands of `sources` in each machine; for restored guests also in clones that are twins on purpose."""
+    """Runs the commands of `sources` in each machine; for restored guests also in clones that are deliberate twins."""
 
     ONCE = True
 
@@ -160,7 +160,7 @@ class ClonesTrial(ClonesWorkload):
         )
 
     def _run_controls(self) -> Iterator[Control]:
-        """Runs the controls of restored machines: clones that are twins or wrong on purpose."""
+        """Runs the controls of restored machines: clones that are deliberately twins, or have a wrong clock."""
         if self.cell.levels.get(START) is not Start.RESTORED:
             return
         if isinstance(self._platform, OwnPlatform):

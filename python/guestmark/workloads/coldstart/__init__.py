@@ -191,7 +191,7 @@ class ColdstartWorkload(Workload[ColdstartParams]):
 
     @classmethod
     def decides_factor(cls, params: ColdstartParams, factor: str, platform: PlatformSpec) -> bool | None:
-        """Rejects a schedule and a page cache for machines that are not created anew."""
+        """Rejects the factors `pattern` and `page_cache` for machines that are forked or resumed."""
         if factor in (PATTERN.name, PAGE_CACHE.name) and params.launch is not StartKind.NEW:
             return False
         return None

@@ -117,7 +117,7 @@ def choose_unit(seconds: Sequence[float]) -> figures.Unit:
 
 
 def _describe_cache(result: CellResult) -> str:
-    """Returns the state of the page cache if machines are created anew; others read no files."""
+    """Returns the state of the page cache if machines are newly created; others read no files."""
     return result.cell.levels[PAGE_CACHE] if _read_launch(result) is StartKind.NEW else "–"
 
 
@@ -158,7 +158,7 @@ def _describe_longest_phase(result: CellResult, blocks: Sequence[Sequence[OneSta
         "until its first answer"
         if resumed
         else "between its program's first instruction and its first answer",
-        f"in touching its working set {'again' if resumed else 'for the first time'}",
+        f"while it touches its working set {'again' if resumed else 'for the first time'}",
     )[most]
     unit = figures.choose_unit("s", [whole])
     return spans(

@@ -100,7 +100,7 @@ class ColdstartTrial(ColdstartWorkload):
             first.close()
 
     def run(self, machine: Machine) -> list[Measurement]:
-        """Makes all starts of the trial. Raises `MachineError` if one fails or leaves something behind."""
+        """Performs all starts of the trial. Raises `MachineError` if one fails or leaves something behind."""
         ways: dict[StartKind, Callable[[], list[OneStart]]] = {
             StartKind.NEW: self._start_machines,
             StartKind.FORK: lambda: self._repeat_start(self._fork_agent),

@@ -213,7 +213,7 @@ def _find_io_processes(machine: Machine, disk: AttachedDisk, pid: int) -> list[i
 
 
 def _is_served_by_child(disk: AttachedDisk) -> bool:
-    """Returns whether a process other than the hypervisor's first one makes the disk's requests.
+    """Returns whether a process other than the hypervisor's first one issues the disk's requests.
 
     User-Mode Linux's main process is busy tracing others, and vhost-user disks are served by a daemon.
     """

@@ -45,7 +45,7 @@ def _check_depth(in_flight: int) -> int:
 
 
 class MovedBytes(Params, frozen=True, kw_only=True):
-    """The amount and content of the bytes; `file` stands for the first bytes of one of the user's files instead."""
+    """The amount and the content of the bytes that are moved, and the machine's disks."""
 
     amount: Annotated[
         str, param("amount of data to move", "size", parse=_parse_whole_blocks, default="1500M")
@@ -59,7 +59,7 @@ class MovedBytes(Params, frozen=True, kw_only=True):
 
     @classmethod
     def make(cls, **given: Any) -> Self:
-        """Makes the parameters from a plan's values, and derives the disks and the source."""
+        """Creates the parameters from a plan's values, and derives the disks and the source."""
         made = cls(**given)
         return msgspec.structs.replace(made, disks=made.list_needed_disks(), source=made.describe_source())
 

@@ -200,7 +200,7 @@ class MovingTrial(Workload[M]):
         return [*to_measurements(values), *changes.to_measurements(self.amount)]
 
     def cleanup(self, machine: Machine) -> None:
-        """Unmounts the target, and removes files made on the host."""
+        """Unmounts the target, and removes files that were created on the host."""
         try:
             if self._mounted:
                 self._mounted = False

@@ -102,7 +102,7 @@ class Fleet(Fact, kw_only=True):
     held: list[HeldMemory] = msgspec.field(name="fleet_memory")
     starts_s: list[float] = msgspec.field(name="fleet_starts_s")
     solo: float = msgspec.field(name="fleet_solo_rate")  # runs a second
-    # Runs a second of all machines together, by the number of machines up to the whole fleet.
+    # Runs per second of all machines together, by the number of machines, for fleets smaller than the last.
     grown: list[tuple[int, float]] = msgspec.field(name="fleet_grown", default_factory=list)
     rates: list[float] = msgspec.field(name="fleet_rates")  # of each machine while all run
 

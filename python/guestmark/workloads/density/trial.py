@@ -66,7 +66,7 @@ class DensityTrial(DensityWorkload):
 
     @contextlib.contextmanager
     def machine(self, platform: Platform) -> Iterator[Machine]:
-        """Starts the first machine of the fleet; the whole fleet ends with it."""
+        """Starts the first machine of the fleet, and ends all of them at the end."""
         self._platform = platform
         first = StartedMachine.start(platform, self.cell)
         self._fleet.append(first)

@@ -160,7 +160,7 @@ class TarTrial(MovingTrial[SourcedBytes]):
         self._archive: Path | None = None
 
     def prepare_source(self, machine: Machine) -> None:
-        """Makes the archive on the host, and runs the guest's programs once, so that they are cached."""
+        """Creates the archive on the host, and runs the guest's programs once, so that they are cached."""
         self._image = self.find_source()
         self._image.checksum()
         self._archive = make_tar_gz(self._image, FILE)

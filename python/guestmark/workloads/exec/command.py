@@ -156,7 +156,7 @@ class ExecParams(Params, frozen=True, kw_only=True, omit_defaults=True):
         expect: str | None,
         **hooks: str | None,
     ) -> ExecParams:
-        """Makes the parameters from a plan's values. Raises `UsageError`, `ValueError` for an unused value."""
+        """Creates the parameters from a plan's values. Raises `UsageError`, `ValueError` for an unused value."""
         given = {name: text for name, text in hooks.items() if text}
         for name in values:
             if not any("{" + name + "}" in text for text in (*argv, *given.values())):
@@ -215,7 +215,7 @@ def _substitute_values(text: str, values: Mapping[str, str | int | float]) -> st
 
 
 def read_stored_command(cell: Cell) -> ExecParams | None:
-    """Returns the command of a stored cell; None if its workload runs no command of the user's."""
+    """Returns the command of a stored cell; None if its workload runs no user command."""
     kind = index_workload_kinds().get(cell.workload.name)
     found = None if kind is None else kind.stored_params_of(cell.workload)
     return found if isinstance(found, ExecParams) else None

@@ -107,7 +107,7 @@ def _check_options(options: ExecOptions, argv: Sequence[str]) -> None:
 def _make_params(
     options: ExecOptions, number: int, words: list[str], specs: Sequence[MetricSpec]
 ) -> ExecParams:
-    """Makes the parameters of command `number`, which consists of `words`."""
+    """Creates the parameters of command number `number`, whose argument list is `words`."""
     # Hooks and outputs are given once for all commands, or once for each.
     hooks = {name: texts[number if len(texts) > 1 else 0] for name, texts in options.hooks.items()}
     parameters = []
@@ -213,7 +213,7 @@ def _choose_standard_output(output: Sequence[StandardOutput], number: int) -> St
 def _name_commands(
     commands: Sequence[Sequence[str]], names: Sequence[str], texts: Mapping[int, str]
 ) -> list[tuple[str, str]]:
-    """Returns key and label of each command: made from its name, or else from its program and its command line.
+    """Returns key and label of each command, from its name if it has one, else from its program and command line.
 
     A single command needs no key.
     """

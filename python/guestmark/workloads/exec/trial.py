@@ -145,7 +145,7 @@ class ExecTrial(ExecWorkload):
         """Returns remarks on files that the command names by relative paths, which it will not find on its disk."""
         here = plan.context.cwd
         mounted_cells = [cell for cell in cells if has_disks(cell) and not mentions_disk(cell)]
-        # Remarks by word, so that each is made once, however many cells have the word.
+        # Arguments that need a remark; each gets only one, however many cells have it.
         words: dict[str, None] = {}
         for cell in mounted_cells:
             for word in substitute_levels(cell)[1:]:

@@ -147,7 +147,7 @@ class FioParams(Params, frozen=True, kw_only=True):
         values: Mapping[str, str | int | float],
         disks: list[dict[str, Any]],
     ) -> FioParams:
-        """Makes the parameters, reading the job file. Raises `ValueError` for a file or a job that cannot be run."""
+        """Creates the parameters, reading the job file. Raises `ValueError` for a file or a job that cannot be run."""
         if (file is None) == (job is None):
             raise ValueError("give either file, the path of a job file, or job, its text")
         text = job if file is None else _read_job(file)

@@ -29,7 +29,7 @@ class GuestfishParams(SourcedBytes, frozen=True, kw_only=True):
 
     @classmethod
     def make(cls, **given: Any) -> Self:
-        """Makes the parameters and derives the disks, which guestfish's own guest gets.
+        """Creates the parameters and derives the disks, which guestfish's own guest gets.
 
         Raises `ValueError` for a pattern that guestfish does not support.
         """

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 CERTIFICATE = "certificate"
-# Bytes between the starts of two files; a prime, so that no two files of a run are alike.
+# Bytes between the starts of two files; a prime, so that no two files of a run are equal.
 STEP = 65_537
 
 

@@ -189,7 +189,7 @@ class OltpParams(Params, frozen=True, kw_only=True):
 
     @classmethod
     def make(cls, *, settings: dict[str, str | int | bool], **given: Any) -> OltpParams:
-        """Makes the parameters. Raises `ValueError` for an endless test, and for settings that guestmark sets."""
+        """Creates the parameters. Raises `ValueError` for an endless test, and for settings that guestmark sets."""
         from guestmark.workloads.oltp.databases import KINDS
 
         if given["time"] == "0" and given["transactions"] == "0":

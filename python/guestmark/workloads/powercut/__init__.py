@@ -110,12 +110,12 @@ class PowercutParams(Params, frozen=True, kw_only=True):
             parse=_parse_limit,
         ),
     ] = None
-    words: str  # how records are made durable
+    words: str  # describes how records are made durable, or the command
     disks: list[dict[str, Any]]
 
     @classmethod
     def make(cls, *, states: int | None, **given: Any) -> PowercutParams:
-        """Makes the parameters and derives the disk; on the host it is an image mounted through a loop device.
+        """Creates the parameters and derives the disk; on the host it is an image mounted through a loop device.
 
         Raises `ValueError` for parameters of another method.
         """

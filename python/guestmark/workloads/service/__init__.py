@@ -121,10 +121,10 @@ class ServiceParams(Params, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def make(cls, *, metrics: list[str], **given: Any) -> ServiceParams:
-        """Makes the parameters from a plan's values. Raises `UsageError`, `ValueError`."""
+        """Creates the parameters from a plan's values. Raises `UsageError`, `ValueError`."""
         specs, derived = split_metrics(parse_metrics(metrics))
         if derived:
-            raise ValueError(f"metrics.{derived[0].metric.name}: in plans, arithmetic belongs in [derived]")
+            raise ValueError(f"metrics.{derived[0].metric.name}: in a plan, arithmetic belongs in [derived]")
         for spec in specs:
             if spec.event is not None or spec.file:
                 raise ValueError(

@@ -68,7 +68,7 @@ def list_test_metrics(test: str) -> tuple[Metric, ...]:
 
 
 class Sysbench(Fact, kw_only=True):
-    """sysbench's command, and the untimed seconds of making and removing its files."""
+    """sysbench's command, and the seconds, not part of the timing, that its files took to create and remove."""
 
     version: str | None = msgspec.field(name="sysbench", default=None)
     command: str | None = msgspec.field(name="sysbench_command", default=None)

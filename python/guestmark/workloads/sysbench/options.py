@@ -192,7 +192,7 @@ class SysbenchParams(Params, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def make(cls, *, test: str, disks: str, **texts: str | None) -> SysbenchParams:
-        """Makes the parameters. Raises `ValueError` for options of another test and for an endless test."""
+        """Creates the parameters. Raises `ValueError` for options of another test and for an endless test."""
         given: dict[str, str] = {}
         for name, option in OPTIONS.items():
             text = texts[name]

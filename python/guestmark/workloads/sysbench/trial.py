@@ -71,7 +71,7 @@ def _explain_host_cache(cell: Cell, options: Mapping[str, str], disk: DiskSpec) 
     if cell.platform.is_this_host and not disk.loop:
         return ""
     way = "UML has no other way" if disk.bus in {Bus.UBD, Bus.VHOST_USER} else "cache=none bypasses it"
-    return f"O_DIRECT ends in the host's page cache, as the image is read and written through it ({way})"
+    return f"despite O_DIRECT, I/O passes through the host's page cache, because the image's I/O does ({way})"
 
 
 def _check_size(cell: Cell, options: Mapping[str, str], disk: DiskSpec) -> None:
@@ -166,12 +166,12 @@ class SysbenchTrial(SysbenchWorkload):
         remark = explain_cached_files(self._options, memory)
         if remark:
             self.warnings.append(remark)
-        if self._options["file_test_mode"] != "seqwr":  # makes its files itself
+        if self._options["file_test_mode"] != "seqwr":  # which creates its files itself
             self._found.prepare_s = self._run_sysbench(machine, "prepare").wall_s
             self._made = True
             # Otherwise the host would still write the image to its disk while the test runs.
             self._found.prepare_flush_s = disk.image.flush()
-            # Newly made files are in the machine's page cache, which would serve the reads.
+            # Newly created files are in the machine's page cache, which would serve the reads.
             if disk.device or self._reads_from_cache():
                 self._cwd = disk.remount(machine.agent, drop_caches=not disk.device)
         self.facts.add(locate_working_directory(machine.agent, self._cwd))
@@ -187,7 +187,7 @@ class SysbenchTrial(SysbenchWorkload):
         changes = below.read_changes(flushed=report.files is not None and report.files.fsyncs_per_s > 0)
         changes.add_facts(self.facts)
         files = _compute_file_rates(report, self._options)
-        # The test seqwr makes its files itself, each time.
+        # The test seqwr creates its files itself, each time.
         if not self._made:
             self._remove_files(machine)
         # sysbench prints rates only; amplification needs the bytes behind them.
