@@ -1,4 +1,4 @@
-"""The user's own machines, made by commands in a TOML file: any runtime, hypervisor or cloud."""
+"""The user's own machines, created by commands in a TOML file: with any runtime, hypervisor or cloud."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def explain_refused_levels(name: str, levels: Levels) -> str:
 
 
 def load_platform_class() -> PlatformClass:
-    """Imports the class that makes the machines."""
+    """Imports the class that creates the machines."""
     from guestmark.platforms.own.platform import OwnPlatform
 
     return OwnPlatform
@@ -56,7 +56,7 @@ PLATFORMS = (
         objection=explain_refused_levels,
         instead_of_nesting='its commands can run in another machine that ssh reaches: host = "…" in its file',
         parameter_prefix=OWN_PARAMETER,
-        # Runtimes pull images and clouds are slow; the definition's own timeouts end a start earlier.
+        # Pulling images and starting cloud machines takes long; the definition's timeouts usually end a start earlier.
         start_limit_s=900.0,
     ),
 )

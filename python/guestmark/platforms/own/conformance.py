@@ -1,4 +1,4 @@
-"""Checks whether a definition does what measuring needs: tries each point for real, and says what to change."""
+"""Checks whether a definition provides what measuring needs: tests each point on machines, and says what to change."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from guestmark.platforms.own.platform import OwnPlatform, parse_pid
 from guestmark.setting.machine import START, Start
 
 _BINARY_BYTES = 64 << 20
-# Bytes sent by the one point that sends many, including what a faulty exec adds.
+# The most bytes that any point's command prints, including what a faulty exec adds.
 _MOST_OUTPUT = 2 * _BINARY_BYTES
 _SHORT_COMMANDS = 1000
-# Includes the statuses that shells use for signals, and the one of ssh's own failures.
+# These include statuses that shells use for signals (137), and that of ssh's own errors (255).
 _STATUSES = (0, 1, 42, 126, 137, 255)
-# Arguments that a shell, client or terminal in between would change: spaces, quotes, variables, escapes, empty.
+# Arguments that a shell, a client or a terminal in between might change: spaces, quotes, variables, escapes, empty.
 _ARGUMENTS = ("a b", "", "'", '"', "$HOME", "\\n", "*", "-n", "--help", "{id}", "ü", "line\nline", "a;b|c&d")
 _PRINTS_NOTHING = (
     "exec must not print anything of its own: omit banners, -v, prompts, line ends; "
     "login shells print messages of the day"
 )
-_ERROR_LINE = b"err\n"  # text that the command that tests both outputs writes to standard error
+_ERROR_LINE = b"err\n"  # what the test of both outputs writes to standard error
 _COMMAND_S = 30.0
 _BINARY_S = 180.0
 _GONE_S = 10.0
 _POLL_S = 0.2
-_STAY_S = 6.0  # seconds that a machine has to exist, however fast the points before were tried
+_STAY_S = 6.0  # seconds that a machine has to exist, however quickly the other points were tested
 
 
 class PointFailedError(Exception):
-    """A point fails: what was observed, and what to change in the definition."""
+    """A point failed; `seen` is what was observed, `change` what to change in the definition."""
 
     def __init__(self, seen: str, change: str) -> None:
         super().__init__(seen)
@@ -56,9 +56,9 @@ class PointFailedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One point and its result; `failed`, `change` and `not_tried` are empty if it holds.
+    """One point and its result; `failed`, `change` and `not_tried` are empty if the point holds.
 
-    `not_tried` names the failed point that this one depends on.
+    `not_tried` names the failed point on which this one depends.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Point:
 
 
 def check_definition(definition: Definition) -> Iterator[Point]:
-    """Try point after point and yield each result. All machines are destroyed at the end, however it comes."""
+    """Test one point after the other and yield the results. All machines are destroyed, however this ends."""
     with contextlib.ExitStack() as stack:
         machines: list[CreatedMachine] = []
 
@@ -108,9 +108,10 @@ def check_definition(definition: Definition) -> Iterator[Point]:
 
 
 def _check_measuring(definition: Definition, broken_stream: str) -> Iterator[Point]:
-    """Try what trials do with machines, with a new machine for each point.
+    """Test what trials do with machines, with a new machine for each point.
 
-    An agent cannot answer through a broken stream: each attempt would wait for `timeouts.exec`.
+    After a failed point about streams nothing is tested: no agent could answer, and each attempt would wait for
+    `timeouts.exec`.
     """
     for name, check in _list_measuring_checks(definition):
         yield Point(name, 0.0, not_tried=broken_stream) if broken_stream else _run_check(name, check)
@@ -148,7 +149,7 @@ def _run_by_exec(
     """Run a command unchanged by `exec`, with `stdin`. Raises `PointFailedError` if it does not end."""
     argv = made.fill(made.definition.exec, command)
     try:
-        # Ends the whole tree: a shell around the tool would leave the tool behind.
+        # Ends all processes of the command: killing only a shell would leave the tool that it started.
         ended = run_command(
             argv, made.environment, limit_s,
             stdin=stdin, hold=made.hold, kept_output=_MOST_OUTPUT, most_output=_MOST_OUTPUT,
@@ -175,7 +176,7 @@ def _check_entry(made: CreatedMachine) -> str:
 
 
 def _check_output(made: CreatedMachine, *, apart: bool = True) -> str:
-    """Compare the output of two echoes; tests both streams at once only if they have to arrive `apart`."""
+    """Compare the output of `echo`; also tests standard error if both streams have to arrive `apart`."""
     done = _run_by_exec(made, ["/bin/sh", "-c", "echo out; echo err >&2" if apart else "echo out"])
     if done.stdout.replace(b"\r", b"") == b"out\n" and b"\r" in done.stdout:
         raise PointFailedError(
@@ -197,7 +198,7 @@ def _check_output(made: CreatedMachine, *, apart: bool = True) -> str:
         )
     if done.stdout != b"out\n":
         raise PointFailedError(
-            # With its line ends and control characters spelled out.
+            # `repr` makes line ends and control characters visible.
             f"`echo out` arrived as {done.stdout.decode(errors='replace')[:60]!r}",
             _PRINTS_NOTHING,
         )
@@ -253,12 +254,12 @@ def _check_binary(made: CreatedMachine) -> str:
 
 
 def _check_end_of_input(made: CreatedMachine) -> str:
-    """Check that a command ends if its `exec` is killed: the agent inside ends when its input ends."""
+    """Check that a command ends if its `exec` is killed, because its input ends, like the agent's."""
     mark = f"guestmark-check-{secrets.token_hex(4)}"
     argv = made.fill(made.definition.exec, ["/bin/sh", "-c", f"cat > /dev/null; : {mark}"])
     with (
         open_unnamed_file() as printed,
-        # It is killed when the block is left.
+        # Leaving the context kills it.
         run_supervised(argv, made.environment, printed, printed, hold=made.hold, takes_input=True),
     ):
         _wait_for_condition(
@@ -276,12 +277,12 @@ def _check_end_of_input(made: CreatedMachine) -> str:
 
 
 def _check_streaming(made: CreatedMachine) -> str:
-    """Check that output of a running command arrives, as an agent answers while it runs."""
+    """Check that output arrives while a command still runs, as an agent's answers do."""
     argv = made.fill(made.definition.exec, ["/bin/sh", "-c", "echo out; cat > /dev/null"])
     with (
         open_unnamed_file() as printed,
         open_unnamed_file() as errors,
-        # It is killed when the block is left.
+        # Leaving the context kills it.
         run_supervised(argv, made.environment, printed, errors, hold=made.hold, takes_input=True),
     ):
         deadline = time.monotonic() + _GONE_S
@@ -374,9 +375,9 @@ def _check_pid(made: CreatedMachine) -> str:
 
 
 def _check_destroy(made: CreatedMachine, stack: contextlib.ExitStack, *, also_second: bool) -> str:
-    """Destroy the first machine while a second one exists: exec has to fail in the first and work in the second.
+    """Destroy the first machine while a second one exists: exec then has to fail in the first and work in the second.
 
-    Without `also_second`, commands cannot be run in such machines, and the first is only destroyed.
+    Without `also_second`, because commands cannot be run in such machines, the first one is only destroyed.
     """
     if not also_second:
         stack.close()
@@ -517,7 +518,7 @@ _PLAIN_CHECKS: dict[str, Callable[[CreatedMachine], str]] = {
     "exit statuses pass through": _check_status,
     "arguments pass through": _check_argument_passing,
 }
-# Without these no agent can communicate.
+# If one of these checks fails, no agent can communicate.
 _STREAM_CHECKS = (_check_output, _check_streaming, _check_binary)
 _OPTIONAL: tuple[tuple[str, Callable[[Definition], bool], Callable[[CreatedMachine], str]], ...] = (
     ("list prints it", lambda definition: bool(definition.list), _check_list),

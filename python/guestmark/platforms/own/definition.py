@@ -21,18 +21,18 @@ from guestmark.platforms.ssh.session import make_ssh_words
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}", re.ASCII)
 PARAMETER = re.compile(r"[a-z][a-z0-9_]{0,30}", re.ASCII)
-# Placeholders that every definition has.
+# Placeholders that exist in every definition.
 COMMAND, LINE, ID, SNAPSHOT = "command", "line", "id", "snapshot"
 CPUS, MEMORY = "cpus", "memory"  # parameters whose values are checked inside the machine
 _PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*)\}", re.ASCII)
-_WORDS = re.compile(r"\{([a-z][a-z0-9_]*)\.\.\.\}", re.ASCII)  # a parameter that holds any number of words
+_WORDS = re.compile(r"\{([a-z][a-z0-9_]*)\.\.\.\}", re.ASCII)  # a parameter whose value is any number of words
 _HINT = "docs/guide/own-machines.md describes the file of a machine; guestmark machine new creates one"
 _LONGEST_S = 3600.0
 _LONGEST_HELP = 200
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A value in the commands that runs may vary: `--set own.NAME=…`."""
+    """A value in the commands that runs may set: `--set own.NAME=…`."""
 
     default: str
     help: str = ""
@@ -40,7 +40,7 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Seconds after which a command has failed."""
+    """The seconds after which each command counts as failed."""
 
     create: float = 300.0
     ready: float = 120.0
@@ -49,11 +49,11 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     snapshot: float = 300.0
 
 
-Command = str | list[str]  # as in the file: a line, or words
+Command = str | list[str]  # as in the file: a line, or a list of words
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The file as it is written; commands are lines or lists of words."""
+    """The content of the file; commands are lines or lists of words."""
 
     name: str
     exec: Command
@@ -70,9 +70,9 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     env: dict[str, str] = {}
     parameters: dict[str, str | int | float | Parameter] = {}
     timeouts: Timeouts = Timeouts()
-    # In any currency; charged from the order to create the machine.
+    # In any currency; time is charged from the start of `create`.
     price_per_hour: float | None = None
-    # Whether exec carries no streams, but returns a command's output once it has ended.
+    # True if exec returns a command's output only after the command has ended.
     plain: bool = False
     # The ssh destination on which the commands run; empty for this host.
     host: str = ""
@@ -80,9 +80,9 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A command line with placeholders, split into words before anything is filled in: values never become words.
+    """A command line with placeholders. It is split into words before values are filled in, so values are never split.
 
-    It runs on `host` over ssh, if that is given; the destination may have placeholders, too.
+    If `host` is given, the command runs there over ssh; the destination may also contain placeholders.
     """
 
     words: tuple[str, ...]
@@ -90,15 +90,16 @@ class Template:
 
     @property
     def placeholders(self) -> set[str]:
-        """The names in braces."""
+        """The names of the placeholders."""
         found = {name for word in (*self.words, self.host) for name in _PLACEHOLDER.findall(word)}
         return found | {spread[1] for word in self.words if (spread := _WORDS.fullmatch(word))}
 
     def fill(self, values: Mapping[str, str], command: Sequence[str] = ()) -> list[str]:
         """Return the argument list.
 
-        A word `{command}` becomes the words of `command`, and `{line}` the same quoted for a shell. A word `{name...}`
-        becomes the words of that value, split as by a shell. Raises `UsageError` for a value that cannot be split.
+        A word `{command}` is replaced with the words of `command`, and `{line}` with the same, quoted for a shell. A
+        word `{name...}` is replaced with the words of that value, split as by a shell. Raises `UsageError` for a value
+        that cannot be split.
         """
         known = {**values, LINE: shlex.join(command)}
         filled: list[str] = []
@@ -130,7 +131,7 @@ def _split_words(value: str, name: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """How a kind of machine is made, entered and removed. `digest` identifies this text."""
+    """How machines of one kind are created, entered and destroyed. `digest` identifies the file's text."""
 
     name: str
     path: Path
@@ -167,9 +168,9 @@ class Definition:
                 yield key, template
 
     def list_placeholder_values(self, levels: Mapping[str, str]) -> dict[str, str]:
-        """Return the value of each parameter, from `levels` (by the parameter's own name) or by default.
+        """Return the value of each parameter: its level in `levels`, which are keyed by parameter, or its default.
 
-        Raises `UsageError` for one that no command line can hold.
+        Raises `UsageError` for a value that a command line cannot contain.
         """
         values = {name: levels.get(name, parameter.default) for name, parameter in self.parameters.items()}
         for name, value in values.items():
@@ -182,7 +183,7 @@ class Definition:
 
 _SAVING = ("snapshot", "restore", "discard")
 COMMANDS = ("create", "ready", "exec", "destroy", "version", "list", "pid", *_SAVING)
-# Commands that do not concern one machine, and so have no id.
+# Commands that are not about one machine, so they have no id.
 _WITHOUT_ID = frozenset({"version", "list", "discard"})
 
 
@@ -284,7 +285,7 @@ def _parse_template(key: str, command: Command, path: Path, host: str) -> Templa
 
 
 def _check_text(text: str, where: str) -> None:
-    """Refuse characters that would be invisible in a command line, or that no program can receive."""
+    """Raise `UsageError` for characters that are invisible in a command line, or that no program can receive."""
     if any(ord(character) < 32 and character not in "\n\t" for character in text):
         raise UsageError(f"{where} has control characters", hint="remove them")
 
@@ -292,7 +293,7 @@ def _check_text(text: str, where: str) -> None:
 def _check_commands(
     templates: Mapping[str, Template], parameters: Mapping[str, Parameter], path: Path
 ) -> None:
-    """Refuse placeholders without a meaning, and commands that cannot work together."""
+    """Raise `UsageError` for unknown placeholders, and for commands that cannot work together."""
     for key, template in templates.items():
         known = {
             *parameters,
@@ -331,7 +332,7 @@ def _check_commands(
 
 
 def _check_host(file: _File, templates: Mapping[str, Template], path: Path) -> None:
-    """Refuse an invalid host, and keys that cannot be combined with one."""
+    """Raise `UsageError` for an invalid host, and for keys that cannot be combined with a host."""
     if not file.host:
         return
     _check_text(file.host, f"{path}: host")
@@ -352,7 +353,7 @@ def _check_host(file: _File, templates: Mapping[str, Template], path: Path) -> N
 
 
 def _check_saving(templates: Mapping[str, Template], path: Path) -> None:
-    """Refuse an incomplete set of commands for snapshots, and commands that do not identify machine or snapshot."""
+    """Raise `UsageError` if commands for snapshots are missing, or do not identify the machine or the snapshot."""
     given = [key for key in _SAVING if templates[key]]
     if not given:
         return

@@ -1,9 +1,9 @@
 """Removes a user's own machine or snapshot, however this process ends.
 
 A guard is started before the machine. It waits until its input is closed everywhere, in this process and in the
-supervisors of commands that work on the machine, and then destroys the machine. So the machine also goes when this
-process ends, even by SIGKILL. The same order is in a record, a locked file in the cache: if guard and process are
-killed together, `guestmark clean` finds an unlocked record and executes it.
+supervisors of commands that work on the machine, and then destroys the machine. So the machine is also destroyed when
+this process ends, even by SIGKILL. The same command is in a record, a locked file in the cache: if guard and process
+are killed together, `guestmark clean` finds the unlocked record and executes its command.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ _RECORDS = "machines"
 _LIST_S = 20.0
 # Error numbers of filesystems that do not support files without a name, such as NFS.
 _UNKNOWN_FLAG = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL})
-# Messages to the guard: from the first on a machine may exist, and with the second its creation has ended.
+# Messages to the guard: after the first, a machine may exist; the second reports that its creation has ended.
 _CREATING, _CREATED = b"creating\n", b"created\n"
-# $0 is the record, $1 the seconds that destroying may take, and the rest is the command. Destroying is tried twice,
-# as a daemon that is still creating the machine refuses the first time. If creation did not end it is done twice, as
-# the tool's request may be fulfilled later. The guard ignores termination signals: it ends after its machine.
+# $0 is the record, $1 the time limit for destroying in seconds, and the other arguments are the command. A failed
+# attempt is repeated, because a daemon that is still creating the machine may refuse. If creation did not end, the
+# command is run twice in any case, because the tool's request may be fulfilled later. The guard ignores termination
+# signals, because it has to outlive its machine.
 _GUARD = """
 trap '' INT TERM HUP PIPE
 limit=$1
@@ -57,7 +58,7 @@ rm -f -- "$0"
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """How to destroy a machine whose owner is gone."""
+    """The commands to destroy a machine whose owner has ended."""
 
     name: str  # of its definition
     id: str
@@ -82,12 +83,12 @@ class Guard:
 
     @property
     def input(self) -> int:
-        """A descriptor: as long as any process has it open, the machine is not destroyed."""
+        """The write end of the guard's input: while any process has it open, the machine is not destroyed."""
         assert self._process.stdin is not None
         return self._process.stdin.fileno()
 
     def _tell(self, word: bytes) -> None:
-        """Tell the guard how far the creation is. Raises `MachineError` if the guard has ended."""
+        """Report the progress of the creation to the guard. Raises `MachineError` if the guard has ended."""
         self._told = word
         try:
             os.write(self.input, word)
@@ -100,7 +101,7 @@ class Guard:
     def create(self, argv: Sequence[str], environment: Mapping[str, str], limit_s: float) -> None:
         """Run the command that creates the machine or snapshot, on the machines' processors.
 
-        Raises `MachineError` if it fails; anything that it has made by then is destroyed.
+        Raises `MachineError` if it fails; whatever it has created by then is destroyed.
         """
         self._tell(_CREATING)
         with mark_machine_start():
@@ -126,19 +127,19 @@ class Guard:
     def _end_failed_creation(self) -> bool:
         """Destroy a machine after its creation failed, and return whether it is gone.
 
-        A machine that never existed cannot be destroyed: if its definition can list machines, the list decides.
+        Destroying fails for a machine that was never created, so the list decides if the definition can list machines.
         """
         if not self._run_destroy_command() or _is_listed(self._record) is False:
             self._file.unlink(missing_ok=True)
             return True
-        # Unknown. A command that ended by itself and reported failure has most probably made nothing.
+        # It is unknown. A command that ended by itself and reported failure has most probably created nothing.
         if not self._record.listing and self._told == _CREATED:
             self._file.unlink(missing_ok=True)
             return True
         return False
 
     def _run_destroy_command(self) -> str:
-        """Let the guard destroy the machine; return why that failed, empty if it did not."""
+        """Let the guard destroy the machine; return why that failed, or an empty string."""
         self._ended = True
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
@@ -146,7 +147,7 @@ class Guard:
         status = self._process.wait()
         if status == 0:
             return ""
-        # The guard itself was killed, so its work is done here.
+        # The guard itself was killed, so this process destroys the machine.
         if status < 0:
             return _destroy_orphan(self._record, self._file)
         self._printed.seek(0)
@@ -155,7 +156,7 @@ class Guard:
 
 
 def _is_listed(record: Record) -> bool | None:
-    """Return, by the definition's command `list`, whether a machine exists; None if unknown."""
+    """Return whether the definition's command `list` prints the machine; None if that is unknown."""
     if not record.listing:
         return None
     try:
@@ -174,19 +175,19 @@ def guard_record(record: Record) -> Iterator[Guard]:
         raise _make_record_error(record, error) from error
     with open_unnamed_file() as printed:
         try:
-            # The guard starts before the record gets its name, so that the record is always removed.
+            # The guard starts before the record gets a name, so that every named record is removed.
             process = _start_guard(record, file, descriptor, printed)
             _name_record(descriptor, file)
         except OSError as error:
             raise _make_record_error(record, error) from error
         finally:
-            # From now on the guard alone holds the record's lock.
+            # From now on only the guard holds the record's lock.
             os.close(descriptor)
         guard = Guard(record, process, printed, file)
         try:
             yield guard
         except BaseException:
-            # An error inside matters more than a machine that cannot be destroyed, which its record remembers.
+            # The error inside the context takes precedence; a machine that cannot be destroyed keeps its record.
             with contextlib.suppress(MachineError):
                 guard.destroy()
             raise
@@ -220,7 +221,7 @@ def _locate_records() -> Path:
 def _open_record(record: Record) -> tuple[Path, int]:
     """Write a locked record; return the path for it, and its descriptor. Raises `OSError`.
 
-    It has no name yet, if the filesystem supports that, so that no one ever sees a record without content.
+    The file has no name yet, if the filesystem supports that, so that other processes never see an empty record.
     """
     folder = _locate_records()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -251,7 +252,7 @@ def _name_record(descriptor: int, file: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class OrphanMachine:
-    """A machine whose owner is gone; `problem` says why it could not be destroyed."""
+    """A machine whose owner has ended; `problem` is the reason why it could not be destroyed."""
 
     id: str
     definition: str
@@ -262,14 +263,14 @@ class OrphanMachine:
 
 
 def destroy_orphans(*, dry_run: bool) -> list[OrphanMachine]:
-    """Destroy machines whose owners are gone, and return them; with `dry_run` only return them.
+    """Destroy machines whose owners have ended, and return them; with `dry_run` only return them.
 
     A machine that cannot be destroyed keeps its record, unless its definition lists machines without it.
     """
     found = []
     for file in sorted(_locate_records().glob(f"{OWN_MACHINE_PREFIX}*.json")):
         with contextlib.suppress(OSError), _open_own_record(file) as opened:
-            # The machine's owner has this lock.
+            # Fails while the machine's owner holds the lock.
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
             found.append(_destroy_recorded_machine(opened.read(), file, dry_run=dry_run))
     return found
@@ -289,7 +290,7 @@ def _destroy_recorded_machine(content: bytes, file: Path, *, dry_run: bool) -> O
     try:
         record = msgspec.json.decode(content, type=Record)
     except msgspec.MsgspecError:
-        # Creation begins once the record is complete: this one was torn before that, or damaged later.
+        # Creation begins only after the record is complete, so this record was never completed, or damaged later.
         return OrphanMachine(
             file.stem, "?", f"its record cannot be read; if the machine is gone, remove {file}"
         )
@@ -299,7 +300,7 @@ def _destroy_recorded_machine(content: bytes, file: Path, *, dry_run: bool) -> O
 
 
 def _destroy_orphan(record: Record, file: Path) -> str:
-    """Destroy a machine by its record; return why that failed, empty if it did not."""
+    """Destroy a machine as its record says; return why that failed, or an empty string."""
     try:
         run_to_success(record.destroy, {**os.environ, **record.env}, record.limit_s)
     except MachineError as error:

@@ -1,4 +1,4 @@
-"""Determines from inside what a user's own machine really is; no declaration is taken for granted."""
+"""Determines from inside what a user's own machine really is; declarations are not trusted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from guestmark.platforms.own.definition import CPUS, MEMORY
 _LIMIT = 200  # longest text that is read inside, in characters
 _OUTPUT = 64 << 10
 _SCRIPT_S = 20.0
-# Prints files, each below a line with its name. Small images have no more programs than cat, head and grep.
+# Prints files, each after a line with a name. Small images may have no other programs than cat, head and grep.
 _SCRIPT = r"""
 show() { printf '== %s\n' "$1"; shift; head -c 4096 "$@" 2>/dev/null; printf '\n'; }
 show os /etc/os-release
@@ -35,7 +35,7 @@ dmesg 2>/dev/null | grep -q -m1 -i 'gvisor' && echo gvisor
 [ ! -d /run/kata-containers ] || echo kata
 true
 """
-# The machine may print anything, so only ASCII digits of limited number are accepted.
+# The machine is not trusted, so only a limited number of ASCII digits is accepted.
 _NUMBER = re.compile(r"[0-9]{1,20}", re.ASCII)
 _RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", re.ASCII)
 _KERNEL_RESERVES = 0.15  # share of the requested memory that the kernel itself may use
@@ -43,9 +43,9 @@ _ROUNDING = 0.02
 
 
 def look_inside(agent: Agent, found: RemoteMachine, host_boot_id: str) -> OwnInside:
-    """Ask the machine what it is: its kernel's owner, its limits, and its root.
+    """Determine from inside whose kernel the machine runs, its limits, and its root filesystem.
 
-    `host_boot_id` is the boot id of another host on which it was made; empty for this host.
+    `host_boot_id` is the boot id of the other host on which it was created; empty for this host.
     """
     parts = _read_script_sections(agent)
     signs = " ".join(parts.get("signs", "").split())

@@ -1,6 +1,6 @@
-"""The life of a user's own machine: it is created or restored, becomes ready, and is destroyed in any case.
+"""The life of a user's own machine: it is created or restored, becomes ready, and is destroyed.
 
-`guard` ensures its end.
+`guard` ensures that it is destroyed, however this process ends.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from guestmark.platforms.commands import run_command, run_to_success, wait_for_s
 from guestmark.platforms.own.definition import ID, SNAPSHOT, Definition, Template
 from guestmark.platforms.own.guard import Record, guard_record
 
-# Pause between attempts at `ready`: a machine that is ready at once must not seem to take a fifth of a second.
+# Pauses between attempts of `ready`. The first is short, so that the time of a fast start is not rounded up.
 _FIRST_PAUSE_S, _PAUSE_S = 0.002, 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class CreatedMachine:
-    """A machine that exists; `began` is when its creation was ordered, on the monotonic clock."""
+    """A machine that exists; `began` and `created` are when its creation began and ended, on the monotonic clock."""
 
     definition: Definition
     id: str
     values: Mapping[str, str]
     began: float
     created: float
-    hold: tuple[int, ...] = ()  # open while any command works on the machine, which is not destroyed before
+    hold: tuple[int, ...] = ()  # descriptors that commands keep open, so that the machine outlasts them
 
     def fill(self, template: Template, command: Sequence[str] = ()) -> list[str]:
         """Return the argument list of one of the definition's commands for this machine."""
@@ -52,7 +52,7 @@ class CreatedMachine:
 def make_command_environment(definition: Definition) -> dict[str, str]:
     """Return the environment of a definition's commands: this process's, with the variables of the file.
 
-    From then on the file's values are kept out of everything that is stored or printed.
+    The file's values are registered as secrets, so that they are neither stored nor printed from now on.
     """
     register_variables(definition.env)
     return {**os.environ, **definition.env}
@@ -65,7 +65,7 @@ def create_machine(
     """Create a machine with these values of its parameters; it is destroyed when the context is left.
 
     With `snapshot` it is restored from that snapshot. A definition without `create` stands for an existing machine,
-    which is left alone. Raises `MachineError` for a command that fails, also if the machine cannot be destroyed.
+    which is not destroyed. Raises `MachineError` for a command that fails, also if the machine cannot be destroyed.
     """
     ident = make_id()
     if not definition.create:
@@ -92,12 +92,12 @@ def create_machine(
 
 
 def make_id() -> str:
-    """Return the id of a new machine or snapshot, which cannot be guessed and shows that it is guestmark's."""
+    """Return a random id for a new machine or snapshot, with a prefix that identifies it as guestmark's."""
     return f"{OWN_MACHINE_PREFIX}{secrets.token_hex(8)}"
 
 
 def _wait_until_machine_ready(made: CreatedMachine) -> None:
-    """Run the command `ready` until it succeeds. Raises `MachineError` with its last line at the limit."""
+    """Run the command `ready` until it succeeds. After the time limit, raises `MachineError` with its last line."""
     limit = made.definition.timeouts.ready
     argv = made.fill(made.definition.ready)
     ended = wait_for_success(

@@ -1,8 +1,8 @@
 """A user's own machines whose `exec` only returns output: single commands, timed by this host's clock.
 
-No agent can communicate from such a machine. The agent of this host runs the definition's `exec` instead, once for
-each command, and times that. So its times include what `exec` itself takes, which `agent.exec_cost` measures with an
-empty command; nothing else is known about the command, such as its processor time.
+No agent can communicate with such a machine. The agent of this host runs the definition's `exec` instead, once for each
+command, and times that. So the times include the cost of `exec` itself, which `agent.exec_cost` measures with an empty
+command; nothing else is known about the command, such as its processor time.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ for folder in /var/tmp /tmp /root /dev/shm; do
   if [ -d "$folder" ] && [ -w "$folder" ]; then echo "folder $folder"; break; fi
 done
 """
-# Not `command -v`, which also names a shell's builtins.
+# Not `command -v`, which also finds a shell's builtins.
 _FIND = """
 case $1 in */*) [ -x "$1" ] && echo "$1" && exit 0; exit 1 ;; esac
 IFS=:
@@ -61,7 +61,7 @@ _LONGEST_LINE = 200
 
 
 class PlainAgent(Agent):
-    """The agent of this host, which runs the commands of a machine by the definition's `exec`."""
+    """The agent of this host, which runs commands in a machine through the definition's `exec`."""
 
     in_machine = False
 
@@ -72,11 +72,11 @@ class PlainAgent(Agent):
 
     @property
     def folder(self) -> str:
-        """A writable directory of the machine."""
+        """A writable directory in the machine."""
         return self._answers.get("folder", "/tmp")
 
     def ask_what_it_is(self, timeout_s: float) -> None:
-        """Ask the machine what it is, for the report. Raises `MachineError` if it does not answer."""
+        """Query the machine's kernel, processors and memory for the report. Raises `MachineError` if that fails."""
         done = self.exec(["/bin/sh", "-c", _WHAT_IT_IS], timeout_s=timeout_s)
         for line in done.stdout.decode(errors="replace").splitlines():
             name, _, value = line.strip().partition(" ")
@@ -90,7 +90,7 @@ class PlainAgent(Agent):
             )
 
     def hello(self, timeout_s: float = 60.0) -> Hello:
-        """Return the machine's greeting, as far as its own programs know it."""
+        """Return the machine's greeting, as far as its own programs provide the facts."""
         ours = self._hello or super().hello(timeout_s)
         told = self._answers
         return Hello(
@@ -121,7 +121,7 @@ class PlainAgent(Agent):
         )
 
     def ping(self, count: int = 1, timeout_s: float = _ASK_S) -> Ping:
-        """Return a reading of the machine's clock by a command; the round trip includes that of `exec`."""
+        """Return a reading of the machine's clock by a command; the round trip includes the time of `exec`."""
         sent_ns = time.monotonic_ns()
         done = self.exec(["cat", "/proc/uptime"], timeout_s=timeout_s)
         received_ns = time.monotonic_ns()
@@ -134,7 +134,7 @@ class PlainAgent(Agent):
         return Ping(sent_ns, int(uptime_s * 1e9), received_ns)
 
     def find_last_reading(self) -> Ping:
-        """Refuse: readings by a command are too coarse to show how a clock drifts."""
+        """Raise `CallError`: readings by a command are too coarse to show how a clock drifts."""
         raise self._refuse("read its clock")
 
     def exec(
@@ -151,7 +151,7 @@ class PlainAgent(Agent):
         question: bool = False,
         **where: Unpack[ProgramContext],
     ) -> ExecResult:
-        """Run a command in the machine by `exec`. Only its end, its output and its time on this host are known."""
+        """Run a command in the machine by `exec`. Only its status, its output and its time on this host are known."""
         if stdin:
             raise self._refuse("give it standard input")
         words = _surround(
@@ -170,7 +170,7 @@ class PlainAgent(Agent):
             done,
             argv=tuple(words),
             in_machine=False,
-            # Counted on this host they would be those of `exec`.
+            # Events counted on this host would be those of `exec`.
             counted=(-errno.EOPNOTSUPP,) * len(counters),
         )
 
@@ -186,7 +186,7 @@ class PlainAgent(Agent):
         return found.splitlines()[-1]
 
     def sha256(self, path: str, timeout_s: float = 120.0) -> wire.Digest:
-        """Return the digest of a file by the machine's own `sha256sum`, and its size."""
+        """Return a file's digest, computed by the machine's own `sha256sum`, and its size."""
         done = self.exec(["/bin/sh", "-c", 'sha256sum "$1" && wc -c < "$1"', "sh", path], timeout_s=timeout_s)
         words = done.stdout.decode(errors="replace").split()
         if not done.ok or len(words) < 3:
@@ -196,7 +196,7 @@ class PlainAgent(Agent):
     def read_file(
         self, path: str, *, offset: int = 0, limit: int = 64 << 10, timeout_s: float = _ASK_S
     ) -> bytes:
-        """Return the content of a file of the machine; files about the reading process itself are refused."""
+        """Return the content of a file in the machine; files about the reading process itself cannot be read."""
         if offset or (path.startswith("/proc/self/") and not path.startswith("/proc/self/mount")):
             raise self._refuse(f"read {path}")
         done = self.exec(["cat", path], timeout_s=timeout_s, output_limit=limit)
@@ -217,7 +217,7 @@ class PlainAgent(Agent):
         )
 
     def write_file(self, path: str, data: bytes | Iterable[bytes], **_: Any) -> wire.Count:
-        """Create an empty file: no others can be copied to the machine."""
+        """Create an empty file; content cannot be copied to the machine."""
         if data:
             raise self._refuse("copy files to it")
         begin = time.monotonic_ns()
@@ -226,16 +226,16 @@ class PlainAgent(Agent):
         return wire.Count(bytes=0, started_ns=begin, ended_ns=time.monotonic_ns())
 
     def touch_memory(self, size: int, timeout_s: float = 60.0) -> wire.Touched:
-        """Have a program of the machine, which then ends, write `size` bytes of memory once."""
+        """Have a program in the machine, which then ends, write to `size` bytes of memory once."""
         begin = time.monotonic_ns()
         done = self.exec(["dd", "if=/dev/zero", "of=/dev/null", f"bs={size}", "count=1"], timeout_s=timeout_s)
         if not done.ok:
             raise self._refuse(f"touch {size} bytes of its memory")
-        # One read of the whole block has filled it.
+        # dd has filled its buffer of that size with one read.
         return wire.Touched(pages=size // 4096, faults=0, started_ns=begin, ended_ns=time.monotonic_ns())
 
     def start_background(self, *_: Any, **__: Any) -> Background:
-        """Refuse: commands run only one after the other."""
+        """Raise `CallError`, because commands run only one at a time."""
         raise self._refuse("run several programs at once in it")
 
     def _call(self, call: Call[Any, Any], *arguments: Any, **more: Any) -> Any:
@@ -254,7 +254,7 @@ class PlainAgent(Agent):
 
 
 class PlainSession(Session):
-    """Stands for the connection to such a machine, although there is none."""
+    """Stands in for a session with the machine, to which there is no connection."""
 
     def __init__(self, made: CreatedMachine) -> None:
         super().__init__(made.definition.name)
@@ -262,7 +262,7 @@ class PlainSession(Session):
         self.by_hand = shlex.join(self.command)
 
     def describe_machine(self, agent: PlainAgent) -> None:
-        """Keep the machine's greeting, and its writable directory."""
+        """Store the machine's greeting, and its writable directory."""
         hello = agent.hello()
         self.greeting = Greeting("Linux", hello.arch, hello.boot_id)
         self.directory = f"{agent.folder}/guestmark-plain"
@@ -290,7 +290,7 @@ def open_plain(made: CreatedMachine, deadline: float) -> Iterator[tuple[PlainSes
 
 
 def _surround(words: list[str], where: ProgramContext) -> list[str]:
-    """Return the words, preceded by programs of the machine that set the directory, environment and limits."""
+    """Return the words, preceded by commands that set the environment and the directory."""
     if env := where.get("env"):
         words = ["env", *(f"{name}={value}" for name, value in env.items()), *words]
     if cwd := where.get("cwd"):

@@ -1,4 +1,4 @@
-"""`own:NAME`: a machine made by the user's commands, fresh for each trial; `exec` carries the agent's streams."""
+"""`own:NAME`: a machine created by the user's commands for each trial; `exec` carries the agent's streams."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ class ExecSession(Session):
         self.by_hand = shlex.join(made.fill(made.definition.exec, ["COMMAND"]))
         self.environment = made.environment
         self.hold = made.hold
-        # No agent is kept: the machine is destroyed afterwards, and keeping one takes a fifth of its start.
+        # No agent is kept, because the machine is destroyed afterwards, and keeping one takes a fifth of its start.
         if made.definition.create:
             self.most_kept = 0
 
     def _connect(self, deadline: float) -> None:
-        """Start the command on the machines' processors, which the agent inherits, not on the control plane's."""
+        """Start the command on the processors of machines, which the agent inherits."""
         with mark_machine_start():
             super()._connect(deadline)
 
@@ -93,14 +93,14 @@ class ExecSession(Session):
 
 @dataclass(slots=True)
 class Own(Remote):
-    """A machine that runs, with an agent in it. `started_at` is when its creation was ordered."""
+    """A running machine with an agent in it. `started_at` is when its creation began."""
 
     made: CreatedMachine | None = None
     version: str = ""
-    pid: int | None = None  # id of the machine's process on this host, if the definition tells it
+    pid: int | None = None  # id of the machine's process on this host, if the definition has the command `pid`
     groups: tuple[Path, ...] = ()
     started_at: float = 0.0
-    host_boot_id: str = ""  # boot id of another host on which it was made
+    host_boot_id: str = ""  # boot id of the other host on which it was created
     snapshot: Snapshot | None = None
     clone: int = 0  # number among the clones of its snapshot
 
@@ -113,7 +113,7 @@ class Own(Remote):
         restored = None
         if self.snapshot is not None:
             restored = self.snapshot.attest_restored(self.agent, self.made.definition.name, self.clone)
-        # Another kernel than the host's, or the host's with all that a container has: no connection elsewhere.
+        # A container has this host's boot id, too, but is not the host itself.
         mine = msgspec.structs.asdict(found) | {"is_this_host": False}
         self._found = OwnMachine(
             **mine,
@@ -129,7 +129,7 @@ class Own(Remote):
         return self._found
 
     def caller(self) -> Caller:
-        """Return the user of commands; for a plain machine an empty one, as nothing is known."""
+        """Return the user who runs commands; empty for a plain machine, of which nothing is known."""
         return Remote.caller(self) if self.agent.in_machine else Caller()
 
     @property
@@ -139,7 +139,7 @@ class Own(Remote):
         return (*self.session.command[:-1], *agent)
 
     def list_pids(self) -> list[int]:
-        """Return the processes in the namespace of the one that the definition names, and its descendants."""
+        """Return the process that the definition's command `pid` names, its descendants, and its PID namespace."""
         if self.pid is None:
             return []
         return [self.pid, *processes.list_descendants(self.pid), *_list_processes_of_namespace(self.pid)]
@@ -214,7 +214,7 @@ class OwnPlatform:
             return Unusable.from_error(error)
 
     def clean_up(self, *, dry_run: bool) -> list[str]:
-        """Destroy machines whose owners are gone."""
+        """Destroy machines whose owners have ended; return their descriptions."""
         return [str(machine) for machine in destroy_orphans(dry_run=dry_run) if not machine.problem]
 
     def _read_version(self, definition: Definition) -> str:
@@ -234,7 +234,7 @@ class OwnPlatform:
         return self._version
 
     def _check_new(self, machine: Own) -> None:
-        """Raise `AttestationError` if the machine is the last trial's, or has files that it left."""
+        """Raise `AttestationError` if the machine still has the file that the last trial left."""
         folder = PurePosixPath(machine.session.directory).parent
         if not self._mark.replace(machine.agent, str(folder)):
             raise AttestationError(
@@ -244,7 +244,7 @@ class OwnPlatform:
 
 
 def _read_host_boot(definition: Definition, values: Mapping[str, str]) -> str:
-    """Return the boot id of the host on which machines are made; empty for this one. Raises `MachineError`."""
+    """Return the boot id of the host on which machines are created; empty for this one. Raises `MachineError`."""
     if not definition.host:
         return ""
     template = Template(("cat", "/proc/sys/kernel/random/boot_id"), definition.host)
@@ -253,7 +253,7 @@ def _read_host_boot(definition: Definition, values: Mapping[str, str]) -> str:
 
 @contextlib.contextmanager
 def _enter_machine(made: CreatedMachine, deadline: float) -> Iterator[tuple[Session, Agent]]:
-    """Start an agent in a machine; a plain machine gets none, and its commands run from outside."""
+    """Start an agent in a machine; in a plain machine, an agent on this host runs commands through `exec`."""
     if made.definition.plain:
         with open_plain(made, deadline) as (session, outside):
             yield session, outside
@@ -342,8 +342,8 @@ def _read_host_pid(made: CreatedMachine) -> int | None:
 
 
 def parse_pid(said: str) -> int | None:
-    """Return the process of this host that a definition names; None for none, and for an ancestor of guestmark."""
+    """Return the process id that `pid` printed; None unless it is a process here, and no ancestor of guestmark."""
     if not _PROCESS.fullmatch(said) or not Path(f"/proc/{said}").exists():
         return None
-    # The machine would consist of this process, too.
+    # If this process descends from it, the machine would include this process.
     return None if os.getpid() in {int(said), *processes.list_descendants(int(said))} else int(said)

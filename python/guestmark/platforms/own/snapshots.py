@@ -1,6 +1,6 @@
 """Snapshots of a user's own machines, from which others are restored, and the parts of the saved one that continue.
 
-A snapshot is made of a machine that is ready and that no agent has entered yet. It is kept for one block: clones share
+A snapshot is taken of a machine that is ready and in which no agent has run yet. It is kept for one block: clones share
 the saved state, so one snapshot for all blocks would make one machine look like many. What a restored machine really
 continues is observed from inside: before saving, a secret is written to a file there and a waiting program is started.
 """
@@ -35,8 +35,8 @@ from guestmark.platforms.own.lifecycle import (
 SAVED_MARK = "guestmark-template-"
 _LOOK_S = 20.0
 _OUTPUT = 4 << 20
-# Prints the file with the secret. The program ends with that file: a machine without processes of its own, such as a
-# chroot, leaves it on the host.
+# Writes the secret to a file, prints its path, and starts the program. The program ends when the file is removed: if
+# the machine has no process namespace, as with a chroot, it would stay on the host.
 _MARK = """
 for folder in /var/tmp /root /tmp; do
   file=$folder/$1
@@ -80,7 +80,7 @@ class Snapshot:
         return OwnRestored(
             template=hashlib.sha256(self.id.encode()).hexdigest()[:16],
             clone=clone,
-            # Only the first one took the time for its snapshot.
+            # Only the first clone's start includes the time for the snapshot.
             template_s=self.made_s if clone == 1 else 0.0,
             programs=programs,
             files=files,
@@ -93,12 +93,12 @@ class Snapshots:
 
     _sharing: contextlib.ExitStack | None = None
     _held: dict[tuple[str, tuple[tuple[str, str], ...]], Snapshot] = field(default_factory=dict)
-    # Machines that are started at once share one snapshot, too.
+    # Machines that are started at the same time also share one snapshot.
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @contextlib.contextmanager
     def share_in_block(self) -> Iterator[None]:
-        """Keep snapshots for one block, and remove them when it ends. Raises `MachineError` if one stays."""
+        """Keep snapshots for one block, and remove them when it ends. Raises `MachineError` if that fails."""
         with contextlib.ExitStack() as stack:
             self._sharing = stack
             try:
@@ -111,7 +111,7 @@ class Snapshots:
     def take(self, definition: Definition, values: Mapping[str, str]) -> Iterator[tuple[Snapshot, int]]:
         """Yield a snapshot of such a machine, and the number of the next clone.
 
-        Raises `MachineError` if none can be made.
+        Raises `MachineError` if no snapshot can be taken.
         """
         key = (definition.digest, tuple(sorted(values.items())))
         with contextlib.ExitStack() as stack:
@@ -160,7 +160,7 @@ def _make_snapshot(definition: Definition, values: Mapping[str, str]) -> Iterato
 
 
 def _mark_machine(made: CreatedMachine, snapshot: Snapshot) -> str:
-    """Leave the marks in a machine, and return the file with the secret. Raises `MachineError`."""
+    """Leave the marks in a machine, and return the path of the file with the secret. Raises `MachineError`."""
     argv = made.fill(made.definition.exec, ["/bin/sh", "-c", _MARK, "sh", snapshot.mark, snapshot.secret])
     said = run_to_success(argv, made.environment, made.definition.timeouts.exec, hold=made.hold)
     return said.strip()

@@ -25,7 +25,7 @@ def locate_machines_directory() -> Path:
 
 
 def list_definition_files() -> Iterator[tuple[Path, bool]]:
-    """Yield each file that defines a machine, and whether it is shipped; of equal names the first one counts.
+    """Yield each file that defines a machine, and whether it is shipped; the first file with a name takes precedence.
 
     Files of the variable come first, then those in the user's folder, then shipped ones.
     """
@@ -39,7 +39,7 @@ def list_definition_files() -> Iterator[tuple[Path, bool]]:
 
 
 def add_file(path: Path) -> None:
-    """Make a file known, before all others, to this process and its children. Raises `UsageError`."""
+    """Put a file before all others in this process and its children. Raises `UsageError`."""
     file = str(path.absolute())
     if ":" in file:
         raise UsageError(f"{file} has a colon, which separates files in {VARIABLE}", hint="rename it")
@@ -48,7 +48,7 @@ def add_file(path: Path) -> None:
 
 
 def load_definitions() -> dict[str, Definition]:
-    """Read all definitions by name. Raises `UsageError` for a wrong file of the user's."""
+    """Read all definitions, by name. Raises `UsageError` for mistakes in the user's files."""
     found: dict[str, Definition] = {}
     for path, shipped in list_definition_files():
         definition = read_definition(path, shipped=shipped)
@@ -58,7 +58,7 @@ def load_definitions() -> dict[str, Definition]:
 
 def find_definition(name: str) -> Definition:
     """Find the definition of that name. Raises `UsageError` with the nearest known one."""
-    # By the file's name first, so that a broken file beside it does not matter.
+    # The file with that name is tried first, so that mistakes in other files do not matter.
     for path, shipped in list_definition_files():
         if path.stem == name:
             definition = read_definition(path, shipped=shipped)
@@ -73,8 +73,8 @@ def find_definition(name: str) -> Definition:
 def is_trusted(definition: Definition) -> bool:
     """Return whether the commands of a file may be executed.
 
-    Trusted are shipped files, files in the user's own folder that no one else can write, and texts trusted by
-    `guestmark machine trust`.
+    guestmark trusts shipped files, files in the user's own folder that no one else can write to, and the texts for
+    which `guestmark machine trust` was called.
     """
     return definition.shipped or _is_ours(definition.path) or definition.digest in _read_trusted_digests()
 
@@ -91,7 +91,7 @@ def trust(definition: Definition) -> None:
 
 
 def check_trust(definition: Definition) -> None:
-    """Raise `UsageError` for an untrusted file; the hint says how to show its commands and how to allow them."""
+    """Raise `UsageError` for an untrusted file, with a hint how to show its commands and how to allow them."""
     if not is_trusted(definition):
         file = quote_word(str(definition.path))
         raise UsageError(
@@ -101,7 +101,7 @@ def check_trust(definition: Definition) -> None:
 
 
 def describe_execution(definition: Definition) -> list[str]:
-    """List everything of a file that decides what is executed, a line each, with every character visible."""
+    """Return all of a file that decides what is executed, one line each, with all characters visible."""
     lines = [_describe_words("host", [definition.host])] if definition.host else []
     for key, template in definition.iterate_commands():
         lines.append(_describe_words(key, template.words))
@@ -120,9 +120,9 @@ def _describe_words(key: str, words: Sequence[str], before: str = "") -> str:
 
 
 def _is_ours(path: Path) -> bool:
-    """Return whether a file is in the user's own folder, and no one else can write it or the folders above it.
+    """Return whether a file is in the user's own folder, and only the user can write to the file and the folder.
 
-    A link may lead to another folder, which then has to be the user's, too.
+    If the file is a link, this also has to be true of the target's folder.
     """
     folder = locate_machines_directory()
     if path.parent != folder:
