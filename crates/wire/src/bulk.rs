@@ -1,43 +1,43 @@
-//! Messages of the calls that move whole disks' worth of bytes.
+//! Messages of the calls that read, write and copy whole disks.
 
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
-/// How bytes are moved.
+/// How a call transfers data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct How {
-    /// `O_DIRECT` wherever a file or device is opened; refused, not ignored, where it cannot be.
+    /// Open files and devices with `O_DIRECT`; the call fails where that is refused.
     pub direct: bool,
-    /// Bytes of one request; whole 4096-byte blocks for direct I/O.
+    /// Size of one request in bytes; a multiple of 4096 for direct I/O.
     pub block_size: u64,
-    /// Requests under way at once, for direct I/O.
+    /// Number of requests in flight, for direct I/O.
     pub in_flight: u32,
 }
 
-/// A file for the data that follows.
+/// A file to write the data that follows to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WriteStream {
-    /// Created or truncated.
+    /// Path of the file, which is created or truncated.
     pub path: ByteBuf,
-    /// Then `fsync` and `syncfs`.
+    /// Call `fsync` and `syncfs` afterwards.
     pub flush: bool,
 }
 
 /// A file or device to copy into a file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Copy {
-    /// What is read.
+    /// Path to read from.
     pub source: ByteBuf,
-    /// Created or truncated.
+    /// Path to write to; the file is created or truncated.
     pub destination: ByteBuf,
-    /// How.
+    /// How the data are copied.
     pub how: How,
-    /// Bytes to copy; all there are when absent. A shorter source is an error.
+    /// Number of bytes to copy; the whole source if absent. A shorter source is an error.
     #[serde(default)]
     pub length: Option<u64>,
-    /// Allocate the destination beforehand where its filesystem can.
+    /// Allocate the destination beforehand if its filesystem can.
     pub preallocate: bool,
-    /// Then `fsync` and `syncfs`.
+    /// Call `fsync` and `syncfs` afterwards.
     pub flush: bool,
 }
 
@@ -49,24 +49,24 @@ pub enum Pattern {
     Zero,
     /// Bytes of value 1.
     One,
-    /// Pseudo-random bytes, the same ones every time, no two blocks of 4096 alike.
+    /// Pseudo-random bytes, the same every time; all 4096-byte blocks differ from each other.
     Random,
 }
 
 /// A file to fill with a pattern.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Fill {
-    /// Created or truncated.
+    /// Path of the file, which is created or truncated.
     pub path: ByteBuf,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Which bytes.
+    /// The content.
     pub pattern: Pattern,
-    /// How.
+    /// How the file is written.
     pub how: How,
-    /// Allocate the file beforehand where its filesystem can.
+    /// Allocate the file beforehand if its filesystem can.
     pub preallocate: bool,
-    /// Then `fsync` and `syncfs`.
+    /// Call `fsync` and `syncfs` afterwards.
     pub flush: bool,
 }
 
@@ -75,42 +75,42 @@ pub struct Fill {
 pub struct ReadBack {
     /// Its path.
     pub path: ByteBuf,
-    /// How.
+    /// How the file is read.
     pub how: How,
-    /// Bytes to read; all there are when absent. A shorter file is an error.
+    /// Number of bytes to read; the whole file if absent. A shorter file is an error.
     #[serde(default)]
     pub length: Option<u64>,
 }
 
-/// A file or device to digest.
+/// A file or device, or the beginning of one, to compute a checksum of.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Extent {
     /// Its path.
     pub path: ByteBuf,
-    /// Bytes from its start; all there are when absent. A shorter file is an error.
+    /// Number of bytes from its start; the whole file if absent. A shorter file is an error.
     #[serde(default)]
     pub length: Option<u64>,
 }
 
-/// A pattern to digest.
+/// A pattern to compute a checksum of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PatternExtent {
-    /// Which bytes.
+    /// The content.
     pub pattern: Pattern,
-    /// How many.
+    /// Number of bytes.
     pub size: u64,
 }
 
-/// What moving bytes took; times are `CLOCK_MONOTONIC`.
+/// The result of a transfer; times are `CLOCK_MONOTONIC`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transferred {
-    /// Bytes.
+    /// Number of bytes transferred.
     pub bytes: u64,
-    /// When the call was taken up.
+    /// When the agent began the call.
     pub started_ns: u64,
     /// When the last byte was handed to the kernel.
     pub moved_ns: u64,
-    /// When all of it was flushed.
+    /// When everything was flushed.
     pub ended_ns: u64,
     /// Processor time of the agent in user mode.
     pub user_us: u64,
@@ -120,24 +120,24 @@ pub struct Transferred {
     pub direct: bool,
     /// Whether the file was allocated beforehand.
     pub preallocated: bool,
-    /// Bytes that went into the machine's page cache to be written back, whoever wrote them.
+    /// Bytes that became dirty in the machine's page cache meanwhile, whichever process wrote them.
     pub dirtied_bytes: u64,
 }
 
-/// XXH3 with 128 bits.
+/// A 128-bit XXH3 checksum.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checksum {
-    /// In hexadecimal.
+    /// The checksum in hexadecimal.
     pub xxh3: String,
-    /// Bytes it is of.
+    /// Number of bytes that it covers.
     pub size: u64,
 }
 
-/// What writing back took.
+/// How long flushing took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flushed {
-    /// The file.
+    /// `fsync` of the file.
     pub fsync_ns: u64,
-    /// Its whole filesystem, afterwards.
+    /// `syncfs` of its filesystem, afterwards.
     pub syncfs_ns: u64,
 }

@@ -1,4 +1,4 @@
-//! Messages of the calls that look at and change files and filesystems.
+//! Messages of the calls that inspect and change files and filesystems.
 
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
@@ -15,11 +15,11 @@ pub struct Path {
 pub struct Mount {
     /// Device, tag or `none`.
     pub source: ByteBuf,
-    /// Where.
+    /// The mount point.
     pub target: ByteBuf,
     /// Type as in `/proc/filesystems`.
     pub fstype: String,
-    /// Comma-separated options as for `mount -o`: flags are recognised, the rest goes to the filesystem.
+    /// Comma-separated options as for `mount -o`: flags are recognised, all others are passed to the filesystem.
     #[serde(default)]
     pub options: String,
 }
@@ -42,7 +42,7 @@ pub struct ReadFile {
     /// First byte.
     #[serde(default)]
     pub offset: u64,
-    /// Most bytes to send.
+    /// Maximum number of bytes to send.
     pub limit: u64,
 }
 
@@ -51,7 +51,7 @@ pub struct ReadFile {
 pub struct WriteFile {
     /// Its path; created or truncated.
     pub path: ByteBuf,
-    /// Permissions when it is created.
+    /// Permissions if the file is created.
     pub mode: u32,
     /// Owner to give it.
     #[serde(default)]
@@ -64,24 +64,24 @@ pub struct WriteFile {
     pub fsync: bool,
 }
 
-/// A directory to make.
+/// A directory to create.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Mkdir {
     /// Its path.
     pub path: ByteBuf,
     /// Its permissions.
     pub mode: u32,
-    /// Make missing parents too and accept one that exists.
+    /// Create missing parents too, and accept a directory that already exists.
     #[serde(default)]
     pub parents: bool,
 }
 
-/// What to remove.
+/// A file or directory to remove.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Remove {
     /// Its path; a symbolic link is removed, not followed.
     pub path: ByteBuf,
-    /// Remove directories with all they hold.
+    /// Remove directories with their contents.
     #[serde(default)]
     pub recursive: bool,
 }
@@ -95,21 +95,21 @@ pub struct Digest {
     pub size: u64,
 }
 
-/// Digest of all that a program can see of the files below a directory.
+/// Digest of everything that a program can see of the files below a directory.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Tree {
     /// XXH3 of 128 bits.
     pub xxh3: ByteBuf,
 }
 
-/// Bytes moved, and when the first and the last were seen by the agent.
+/// Number of bytes transferred, and when the agent handled the first and the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {
-    /// Bytes.
+    /// Number of bytes.
     pub bytes: u64,
-    /// `CLOCK_MONOTONIC` when the call was taken up.
+    /// `CLOCK_MONOTONIC` when the agent began the call.
     pub started_ns: u64,
-    /// `CLOCK_MONOTONIC` when the last byte was dealt with.
+    /// `CLOCK_MONOTONIC` when the last byte was handled.
     pub ended_ns: u64,
 }
 
@@ -122,9 +122,9 @@ pub struct Stat {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Units of 512 bytes allocated.
+    /// Allocated blocks of 512 bytes.
     pub blocks: u64,
     /// Last modification, `CLOCK_REALTIME`.
     pub mtime_ns: i64,
@@ -137,10 +137,10 @@ pub struct Statfs {
     pub magic: u64,
     /// Bytes of one block.
     pub block_size: u64,
-    /// All blocks.
+    /// Total number of blocks.
     pub blocks: u64,
     /// Free blocks.
     pub free: u64,
-    /// Blocks free for others than root.
+    /// Free blocks that users other than root may use.
     pub available: u64,
 }

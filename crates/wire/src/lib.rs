@@ -1,4 +1,4 @@
-//! Messages between the control plane and the agent; nothing but types.
+//! Types of the messages between the control plane and the agent.
 //!
 //! A frame is a little-endian `u32` length followed by that many bytes of `MessagePack` (structs as maps with field
 //! names, enums externally tagged). The controller sends [`Request`]s, the agent answers with [`Answer`] or
@@ -22,24 +22,24 @@ pub use memory::{Forked, Touch, Touched};
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
-/// Changes with every incompatible change of a message; each side refuses any other version.
+/// Version of the protocol. It changes with every incompatible change of a message; each side refuses other versions.
 pub const PROTOCOL: u32 = 1;
-/// Most bytes of content in one [`Call::Data`] or [`Chunk`].
+/// Maximum number of content bytes in one [`Call::Data`] or [`Chunk`].
 pub const MAX_CHUNK: usize = 1 << 20;
 /// Longest payload of a frame: a chunk and room for its envelope, or a long command line. Longer ones are refused.
 pub const MAX_FRAME: usize = MAX_CHUNK + (64 << 10);
 /// A length with this bit set is not a frame but an acknowledgement: the other bits say how many more bytes the agent
 /// has taken from a channel with a [`Hello::window`].
 pub const ACKNOWLEDGEMENT: u32 = 1 << 31;
-/// Most bytes of one output stream that the agent keeps for the reply of an [`Exec`].
+/// Maximum number of bytes of one output stream that the agent keeps for the reply to an [`Exec`].
 pub const MAX_OUTPUT: u64 = 64 << 20;
 
 /// What the controller sends. `id` is chosen by the controller, unique among the calls in flight, and not 0.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Request<'a> {
-    /// Which call this starts or belongs to.
+    /// Number of the call that this message starts or belongs to.
     pub id: u64,
-    /// What is asked for.
+    /// The call.
     #[serde(borrow)]
     pub call: Call<'a>,
     /// Sent before the answer to a [`Call::Lock`] is known: refused with [`Kind::InUse`] if another process has the
@@ -53,17 +53,17 @@ pub struct Request<'a> {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Call<'a> {
-    /// Who answers: [`Hello`].
+    /// Identifies the agent: [`Hello`].
     Hello,
-    /// The clocks now, as cheap as possible: [`Clock`].
+    /// Reads the clocks with as little overhead as possible: [`Clock`].
     Clock,
     /// Runs a program: [`Exited`], preceded by chunks of streams 1 and 2.
     Exec(Box<Exec>),
     /// Resolves a command as `exec` would: [`Which`].
     Which(Lookup),
-    /// Digest of a file: [`Digest`].
+    /// Computes the digest of a file: [`Digest`].
     Sha256(Path),
-    /// Digest of the files below a directory, times aside: [`Tree`].
+    /// Computes the digest of the files below a directory without their times: [`Tree`].
     Tree(Path),
     /// Mounts a filesystem: [`Done`].
     Mount(Mount),
@@ -71,48 +71,48 @@ pub enum Call<'a> {
     Umount(Umount),
     /// Writes all caches back: [`Done`].
     Sync,
-    /// Contents of a file as chunks of stream 1, then [`Count`].
+    /// Sends the contents of a file as chunks of stream 1, then [`Count`].
     ReadFile(ReadFile),
     /// Replaces a file by the data that follows: [`Count`].
     WriteFile(WriteFile),
     /// Discards the data that follows (measures the channel): [`Count`].
     Sink,
-    /// Metadata of a file, symbolic links followed: [`Stat`].
+    /// Reads the metadata of a file, following symbolic links: [`Stat`].
     Stat(Path),
-    /// Size of a filesystem: [`Statfs`].
+    /// Reads the size of a filesystem: [`Statfs`].
     Statfs(Path),
-    /// Makes a directory: [`Done`].
+    /// Creates a directory: [`Done`].
     Mkdir(Mkdir),
     /// Removes a file, or with `recursive` a whole directory: [`Done`].
     Remove(Remove),
-    /// What the machine is: [`Facts`].
+    /// Describes the machine: [`Facts`].
     Facts,
     /// Asks for exclusive use of the machine: [`Locked`].
     Lock(Lock),
-    /// Takes memory and writes to each page of it once: [`Touched`].
+    /// Allocates memory and writes to each page of it once: [`Touched`].
     Touch(Touch),
-    /// Does the same in a child of the agent, which then ends: [`Forked`].
+    /// Does the same in a child of the agent, which then exits: [`Forked`].
     Fork(Touch),
-    /// Data that follows goes into a file: [`bulk::Transferred`].
+    /// Writes the data that follows to a file: [`bulk::Transferred`].
     WriteStream(bulk::WriteStream),
     /// Copies a file or device into a file: [`bulk::Transferred`].
     Copy(bulk::Copy),
     /// Fills a file with a pattern: [`bulk::Transferred`].
     Fill(bulk::Fill),
-    /// Reads a file or device and drops the bytes: [`bulk::Transferred`].
+    /// Reads a file or device and discards the data: [`bulk::Transferred`].
     ReadBack(bulk::ReadBack),
-    /// Digest of a file or device: [`bulk::Checksum`].
+    /// Computes the checksum of a file or device: [`bulk::Checksum`].
     Checksum(bulk::Extent),
-    /// Digest that a file filled with a pattern must have: [`bulk::Checksum`].
+    /// Computes the checksum that a file filled with a pattern must have: [`bulk::Checksum`].
     ChecksumOfPattern(bulk::PatternExtent),
-    /// Writes a file and its filesystem back: [`bulk::Flushed`].
+    /// Flushes a file and its filesystem: [`bulk::Flushed`].
     Flush(Path),
-    /// Writes everything back and empties the page cache: [`Done`].
+    /// Flushes everything and drops the page cache: [`Done`].
     DropCaches,
-    /// Ends this conversation and everything that runs in it; on a channel for several, the [`Hello`] of the next one
-    /// follows.
+    /// Ends this conversation and everything that it has started; on a channel that carries several, the [`Hello`] of
+    /// the next one follows.
     Leave,
-    /// Writes back, replies [`Done`] and switches the machine off (as a plain process: exits).
+    /// Flushes everything, replies [`Done`] and powers the machine off; an agent that is a plain process exits instead.
     PowerOff,
     /// Bytes for the standard input, file or sink of the call.
     Data(#[serde(borrow, with = "serde_bytes")] &'a [u8]),
@@ -141,21 +141,21 @@ pub struct Exec {
     /// Group to become.
     #[serde(default)]
     pub gid: Option<u32>,
-    /// Supplementary groups to take.
+    /// Supplementary groups to set.
     #[serde(default)]
     pub groups: Option<Vec<u32>>,
     /// Whether [`Call::Data`] for the standard input follows; otherwise it is `/dev/null`.
     #[serde(default)]
     pub stdin: bool,
-    /// After this many nanoseconds the whole process group is killed.
+    /// Time after which the whole process group is killed, in nanoseconds.
     #[serde(default)]
     pub time_limit_ns: Option<u64>,
     /// Bytes of each output stream to keep; the rest is read, discarded and counted.
     pub output_limit: u64,
-    /// Keep the last bytes of each output stream instead of the first; not for one that is sent as it comes.
+    /// Keep the last bytes of each output stream instead of the first; ignored for output that is sent as it comes.
     #[serde(default)]
     pub tail: bool,
-    /// Send output as it comes instead of after the program's end (the latter does not disturb the program).
+    /// Send output as it comes instead of after the program's end (sending it afterwards does not disturb the program).
     #[serde(default)]
     pub stream: bool,
     /// Run on a terminal of this size; output is one stream (1), sent as it comes.
@@ -164,7 +164,7 @@ pub struct Exec {
     /// Performance events to count while it runs.
     #[serde(default)]
     pub counters: Vec<Event>,
-    /// Where its standard output goes; standard error always comes back.
+    /// Where its standard output goes; standard error is always returned.
     #[serde(default)]
     pub stdout: StandardOutput,
 }
@@ -173,10 +173,10 @@ pub struct Exec {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StandardOutput {
-    /// Returned, as far as [`Exec::output_limit`] allows.
+    /// It is returned, up to [`Exec::output_limit`].
     #[default]
     Pipe,
-    /// `/dev/null`: no byte is moved or counted.
+    /// It goes to `/dev/null`, uncounted.
     Null,
 }
 
@@ -187,7 +187,7 @@ pub struct Event {
     pub kind: u32,
     /// Its number within that type.
     pub config: u64,
-    /// Counts nothing in the kernel.
+    /// Do not count in the kernel.
     pub user_only: bool,
 }
 
@@ -210,7 +210,7 @@ pub struct Kill {
 /// A command to look up.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Lookup {
-    /// What would be the command's first argument.
+    /// The command's first argument.
     pub name: ByteBuf,
     /// The `PATH` to search.
     #[serde(default)]
@@ -220,16 +220,16 @@ pub struct Lookup {
     pub cwd: Option<ByteBuf>,
 }
 
-/// The call succeeded.
+/// The reply to a call that succeeded.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Answer<T> {
-    /// Of the request.
+    /// Number of the request.
     pub id: u64,
     /// The result.
     pub ok: T,
 }
 
-/// The call failed; the agent continues.
+/// The reply to a call that failed; the agent continues.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Failed {
     /// Number of the request; 0 if it could not be decoded.
@@ -241,9 +241,9 @@ pub struct Failed {
 /// A part of an output stream or file of the call `id`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Chunk<'a> {
-    /// Of the request.
+    /// Number of the request.
     pub id: u64,
-    /// 1: standard output or contents; 2: standard error.
+    /// 1 for standard output or a file's contents, 2 for standard error.
     pub stream: u8,
     /// The bytes.
     #[serde(borrow, with = "serde_bytes")]
@@ -262,7 +262,7 @@ pub struct Failure {
     pub errno: Option<i32>,
 }
 
-/// Kinds of failures that a controller tells apart.
+/// Kinds of failures that a controller distinguishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -284,7 +284,7 @@ pub enum Kind {
     Os,
 }
 
-/// Introduces the agent.
+/// Identifies the agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Hello {
     /// [`PROTOCOL`] of the agent.
@@ -343,9 +343,9 @@ pub struct Exited {
     pub timed_out: bool,
     /// Whether the kernel killed a process for lack of memory during the run.
     pub oom_killed: bool,
-    /// Process id it had.
+    /// Its process id.
     pub pid: u32,
-    /// `CLOCK_MONOTONIC` right before the process was made.
+    /// `CLOCK_MONOTONIC` right before the process was created.
     pub started_ns: u64,
     /// `CLOCK_MONOTONIC` right after its end was noticed.
     pub ended_ns: u64,
@@ -353,23 +353,23 @@ pub struct Exited {
     pub user_us: u64,
     /// Processor time in the kernel.
     pub system_us: u64,
-    /// Largest resident set of any one process.
+    /// Largest resident set size of any of its processes.
     pub max_rss_kib: u64,
     /// Page faults without I/O.
     pub minor_faults: u64,
     /// Page faults with I/O.
     pub major_faults: u64,
-    /// How often it gave up the processor.
+    /// Number of voluntary context switches.
     pub voluntary_switches: u64,
-    /// How often the processor was taken from it.
+    /// Number of involuntary context switches.
     pub involuntary_switches: u64,
     /// Bytes of standard output discarded past the limit.
     pub stdout_discarded: u64,
     /// Bytes of standard error discarded past the limit.
     pub stderr_discarded: u64,
-    /// How many processes it left behind; they were killed.
+    /// Number of processes that it left behind and that were killed.
     pub leftovers: u32,
-    /// The counts of its performance events, in order; a negative error number for one that could not be opened.
+    /// The counts of its performance events, in order; a negative error number for an event that could not be opened.
     #[serde(default)]
     pub counted: Vec<i64>,
 }
@@ -400,8 +400,8 @@ pub struct Facts {
     pub cmdline: String,
     /// `/proc/self/mounts`.
     pub mounts: String,
-    /// Clock source in use; empty when the kernel does not say.
+    /// Clock source in use; empty if the kernel does not report it.
     pub clocksource: String,
-    /// Maker of the virtual machine, as the kernel or firmware says; empty if unknown.
+    /// Hypervisor or vendor of the machine, as the kernel or the firmware reports it; empty if unknown.
     pub hypervisor: String,
 }

@@ -3,14 +3,14 @@
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
-/// Takes the machine's lock, which the agent then holds until it ends; never waits.
+/// Takes the machine's lock, which the agent then holds until it exits; never waits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Lock {
-    /// Description of the holder for others; at most [`MAX_HOLDER`] bytes.
+    /// Description of the holder, shown to others; at most [`MAX_HOLDER`] bytes.
     pub holder: ByteBuf,
 }
 
-/// Longest description of a holder.
+/// Maximum length of a holder's description, in bytes.
 pub const MAX_HOLDER: usize = 4096;
 
 /// Result of the attempt to take the lock.
@@ -18,8 +18,8 @@ pub const MAX_HOLDER: usize = 4096;
 pub struct Locked {
     /// Whether this agent holds it now.
     pub held: bool,
-    /// Path of the lock; empty if the machine has locking switched off.
+    /// Path of the lock; empty if locking is disabled on the machine.
     pub path: ByteBuf,
-    /// Description of the other holder, if the lock is not ours.
+    /// Description of the other holder, if another process has the lock.
     pub holder: ByteBuf,
 }

@@ -1,15 +1,15 @@
-//! Messages of the calls that measure how long using memory and making processes take.
+//! Messages of the calls that measure how long allocating memory and creating processes takes.
 
 use serde::{Deserialize, Serialize};
 
-/// Takes this much memory of the machine and writes to each page of it once.
+/// Allocates this much memory and writes to each page of it once.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Touch {
-    /// Bytes; a part of a page counts as a page.
+    /// Size in bytes, rounded up to whole pages.
     pub bytes: u64,
 }
 
-/// The memory was touched, and stays with the agent until it ends.
+/// The memory was touched; the agent keeps it until it exits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Touched {
     /// Pages that were written to.
@@ -22,18 +22,18 @@ pub struct Touched {
     pub ended_ns: u64,
 }
 
-/// A child of the agent, without another program, ran to its end; all times are `CLOCK_MONOTONIC`.
+/// A child of the agent, which executes no other program, has exited; all times are `CLOCK_MONOTONIC`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Forked {
     /// Right before the fork.
     pub asked_ns: u64,
     /// When the parent continued.
     pub made_ns: u64,
-    /// Time of the child's first instruction.
+    /// When the child ran its first instruction.
     pub first_ns: u64,
-    /// When the parent had the child's first byte.
+    /// When the parent received the child's first byte.
     pub answered_ns: u64,
-    /// When the parent had the child's report that its memory is touched.
+    /// When the parent received the child's report that its memory is touched.
     pub touched_ns: u64,
     /// When the child had been waited for.
     pub gone_ns: u64,

@@ -8,55 +8,55 @@ use serde::{Deserialize, Serialize};
 pub struct LinkState {
     /// Its name.
     pub name: String,
-    /// Its number.
+    /// Its interface index.
     pub index: u32,
     /// Its hardware address as text; empty if it has none.
     pub mac: String,
     /// The largest packet, in bytes (MTU).
     pub mtu: u32,
-    /// Whether it is switched on.
+    /// Whether it is up.
     pub up: bool,
     /// Whether it has a carrier.
     pub carrier: bool,
-    /// What it is, as `ip link` calls it: `veth`, `tun`, …; empty for a device.
+    /// Its type in the words of `ip link`: `veth`, `tun`, …; empty for a device.
     pub kind: String,
-    /// Number of its other end, if that is an interface too.
+    /// Index of its other end, if that is an interface too.
     #[serde(default)]
     pub other_end: Option<u32>,
-    /// Number of the bridge or bond that it belongs to.
+    /// Index of the bridge or bond that it belongs to.
     #[serde(default)]
     pub master: Option<u32>,
     /// Its IPv4 addresses with prefix lengths.
     pub addresses: Vec<String>,
-    /// Name of its driver; empty if the kernel does not tell.
+    /// Name of its driver; empty if the kernel does not report it.
     pub driver: String,
-    /// Where its device is on its bus.
+    /// Bus address of its device.
     pub bus: String,
-    /// Offloads that are on, by the kernel's names.
+    /// Enabled offloads, by the kernel's names.
     pub offloads: Vec<String>,
     /// Offloads that cannot be changed.
     pub fixed: Vec<String>,
     /// Bits of the virtio features that driver and device agreed on, lowest first; empty for other devices.
     pub virtio: String,
-    /// Queues of sending and of receiving.
+    /// Number of transmit queues.
     pub tx_queues: u32,
-    /// Queues of receiving.
+    /// Number of receive queues.
     pub rx_queues: u32,
-    /// Queues in use, where the driver lets them be set.
+    /// Number of queues in use, if the driver lets it be set.
     #[serde(default)]
     pub channels: Option<u32>,
-    /// Most queues that it could use.
+    /// Maximum number of queues.
     #[serde(default)]
     pub most_channels: Option<u32>,
-    /// Descriptors of the ring for sending.
+    /// Number of descriptors in a transmit ring.
     #[serde(default)]
     pub tx_ring: Option<u32>,
-    /// Descriptors of a ring of receiving.
+    /// Number of descriptors in a receive ring.
     #[serde(default)]
     pub rx_ring: Option<u32>,
-    /// For each of its interrupts, the processors that may take it, as lists.
+    /// For each of its interrupts, the list of processors that may handle it.
     pub interrupts: Vec<String>,
-    /// Bytes sent and received so far.
+    /// Bytes sent so far.
     pub tx_bytes: u64,
     /// Bytes received so far.
     pub rx_bytes: u64,
@@ -83,27 +83,27 @@ pub struct Neighbour {
     pub mac: String,
 }
 
-/// A process in a network, or one that is meant to move its bytes.
+/// A process in a network, or one that is meant to carry its traffic.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(clippy::struct_excessive_bools)]
 pub struct NetworkProcess {
-    /// Its number.
+    /// Its process id.
     pub pid: u32,
     /// Path of its executable; empty for a thread of the kernel.
     pub program: String,
     /// Processors that it may use, as a list.
     pub processors: String,
-    /// Whether one of the network's namespaces is its own.
+    /// Whether it is in one of the network's namespaces.
     pub in_namespace: bool,
-    /// Whether it has a descriptor of the tap.
+    /// Whether it has an open descriptor of the tap.
     pub holds_tap: bool,
     /// Whether it is one of the ends, or was started by one.
     pub is_end: bool,
-    /// Whether it is meant to move bytes, or was started by such a process.
+    /// Whether it is meant to carry traffic, or was started by such a process.
     pub is_joiner: bool,
     /// Processor time of its threads so far.
     pub worked_ns: u64,
-    /// Processor time of the kernel's threads that move bytes for it; absent if there are none.
+    /// Processor time of the kernel threads that carry traffic for it; absent if there are none.
     #[serde(default)]
     pub vhost_ns: Option<u64>,
 }

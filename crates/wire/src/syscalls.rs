@@ -1,12 +1,12 @@
 //! Messages of `guestmark-agent syscalls` on its standard output, in frames like the agent's own.
 //!
 //! The program measures one operation after the other. Before the timed part of each it sends [`Said::Ready`], after it
-//! [`Said::Measured`], and continues when it has read one byte: so the controller can read the hypervisor's counters
-//! with nothing but the timed part in between.
+//! [`Said::Measured`], and continues when it has read one byte. The controller can thus read the hypervisor's counters
+//! right before and after the timed part.
 
 use serde::{Deserialize, Serialize};
 
-/// One frame.
+/// The content of one frame.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Said {
@@ -38,9 +38,9 @@ pub struct Measured {
     pub cpu_ns: u64,
     /// Nanoseconds of one operation: the median over batches, loop and clock subtracted.
     pub median_ns: f64,
-    /// The same of the quickest batch.
+    /// The same for the fastest batch.
     pub lowest_ns: f64,
-    /// Time of one turn of an empty loop, which has been subtracted.
+    /// Time of one iteration of an empty loop, which has been subtracted.
     pub loop_ns: f64,
     /// Time of one reading of the clock, which has been subtracted from each batch.
     pub clock_ns: f64,

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What is measured between the client and its peer, the server; the client makes every connection.
+/// What is measured between the client and its peer, the server; the client opens every connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrafficTest {
@@ -37,7 +37,7 @@ pub enum TrafficTest {
 pub struct TrafficTask {
     /// What to measure.
     pub test: TrafficTest,
-    /// How long the timed part takes; a quarter of it before is not counted.
+    /// Length of the timed part; a quarter of this time before it serves as a warm-up.
     pub time_ns: u64,
     /// Streams in each direction.
     #[serde(default)]
@@ -53,7 +53,7 @@ pub struct TrafficTask {
     pub size: u32,
 }
 
-/// One frame of the program's.
+/// The content of a frame that the program sends.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrafficEvent {
@@ -68,20 +68,20 @@ pub enum TrafficEvent {
 /// Where the server listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrafficPorts {
-    /// TCP and UDP port of all tests but those of single connections.
+    /// TCP and UDP port of all tests except those of single connections.
     pub main: u16,
     /// TCP port of connections that begin with a request, or carry nothing.
     pub bare: u16,
 }
 
-/// The result of one task. Values that the test does not have are absent.
+/// The result of one task. Values that do not apply to its test are absent.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TrafficResult {
-    /// Time of the whole part between the controller's byte and the end, on the client's clock.
+    /// Time from the controller's byte to the end, on the client's clock.
     pub elapsed_ns: u64,
     /// Processor time of the client's process meanwhile, as its kernel accounts it.
     pub cpu_ns: u64,
-    /// Processor time of the server's threads for it.
+    /// Processor time that the server's threads spent on it.
     pub peer_cpu_ns: u64,
     /// Every stream.
     #[serde(default)]
@@ -103,12 +103,12 @@ pub struct TrafficFlow {
     pub bytes: u64,
     /// Length of the timed part.
     pub elapsed_ns: u64,
-    /// What the sender's kernel knows about it at its end; absent if it does not say.
+    /// The sender's `TCP_INFO` at the end; absent if its kernel does not provide it.
     #[serde(default)]
     pub sender: Option<TrafficSender>,
 }
 
-/// The sender's end of a TCP connection, by `TCP_INFO` since its start.
+/// `TCP_INFO` of the sender's end of a TCP connection, since the connection's start.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TrafficSender {
     /// Name of the congestion control in force.
@@ -117,20 +117,20 @@ pub struct TrafficSender {
     pub retransmits: u64,
     /// Smoothed round trip time.
     pub rtt_us: u64,
-    /// Congestion window, segments.
+    /// Congestion window, in segments.
     pub window: u64,
-    /// Bytes of a segment.
+    /// Segment size in bytes.
     pub segment: u64,
     /// Time with data to send; absent before Linux 4.10.
     #[serde(default)]
     pub busy_us: Option<u64>,
-    /// Of that, time in which the receiver's window was full.
+    /// The part of that time in which the receiver's window was full.
     #[serde(default)]
     pub receiver_us: Option<u64>,
-    /// Of that, time in which the sender's own buffer was too small.
+    /// The part of that time in which the sender's own buffer was too small.
     #[serde(default)]
     pub buffer_us: Option<u64>,
-    /// Bytes in the sender's socket that were not yet sent.
+    /// Bytes in the sender's socket that have not been sent yet.
     #[serde(default)]
     pub unsent: Option<u64>,
 }
@@ -167,7 +167,7 @@ pub struct TrafficDatagrams {
     pub received: u64,
     /// How long the sender was sending.
     pub elapsed_ns: u64,
-    /// How many the receiver's socket dropped, because its program was too slow; absent where that is unknown.
+    /// How many the receiver's socket dropped, because its program was too slow; absent if unknown.
     #[serde(default)]
     pub overflowed: Option<u64>,
 }
