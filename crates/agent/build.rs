@@ -1,4 +1,4 @@
-//! Makes the library that `src/confine/registers.rs` preloads; empty for targets that have no User-Mode Linux.
+//! Builds the library that `src/confine/registers.rs` preloads; it is empty for targets without User-Mode Linux.
 
 use std::env;
 use std::path::Path;
@@ -33,5 +33,5 @@ fn main() {
         .args([library.as_path(), Path::new(SOURCE)])
         .status()
         .expect("rustc can be run");
-    assert!(status.success(), "rustc could not make {SOURCE}");
+    assert!(status.success(), "rustc could not compile {SOURCE}");
 }

@@ -1,17 +1,17 @@
 //! Replaces `ptrace` for User-Mode Linux, preloaded by `confine/registers.rs`: counts stops and supports newer
 //! processors.
 //!
-//! The kernel of User-Mode Linux resumes a process of its guest by `ptrace` and waits until that stops again, so each
-//! such request is one stop, whatever the scheduler does meanwhile. They are counted in a file, 8 bytes in the
-//! machine's order, that is open as the descriptor which `GUESTMARK_STOPS` names.
+//! The kernel of User-Mode Linux resumes a process of its guest by `ptrace` and waits until that process stops again,
+//! so each such request is one stop, whatever the scheduler does meanwhile. The count is kept in a file of 8 bytes in
+//! the machine's byte order, whose open descriptor is in `GUESTMARK_STOPS`.
 //!
 //! Kernels of User-Mode Linux before 6.13 keep 2,696 bytes of a process's extended state (AVX-512 and protection keys).
-//! Linux takes nothing but the whole state back (`xstateregs_set`, arch/x86/kernel/fpu/regset.c), so on a processor
-//! with AMX, whose state has 11,008 bytes, the guest's first process dies. Here the missing end is filled with zeroes.
-//! The header in front of it says which parts are in use, and those are not: they are in their initial state, as they
-//! are in any process that has not asked the kernel for AMX.
+//! Linux accepts only the whole state (`xstateregs_set`, arch/x86/kernel/fpu/regset.c), so on a processor with AMX,
+//! whose state has 11,008 bytes, the guest's first process dies. Here the missing end is filled with zeroes. The header
+//! in front of it says which parts are in use, and those are not: they are in their initial state, as they are in any
+//! process that has not asked the kernel for AMX.
 //!
-//! `build.rs` makes a library of it, without Rust's runtime.
+//! `build.rs` compiles it to a library without Rust's runtime.
 
 #![no_std]
 
@@ -50,7 +50,7 @@ static STATE: State = State {
     size: UnsafeCell::new(0),
 };
 
-static UNSEEN: AtomicU64 = AtomicU64::new(0); // counts where there is no file
+static UNSEEN: AtomicU64 = AtomicU64::new(0); // receives the count if there is no file
 static STOPS: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
 const READ_WRITE: c_int = 3;
 const SHARED: c_int = 1;
@@ -71,7 +71,7 @@ unsafe extern "C" {
     fn memset(to: *mut c_void, byte: c_int, count: usize) -> *mut c_void;
 }
 
-/// Makes the system call; returns a negative error number when it fails.
+/// Calls `ptrace(2)` in the kernel; returns a negative error number on failure.
 unsafe fn call(request: c_long, pid: c_long, address: c_long, data: *mut c_void) -> c_long {
     let result;
     // SAFETY: the caller's arguments are those of the system call, which changes no other register.
@@ -82,7 +82,7 @@ unsafe fn call(request: c_long, pid: c_long, address: c_long, data: *mut c_void)
     result
 }
 
-/// Like [`call`], but passes the whole state where the kernel refuses a shorter one.
+/// Like [`call`], but passes the whole state if the kernel refuses a shorter one.
 unsafe fn set_state(pid: c_long, data: *mut c_void) -> c_long {
     let (bytes, size) = (STATE.bytes.get().cast::<c_void>(), STATE.size.get());
     // SAFETY: `data` is the caller's `iovec`, as the request wants it; the buffer is used by one thread (see `State`).

@@ -1,4 +1,4 @@
-//! Calls that are answered at once.
+//! Answers the calls that need no thread and no further messages.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -18,7 +18,7 @@ use crate::failure::{failure, os_failure};
 use crate::frame::Outbox;
 use crate::{lock, memory, spawn, sys, tree};
 
-/// Answers a call that neither runs a program nor moves many bytes.
+/// Answers a call that neither runs a program nor transfers much data.
 pub fn answer(id: u64, call: Call<'_>, out: &mut Outbox) {
     match call {
         Call::Which(lookup) => reply(id, find_command(&lookup), out),
@@ -278,7 +278,7 @@ fn collect_facts() -> Facts {
     let maker = read_first_line("/sys/hypervisor/type");
     Facts {
         cpu_model: match of_cpu(&["model name", "cpu", "cpu model", "uarch", "Processor"]) {
-            // The kernel of arm64 gives only numbers.
+            // The arm64 kernel reports only numbers.
             unnamed if unnamed.is_empty() => match of_cpu(&["CPU implementer"]) {
                 by if by.is_empty() => by,
                 by => format!("implementer {by}, part {}", of_cpu(&["CPU part"])),
@@ -306,7 +306,7 @@ fn collect_facts() -> Facts {
     }
 }
 
-/// Counts the processors in a list such as `0-2,4`. Without a list (no `/sys`, or a single processor) returns the
+/// Counts the processors in a list such as `0-2,4`. If there is no list (no `/sys`, or a single processor), returns the
 /// number that the C library finds.
 fn count_online(ranges: &str) -> u32 {
     let size = |range: &str| match range.split_once('-') {

@@ -1,4 +1,4 @@
-//! Channels to the controller: their kinds, and how they are opened from inside a machine.
+//! Opens the channel to the controller from inside a machine.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,7 +14,7 @@ const CHANNEL_PATIENCE: Duration = Duration::from_secs(20);
 /// polling its descriptor for good, so the line would never receive anything again.
 const TERMINAL_WINDOW: u32 = 3584;
 
-/// The channel to the controller; both may be the same descriptor.
+/// The channel to the controller. Input and output may be the same file.
 pub struct Channel {
     /// Where requests come from.
     pub input: OwnedFd,
@@ -25,10 +25,10 @@ pub struct Channel {
     pub may_be_absent: bool,
     /// The most bytes that the channel can hold without losing any; the controller then waits for acknowledgements.
     pub window: Option<u32>,
-    /// How often an empty line is written to standard error. If the other side disappears without closing, as when a
-    /// network is cut, the program that carries the channel notices only when it sends.
+    /// How often an empty line is written to standard error. If the other side disappears without closing the channel,
+    /// as when a network fails, the program that carries the channel notices only when it sends.
     pub alive: Option<Duration>,
-    /// Takes the bytes of the next conversation on this channel that were read already.
+    /// Receives the bytes of this channel's next conversation that have been read already.
     pub ahead: Option<File>,
 }
 

@@ -9,8 +9,8 @@ use std::process::ExitCode;
 use crate::sys;
 
 /// `guestmark-agent connect SOCKET` runs until the peer closes; the end of standard input ends only the sending
-/// direction. A zero byte precedes everything that the peer sends: a reader that gets both output streams as one then
-/// knows that there is a peer.
+/// direction. A zero byte precedes everything that the peer sends, so that a reader which gets both output streams as
+/// one knows that the connection was made.
 pub fn connect(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let (Some(path), None) = (arguments.next(), arguments.next()) else {
         return Err(sys::usage("connect SOCKET"));
@@ -18,7 +18,7 @@ pub fn connect(mut arguments: impl Iterator<Item = OsString>) -> io::Result<Exit
     let mut receiving = UnixStream::connect(&path).map_err(|error| sys::add_path(&path, &error))?;
     let mut sending = receiving.try_clone()?;
     std::thread::spawn(move || {
-        // The receiving side notices when the peer has gone.
+        // The receiving side notices when the peer has closed.
         let _ = io::copy(&mut io::stdin().lock(), &mut sending);
         let _ = sending.shutdown(Shutdown::Write);
     });

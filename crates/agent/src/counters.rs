@@ -1,15 +1,15 @@
-//! Counting what a program does, by the kernel's performance events (`perf_event_open(2)`).
+//! Counts what a program does by means of the kernel's performance events (`perf_event_open(2)`).
 //!
 //! The events are opened on the agent, disabled, and inherited by the program that it starts: each begins to count when
-//! that program is executed, and includes the program's processes once these have ended. The agent itself is never
-//! counted.
+//! that program is executed, and includes the program's child processes once they have exited. The agent itself is
+//! never counted.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use guestmark_wire::Event;
 
-/// `struct perf_event_attr` as it first was (`PERF_ATTR_SIZE_VER0`); every kernel takes it.
+/// `struct perf_event_attr` in its first version (`PERF_ATTR_SIZE_VER0`), which every kernel accepts.
 #[repr(C)]
 struct Attributes {
     kind: u32,
@@ -41,7 +41,7 @@ impl Counters {
         Self(events.iter().map(open).collect())
     }
 
-    /// Returns the counts of the events, scaled if the hardware had to take turns; a negative error number for an event
+    /// Returns the counts of the events, scaled if the kernel multiplexed them; a negative error number for an event
     /// that could not be opened.
     pub fn read(&self) -> Vec<i64> {
         self.0
@@ -102,7 +102,7 @@ fn count(fd: &OwnedFd) -> i64 {
     }
     let [value, enabled, running] = read;
     match running {
-        0 if enabled > 0 => -i64::from(libc::EBUSY), // it never got onto the hardware
+        0 if enabled > 0 => -i64::from(libc::EBUSY), // it was never scheduled on the hardware
         0 => 0,
         _ if running < enabled => {
             (u128::from(value) * u128::from(enabled) / u128::from(running)) as i64

@@ -1,4 +1,4 @@
-//! The hypervisor that the processor says it runs under.
+//! Reads the name of the hypervisor from CPUID.
 
 /// Returns the twelve characters of CPUID leaf 0x40000000, such as `KVMKVMKVM` or `VMwareVMware`, without padding;
 /// `None` if the processor reports no hypervisor.
@@ -21,7 +21,7 @@ pub fn hypervisor() -> Option<String> {
     Some(String::from_utf8_lossy(&name).trim().to_owned())
 }
 
-/// Returns `None`: only x86 processors have such a leaf.
+/// Returns `None`, because only x86 processors have this leaf.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn hypervisor() -> Option<String> {
     None

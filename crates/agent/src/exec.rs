@@ -1,4 +1,4 @@
-//! The `exec` call: runs one program from its start until all its processes are gone.
+//! Implements the `exec` call: runs one program until all its processes have ended.
 
 use std::collections::VecDeque;
 use std::ffi::CString;
@@ -39,8 +39,8 @@ pub struct Job {
     /// Standard output (the terminal, if it has one) and standard error.
     pub outputs: [Output; 2],
     /// The program's ends of its pipes. Without them the kernel would hang up each pipe while the program exits, and
-    /// wake us before it has ended, which delays its end on a single processor. We wait until the program
-    /// has ended, never until a pipe is closed.
+    /// wake us before it has ended, which delays its end on a machine with a single processor. We wait for the
+    /// program's end, never for the end of a pipe.
     _theirs: Option<[OwnedFd; 3]>,
     pty: bool,
     counters: Counters,
@@ -60,7 +60,7 @@ impl Job {
         }
         let name = exec.argv[0].clone().into_vec();
         let shown = String::from_utf8_lossy(&name).into_owned();
-        let mut io = Stdio::open(exec).map_err(|error| os_failure("cannot make pipes", &error))?;
+        let mut io = Stdio::open(exec).map_err(|error| os_failure("cannot create pipes", &error))?;
         let command = build_command(exec, &name, io.theirs.each_ref().map(AsRawFd::as_raw_fd))?;
         if command.files.is_empty() {
             return Err(failure(
@@ -77,15 +77,15 @@ impl Job {
         let (pid, started_ns) = command
             .spawn()
             .map_err(|(step, error)| describe_spawn_failure(step, &error, &shown, exec))?;
-        // Treat a limit beyond the clock's range as none.
+        // A limit beyond the clock's range is no limit.
         let deadline = exec
             .time_limit_ns
             .and_then(|limit| Instant::now().checked_add(Duration::from_nanos(limit)));
         drop(command);
         let live = exec.stream || exec.pty.is_some();
         let [out, err] = io.outputs.each_mut().map(Option::take);
-        // Nobody else may keep a terminal's other end open: its hang-up tells programs that they are alone. Nor may a
-        // program that waits for its standard input be its own reader.
+        // We must not keep a terminal's other end open, since its hang-up tells programs that nobody is left. Nor must
+        // we keep the reading end of the standard input, or we would not notice that the program has closed it.
         let keeps = exec.pty.is_none() && !exec.stdin;
         Ok(Self {
             id,
@@ -107,17 +107,17 @@ impl Job {
         })
     }
 
-    /// Whether so much standard input is waiting that nothing more should be read from the controller.
+    /// Whether so much standard input is queued that nothing more should be read from the controller.
     pub fn is_full(&self) -> bool {
         self.input.is_some() && self.queued.len() >= INPUT_LIMIT
     }
 
-    /// Whether standard input waits to be written.
+    /// Whether standard input is queued for the program.
     pub fn has_input(&self) -> bool {
         self.input.is_some() && !self.queued.is_empty()
     }
 
-    /// Takes bytes for the standard input.
+    /// Queues bytes for the standard input.
     pub fn feed(&mut self, data: &[u8]) {
         if self.input.is_some() && !self.end_of_input {
             self.queued.extend(data);
@@ -389,8 +389,8 @@ fn describe_spawn_failure(step: Step, error: &io::Error, name: &str, exec: &Exec
     }
 }
 
-/// Opens the kernel's count of processes that it killed for lack of memory: that of this process's own control group,
-/// because on a host others run out of memory in theirs, or that of the whole machine if there is no group.
+/// Opens the kernel's count of processes that it killed for lack of memory: the count of this process's control group,
+/// since other groups of a host may run out of memory too, or that of the whole machine if there is no group.
 pub fn open_oom_counts() -> Option<File> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let own = groups.lines().find_map(|line| {

@@ -27,10 +27,10 @@ pub fn os_failure(what: &str, error: &io::Error) -> Failure {
     }
 }
 
-/// Makes the failure of a source that ended too early.
+/// Makes the failure of a source that has fewer bytes than requested.
 pub fn source_too_short(name: &str, found: u64, wanted: u64) -> Failure {
     failure(
         Kind::BadRequest,
-        &format!("{name} is shorter than asked: {found} bytes instead of {wanted}"),
+        &format!("{name} is too short: it has {found} of the {wanted} bytes requested"),
     )
 }

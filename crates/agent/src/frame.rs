@@ -1,4 +1,4 @@
-//! Reads and writes frames, each a length and a payload. Memory is bounded in both directions.
+//! Reads and writes frames, each of which is a length and a payload. Memory is bounded in both directions.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -11,7 +11,7 @@ use crate::sys;
 
 const HEADER: usize = 4;
 
-/// Received bytes that are not yet taken as frames.
+/// Received bytes that have not been taken as frames yet.
 ///
 /// The buffer has one fixed size; its pages are touched only as far as frames reach.
 pub struct Decoder {
@@ -34,7 +34,7 @@ impl Decoder {
         }
     }
 
-    /// Returns the space for received bytes; never empty as long as complete frames are taken.
+    /// Returns the space for received bytes; it is never empty as long as complete frames are taken.
     pub fn space(&mut self) -> &mut [u8] {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -45,7 +45,7 @@ impl Decoder {
         &mut self.buffer[self.end..]
     }
 
-    /// How many bytes the current frame lacks.
+    /// Returns how many bytes of the current frame are missing.
     pub fn wanted(&self) -> usize {
         let have = self.end - self.start;
         self.announced()
@@ -163,7 +163,7 @@ impl Outbox {
         self.buffer[start..start + HEADER].copy_from_slice(&length.to_le_bytes());
     }
 
-    /// Sends as much as the channel takes now.
+    /// Sends as much as the channel accepts now.
     pub fn flush(&mut self, fd: RawFd) -> io::Result<()> {
         while self.sent < self.buffer.len() {
             match sys::write(fd, &self.buffer[self.sent..])? {

@@ -1,4 +1,4 @@
-//! Runs as PID 1: gets from the kernel's hand-over to serving the controller with as few system calls as possible.
+//! Runs as PID 1: from the kernel's hand-over to serving the controller with as few system calls as possible.
 //!
 //! Options on the kernel's command line:
 //! - `guestmark.channel=virtio:NAME` (a virtio-serial port by name), `vsock:PORT` (of the hypervisor) or a terminal's
@@ -7,8 +7,8 @@
 //!   initramfs, the default);
 //! - `guestmark.rootopts=` options for mounting that root;
 //! - `guestmark.overlay=` size of the throw-away layer over it (as tmpfs's `size=`, default `50%`);
-//! - `guestmark.template=1`: before mounting the root, says so on the console and waits on the channel to be renewed
-//!   (see [`await_renewal`]): the machine may be saved at this point and continue as any number of clones;
+//! - `guestmark.template=1`: before mounting the root, reports this on the console and waits on the channel for the
+//!   renewal (see [`await_renewal`]): the machine may be saved at this point and continue as any number of clones;
 //! - `guestmark.renewal=ignored`: ignores the renewal. Such a machine is a control: the check that clones differ has to
 //!   fail for it;
 //! - `guestmark.realtime=` seconds since 1970 at the start of the machine, for machines without a clock that keeps the
@@ -30,7 +30,7 @@ use crate::channel::{self, Channel};
 use crate::serve::{self, End};
 use crate::sys;
 
-/// Runs as PID 1. Never returns: the machine is switched off at the end.
+/// Runs as PID 1. Never returns: the machine is powered off at the end.
 pub fn run() -> ! {
     if let Err(error) = boot_and_serve() {
         say(&error.to_string());
@@ -48,7 +48,7 @@ fn say(message: &str) {
 fn power_off() -> ! {
     rustix::fs::sync();
     let _ = rustix::system::reboot(rustix::system::RebootCommand::PowerOff);
-    // The kernel cannot switch the machine off: the end of PID 1 makes it panic, which the host notices as well.
+    // The kernel cannot power the machine off. The exit of PID 1 makes it panic, which the host notices as well.
     std::process::exit(1)
 }
 
@@ -156,7 +156,7 @@ impl Options {
     }
 }
 
-/// Sets the machine's clock if it shows a time before the machine was started; does nothing without the right to.
+/// Sets the machine's clock if it shows a time before the machine was started; does nothing without the permission.
 fn set_clock(started: &str) {
     let Ok(started) = started.parse::<u64>() else {
         return;
@@ -171,12 +171,12 @@ fn set_clock(started: &str) {
     }
 }
 
-/// Bytes that a clone of a saved machine needs: the time, and random bytes that only its controller knows.
+/// Size of what a clone of a saved machine needs: the time, and random bytes that only its controller knows.
 const RENEWAL: usize = 8 + ENTROPY;
 const ENTROPY: usize = 32;
 
 /// Waits for the renewal on the channel: nanoseconds since 1970 as a little-endian `u64`, then 32 random bytes. Answers
-/// with one byte when the clock is set and the kernel's generator is reseeded.
+/// with one byte when the clock has been set and the kernel's random generator reseeded.
 fn await_renewal(options: &Options, phases: &mut Phases) -> io::Result<Channel> {
     let channel = channel::open(&options.channel)?;
     start_resident()?;
@@ -201,7 +201,7 @@ fn await_renewal(options: &Options, phases: &mut Phases) -> io::Result<Channel> 
     Ok(channel)
 }
 
-/// The command line, one word a line, of a program that is already running when the machine is saved.
+/// The command line, one argument a line, of a program that is already running when the machine is saved.
 const RESIDENT: &str = "/guestmark/resident/words";
 
 /// Starts the resident program, if there is one, and waits for its first byte of output. It continues in all clones.
@@ -332,7 +332,7 @@ fn mount_root(options: &Options) -> io::Result<()> {
     }
     let (kind, name) = options.root.split_once(':').unwrap_or((&options.root, ""));
     let rootopts = options.rootopts.as_str();
-    // For a mount, the kernel keeps using the connection that it is given.
+    // The kernel keeps using the connection for the mount.
     let server = (kind == "vsock")
         .then(|| channel::open_vsock(name))
         .transpose()?;
@@ -384,7 +384,7 @@ fn switch_root() -> io::Result<()> {
     for directory in ["/proc", "/sys", "/dev"] {
         let target = format!("/guestmark/root{directory}");
         let mut moved = rustix::mount::mount_move(directory, target.as_str());
-        // Every look-up goes to the host, so create the directory only if it turns out to be missing.
+        // Every path lookup goes to the host, so create the directory only if it turns out to be missing.
         if moved == Err(rustix::io::Errno::NOENT) {
             fs::create_dir(&target).map_err(|error| sys::add_context(&target, &error))?;
             moved = rustix::mount::mount_move(directory, target.as_str());
@@ -399,7 +399,7 @@ fn switch_root() -> io::Result<()> {
     std::env::set_current_dir("/")
 }
 
-/// Creates what every Linux machine has and programs may rely on.
+/// Creates the files and mounts that every Linux machine has and that programs rely on.
 fn create_standard_files(plain: MountFlags) -> io::Result<()> {
     let _ = fs::create_dir("/dev/pts");
     let _ = fs::create_dir("/dev/shm");
@@ -458,7 +458,7 @@ pub fn bring_up_loopback() {
     }
 }
 
-/// Removes the files of the initramfs, which no path leads to any more, to free their memory.
+/// Removes the files of the initramfs, which no path reaches any more, to free their memory.
 fn remove_below(directory: &OwnedFd, depth: u32) {
     use rustix::fs::{openat, unlinkat, AtFlags, Dir, FileType, Mode, OFlags};
     let Ok(entries) = Dir::read_from(directory) else {

@@ -1,19 +1,19 @@
-//! `guestmark-agent keep`: removes what a controller has made as soon as no process uses it any more.
+//! `guestmark-agent keep`: removes what a controller has created as soon as no process uses it any more.
 //!
 //! The controller names each path before it creates it, so everything that exists will be removed. Its supervisors hold
-//! the lifeline too: the keeper acts when the last of them has ended.
+//! the lifeline too: the keeper acts when the last of them has exited.
 //!
-//! A keeper consists of two processes, because one may be killed or stopped. The first passes everything it reads on to
-//! the second. When the first has ended, the second takes over and starts another second; if the first does not act, it
-//! acts alone.
+//! A keeper consists of two processes, because one may be killed or stopped. The first passes everything that it reads
+//! on to the second. When the first has exited, the second takes its place and starts another second process; if the
+//! first is alive but does not act, the second acts alone.
 //!
 //! If both were killed together with the controller, a supervisor that still holds the lifeline has the names in a file
-//! and removes those paths; by then, the last supervisor has ended everything else. If no supervisor holds it, the next
+//! and removes those paths after the last supervisor has ended everything else. If no supervisor holds it, the next
 //! controller finds the file.
 //!
 //! A supervisor that is stopped when the controller ends would hold the lifeline forever, so it is continued. One that
-//! hangs in an endless loop is killed; so is a process of the keeper that hangs, by the other, which has done the work
-//! by then.
+//! hangs in an endless loop is killed. A process of the keeper that hangs is killed by the other one, which has done
+//! the work by then.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -36,10 +36,10 @@ use crate::{reap, sys};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Reads records from the lifeline, `+PATH` and `-PATH`, each ending with a null byte. At its end, removes the paths
-/// that were named and not taken back.
+/// that were added and not withdrawn.
 pub fn keep(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let lifeline = parse(arguments).map_err(|error| io::Error::other(error.to_string()))?;
-    // No signal but SIGKILL may end it before its work is done.
+    // No signal except SIGKILL may end this process before its work is done.
     let _signals = sys::signal_fd(&[])?;
     let mut kept = Kept::default();
     let other = loop {
@@ -66,12 +66,12 @@ pub fn keep(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
 
 /// How long the second process waits for the first one to do the work.
 const PATIENCE_WITH_FIRST: Duration = Duration::from_secs(1);
-/// How often holders of the lifeline are examined once the controller has ended.
+/// How often holders of the lifeline are examined once the controller has exited.
 const LOOK: Duration = Duration::from_millis(200);
-/// A supervisor found running this many times in a row hangs: a working one sleeps in between.
+/// A supervisor that is found running this many times in a row hangs: a working one sleeps in between.
 const HANGS: u32 = 4;
 
-/// What one process of a keeper knows about the other one.
+/// The role of this process in its keeper, with what it knows about the other process.
 enum Place {
     First(Option<Second>),
     /// Removes the remaining paths, unless the other process of the keeper has done so.
@@ -83,7 +83,8 @@ struct Second {
     tell: OwnedFd,
 }
 
-/// The pipe that the controller and its supervisors hold, and how to tell that the controller itself has ended.
+/// The pipe that the controller and its supervisors hold, and a descriptor that shows when the controller itself has
+/// exited.
 struct Lifeline {
     names: OwnedFd,
     controller: Option<OwnedFd>,
@@ -96,7 +97,7 @@ impl Lifeline {
         is_ready(&self.names, 0)
     }
 
-    /// Waits for a message, or for the end of all possible senders.
+    /// Waits for a message, or until all possible senders have exited.
     fn wait(&self) -> io::Result<()> {
         loop {
             let mut fds = [
@@ -121,8 +122,8 @@ impl Lifeline {
         }
     }
 
-    /// Continues stopped supervisors once the controller has ended: they end what they supervise, then themselves.
-    /// Kills those that hang.
+    /// Continues stopped supervisors once the controller has exited: they end what they supervise and exit. Kills those
+    /// that hang.
     fn continue_holders(&self) {
         let Some(controller) = &self.controller else {
             return;
@@ -157,11 +158,11 @@ impl Lifeline {
     }
 }
 
-/// What a supervisor holds of its controller's keeper: the lifeline, and a file with every record that was written to
-/// it.
+/// The descriptors that a supervisor inherits from its controller: the keeper's lifeline, and a file with every record
+/// that was written to it.
 pub struct Holds {
     descriptors: Vec<OwnedFd>,
-    /// Our parent when we were started; if it is another one now, the controller has ended.
+    /// Our parent when we were started; if we have another one now, the controller has exited.
     controller: Option<rustix::process::Pid>,
 }
 
@@ -175,7 +176,7 @@ impl Default for Holds {
 }
 
 impl Holds {
-    /// Takes over another descriptor: it stays open until this is dropped, and no command inherits it.
+    /// Takes ownership of another descriptor: it stays open until this is dropped, and no command inherits it.
     pub fn take(&mut self, fd: u16) -> Result<(), lexopt::Error> {
         let held = take_inherited(fd)?;
         rustix::io::fcntl_setfd(&held, rustix::io::FdFlags::CLOEXEC)
@@ -184,9 +185,9 @@ impl Holds {
         Ok(())
     }
 
-    /// Removes the paths that were named to the keeper if neither keeper nor controller exists any more. To be called
-    /// when all their users have ended. (A controller that is alive starts another keeper, and goes on using its
-    /// paths.)
+    /// Removes the paths that were named to the keeper if neither keeper nor controller exists any more. Must be called
+    /// after all users of the paths have ended. (A controller that is alive starts another keeper and continues to use
+    /// its paths.)
     pub fn remove_unkept(&self) {
         use rustix::fs::{fstat, FileType};
         if rustix::process::getppid() == self.controller {
@@ -212,7 +213,7 @@ impl Holds {
         if !is_ready(lifeline, 0) {
             return;
         }
-        // Opened anew by its path, because the descriptor's position is shared with the writers.
+        // Open it again by its path, because the descriptor's position is shared with the writers.
         let records = std::fs::read(format!("/proc/self/fd/{}", names.as_raw_fd()));
         let mut kept = Kept::default();
         kept.hear(&records.unwrap_or_default());
@@ -220,7 +221,7 @@ impl Holds {
     }
 }
 
-/// Whether a descriptor has these events, or has reached its end.
+/// Whether a descriptor has these events, or has been hung up.
 fn is_ready(fd: &OwnedFd, events: libc::c_short) -> bool {
     let mut fds = [libc::pollfd {
         fd: fd.as_raw_fd(),
@@ -265,8 +266,8 @@ fn is_writable(pid: libc::pid_t, descriptor: &std::ffi::OsStr) -> bool {
 fn hear_all(kept: &mut Kept, lifeline: &Lifeline, told: Option<&OwnedFd>) {
     let mut buffer = [0; 4096];
     while lifeline.wait().is_ok() {
-        // Pass it on before it is taken from the lifeline: if one is killed in between, the other has it. Reading a
-        // record twice does no harm. The caller replaces a second process that has ended.
+        // Pass the bytes on before they are taken from the lifeline: if one process is killed in between, the other has
+        // them. Reading a record twice does no harm. The caller replaces a second process that has exited.
         let mut wanted = match told.map(|told| copy_bytes(&lifeline.names, told)) {
             None => buffer.len(),
             Some(Ok(0) | Err(_)) => return,
@@ -286,7 +287,8 @@ fn hear_all(kept: &mut Kept, lifeline: &Lifeline, told: Option<&OwnedFd>) {
     }
 }
 
-/// Waits for bytes in a pipe and copies them to another one without removing them. Returns their number, 0 at the end.
+/// Waits for bytes in a pipe and duplicates them into another one without consuming them. Returns their number, 0 at
+/// the end.
 fn copy_bytes(from: &OwnedFd, to: &OwnedFd) -> io::Result<usize> {
     const MOST: usize = 64 << 10; // what a pipe holds: records are written whole, and are copied whole
     loop {
@@ -302,8 +304,8 @@ fn copy_bytes(from: &OwnedFd, to: &OwnedFd) -> io::Result<usize> {
     }
 }
 
-/// Starts the second process. Returns in the first one; in the second one only when it has become the first, or when
-/// everything is over.
+/// Starts the second process. Returns in the first one; in the second one only when it has taken the first one's place,
+/// or when the paths are to be removed.
 fn start_second(kept: &mut Kept, lifeline: &Lifeline) -> io::Result<Place> {
     let (hear, tell) = sys::pipe()?;
     let first = rustix::process::getpid().as_raw_nonzero().get();
@@ -364,7 +366,7 @@ fn start_second(kept: &mut Kept, lifeline: &Lifeline) -> io::Result<Place> {
             hung_up = Some(Instant::now());
         }
         if hung_up.is_some_and(|at| at.elapsed() >= PATIENCE_WITH_FIRST) {
-            // The first one is stopped or busy; what it has not read is still in the lifeline.
+            // The first one is stopped or hangs; what it has not read is still in the lifeline.
             hear_all(kept, lifeline, None);
             return Ok(Place::Second(Some(first).filter(|_| is_child_of(first))));
         }
@@ -401,7 +403,7 @@ fn take_inherited(fd: u16) -> Result<OwnedFd, lexopt::Error> {
     if fd <= 2 {
         return Err(format!("{fd}: not a file descriptor above 2").into());
     }
-    // SAFETY: it was given to us for this; reading from one that is not open fails and ends the keeper.
+    // SAFETY: it was passed to us for this; reading from one that is not open fails and ends the keeper.
     Ok(unsafe { OwnedFd::from_raw_fd(fd.into()) })
 }
 
@@ -412,8 +414,7 @@ struct Kept {
 }
 
 impl Kept {
-    /// Removes the last one first: the first is the file of all names, which is still needed if this process ends too
-    /// early.
+    /// Removes the last one first: the first is the file of all names, which is still needed if this process is killed.
     fn remove_all(&self) {
         for path in self.paths.iter().rev() {
             remove(path);
@@ -452,7 +453,7 @@ pub fn require_removable(path: OsString) -> Result<PathBuf, lexopt::Error> {
         Ok(path)
     } else {
         Err(format!(
-            "--remove {}: not an absolute path whose last part starts with guestmark-",
+            "--remove {}: must be an absolute path whose last component starts with guestmark-",
             path.display()
         )
         .into())
@@ -480,7 +481,7 @@ pub fn remove(path: &Path) {
     }
 }
 
-/// Kills confined processes whose working directory is about to be removed: normally their parents end them, but those
+/// Kills confined processes whose working directory is about to be removed. Normally their parents do that, but those
 /// may have been killed.
 fn end_confined_in(path: &Path) {
     let deadline = Instant::now() + PATIENCE;
@@ -502,7 +503,7 @@ fn works_in(pid: libc::pid_t, path: &Path) -> bool {
     std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|at| at.starts_with(path))
 }
 
-/// Whether a process has `no_new_privs` and a filter, as every confined process and no user's shell has.
+/// Whether a process has `no_new_privs` and a seccomp filter, as every confined process has and no user's shell.
 fn is_confined(pid: libc::pid_t) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let says = |wanted: &str| status.lines().any(|line| line == wanted);
@@ -537,7 +538,7 @@ fn remove_group(path: &Path) {
 }
 
 /// Detaches mounts below a path, the innermost first: the mount of a killed daemon hangs, and files in a live mount
-/// must not be removed. Users who may not unmount have a helper program that may.
+/// must not be removed. Users without the permission to unmount have a helper program for it.
 fn unmount_below(path: &Path) {
     let Ok(table) = std::fs::read("/proc/self/mountinfo") else {
         return;

@@ -13,7 +13,7 @@ use std::process::{Command, ExitCode};
 use crate::sys;
 
 /// `guestmark-agent listen SOCKET SERVER… -- COMMAND…` becomes COMMAND as soon as SOCKET accepts connections. SERVER
-/// gets the first connection as its standard input and output, and ends no later than COMMAND.
+/// gets the first connection as its standard input and output, and is killed when COMMAND ends.
 pub fn listen(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let path = arguments.next();
     let mut server = Vec::new();
@@ -28,7 +28,7 @@ pub fn listen(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitC
     };
     let listener = UnixListener::bind(&path).map_err(|error| sys::add_path(&path, &error))?;
     let parent = rustix::process::getpid();
-    // SAFETY: this process has a single thread, so the child may do whatever it likes.
+    // SAFETY: this process has a single thread, so the child may do anything.
     if sys::check(unsafe { libc::fork() })? == 0 {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
         if rustix::process::getppid() != Some(parent) {

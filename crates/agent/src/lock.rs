@@ -1,4 +1,4 @@
-//! Reserves a machine for one user: `flock` on a file whose place is the same for all users.
+//! Reserves a machine for one user by `flock` on a file whose path is the same for all users.
 //!
 //! `platforms/exclusive.py` follows the same rules for the controller's own machine.
 
@@ -18,10 +18,11 @@ use rustix::io::Errno;
 
 use crate::failure::{failure, os_failure};
 
-/// The variable with the user's own path, or [`NONE`].
+/// The environment variable with the user's own path, or [`NONE`].
 const VARIABLE: &str = "GUESTMARK_LOCK";
 const NONE: &str = "none";
-/// The lock is in the first of these directories in which everybody may create files, so that all users agree.
+/// The lock is in the first of these directories in which everybody may create files, so that all users choose the
+/// same.
 const PLACES: [&str; 3] = ["/run/lock", "/dev/shm", "/tmp"];
 const NAME: &str = "guestmark.lock";
 const EVERYBODY: u32 = 0o666;
@@ -48,7 +49,7 @@ fn try_to_take(holder: &[u8]) -> Result<Locked, Failure> {
     if holder.len() > MAX_HOLDER {
         return Err(failure(
             Kind::BadRequest,
-            "the description of the holder is too long",
+            "the holder's description is too long",
         ));
     }
     let Some(path) = find_place() else {
@@ -69,9 +70,9 @@ fn try_to_take(holder: &[u8]) -> Result<Locked, Failure> {
             Err(error) => return Err(what(&error.into())),
         }
         if !is_at(&file, &path) {
-            continue; // somebody removed the file meanwhile
+            continue; // another process has removed the file in the meantime
         }
-        // If the filesystem is full, others merely cannot read who holds the lock.
+        // If the filesystem is full, others only cannot read who holds the lock.
         let _ = file.set_len(0).and_then(|()| file.write_all(holder));
         *held = Some(file);
         return Ok(locked(true, &path, Vec::new()));

@@ -3,24 +3,23 @@
 //! | subcommand | what it does |
 //! | --- | --- |
 //! | `serve` | answers the controller on standard input and output; as process 1 it boots the machine first (`init`) |
-//! | `trials` | gives standard input and output to one conversation after another |
-//! | `supervise` | ends a hypervisor when its controller ends |
+//! | `trials` | serves one conversation after another on standard input and output |
+//! | `supervise` | ends a hypervisor when its controller exits |
 //! | `keep` | removes what a controller has left behind |
-//! | `confine`, `traces` | become a hypervisor that can change nothing of the host |
-//! | `sandbox` | makes a throw-away root, then becomes the program that starts a sandbox on it |
-//! | `network` | makes and enters networks of a machine's own, sets interfaces up and describes them |
+//! | `confine`, `traces` | become a hypervisor, with and without confinement |
+//! | `sandbox` | mounts a throw-away root, then becomes the program that starts a sandbox on it |
+//! | `network` | creates and enters separate networks of machines, configures interfaces and describes them |
 //! | `world` | runs a program in namespaces of its own |
 //! | `log-writes` | serves an image and logs every write and flush |
-//! | `records` | writes what a power cut must not lose |
-//! | `syncs`, `digests`, `follow` | trace what a program does to files and what it was promised |
-//! | `tree` | tells file trees apart |
-//! | `connect`, `listen`, `relay` | connect a local socket with standard streams, or with a server |
+//! | `records` | writes records that a power cut must not lose |
+//! | `syncs`, `digests`, `follow` | trace what a program does to files and which data it was promised to be durable |
+//! | `connect`, `listen`, `relay` | connect a local socket to the standard streams or to a server |
 //! | `share` | serves a directory by 9P |
 //! | `syscalls` | times single system calls |
-//! | `traffic` | measures a network, as both of its ends |
-//! | `tsc`, `hypervisor` | print what the processor says about its clock and its hypervisor |
+//! | `traffic` | measures a network, as either end |
+//! | `tsc`, `hypervisor` | print the frequency of the time-stamp counter and the name of the hypervisor |
 //!
-//! The modules are ordered; each uses only modules of its own line and of the lines above it:
+//! The modules are layered; each uses only modules of its own line and of the lines above it:
 //!
 //! 1. the kernel: `sys`, `cpuid`, `tsc`, `counters`, `memory`;
 //! 2. answers and command lines: `frame`, `failure`, `lock`, `options`, `output`;
@@ -90,7 +89,6 @@ const USAGE: &str = "usage: guestmark-agent serve [--channel NAME] [--alive SECO
        guestmark-agent syncs --disk DIRECTORY [--most N] [--bytes N] -- COMMAND [ARGUMENT]...
        guestmark-agent digests PATH...
        guestmark-agent follow --disk DIRECTORY --log FILE [--sync-after CALL:PATH]... -- COMMAND [ARGUMENT]...
-       guestmark-agent tree DIRECTORY
        guestmark-agent network make [--channel FD] [--own-users] [--second] [--veth NAME NAME | --tap NAME] [--peer ADDRESS/N] [--machine ADDRESS/N]
                [--mtu N] [--queues N] [--offloads on|off] [--headers] [--stays] [--dead-end] [-- COMMAND [ARGUMENT]...]
        guestmark-agent network enter [--users FD] --net FD | --of PID [--as UID:GID] [--close FD]... -- COMMAND [ARGUMENT]...
@@ -105,7 +103,7 @@ const USAGE: &str = "usage: guestmark-agent serve [--channel NAME] [--alive SECO
 fn main() -> ExitCode {
     let began_ns = sys::monotonic_ns();
     let mut arguments = std::env::args_os().skip(1).peekable();
-    // As the first process of a container it is asked to serve: there is no machine to set up or to switch off.
+    // As the first process of a container, the agent is told to serve: it has no machine to boot or to power off.
     let asked_to_serve = arguments.peek().is_some_and(|word| word == "serve");
     if std::process::id() == 1 && !asked_to_serve {
         init::run();

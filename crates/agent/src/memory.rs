@@ -10,10 +10,10 @@ use guestmark_wire::{Forked, Touched};
 
 use crate::sys;
 
-/// Address and size in bytes of the agent's memory.
+/// Address and size in bytes of the memory that the agent has touched.
 static TAKEN: Mutex<Option<(usize, usize)>> = Mutex::new(None);
 
-/// Bytes that a child sends when it runs, and when its memory is touched.
+/// Bytes that a child sends when it starts to run, and when it has touched its memory.
 const RUNS: u8 = 1;
 const DONE: u8 = 2;
 
@@ -40,7 +40,7 @@ fn round_to_pages(bytes: u64, page: usize) -> io::Result<usize> {
         .ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
 }
 
-/// Maps fresh private memory none of whose pages exists yet. Allocates nothing else.
+/// Maps private memory whose pages do not exist yet. Allocates nothing else.
 fn map_memory(size: usize) -> io::Result<usize> {
     // SAFETY: a new mapping at an address of the kernel's choice.
     let start = unsafe {
@@ -59,7 +59,7 @@ fn map_memory(size: usize) -> io::Result<usize> {
     Ok(start as usize)
 }
 
-/// Writes to each page of a mapping of [`map_memory`]; returns the number of pages.
+/// Writes to each page of a mapping that [`map_memory`] created; returns the number of pages.
 fn write_pages(start: usize, size: usize, page: usize) -> u64 {
     for at in (start..start + size).step_by(page) {
         // SAFETY: inside the mapping, which is nobody else's.
@@ -68,8 +68,8 @@ fn write_pages(start: usize, size: usize, page: usize) -> u64 {
     (size / page) as u64
 }
 
-/// Allocates memory and writes to each page of it once. It stays until the agent ends: asked for the same size again,
-/// it writes to the same pages; for another size, it frees them first.
+/// Allocates memory and writes to each page of it once. The memory is kept until the agent exits: a second call with
+/// the same size writes to the same pages, and one with another size frees them first.
 pub fn touch(bytes: u64) -> io::Result<Touched> {
     let page = page_size();
     let size = round_to_pages(bytes, page)?;
@@ -96,7 +96,7 @@ pub fn touch(bytes: u64) -> io::Result<Touched> {
     })
 }
 
-/// Does the same in a child, which runs no other program and then ends.
+/// Does the same in a child, which executes no other program and then exits.
 pub fn fork(bytes: u64) -> io::Result<Forked> {
     let page = page_size();
     let size = round_to_pages(bytes, page)?;
@@ -164,7 +164,7 @@ fn read_reports(said: &mut File, asked_ns: u64, made_ns: u64) -> io::Result<Fork
     })
 }
 
-/// Reads the child's next word; returns the number that follows it, and when it arrived.
+/// Reads the child's next report; returns the number in it, and when it arrived.
 fn read_report(said: &mut File, word: u8) -> io::Result<(u64, u64)> {
     let mut message = [0; 9];
     said.read_exact(&mut message)

@@ -1,15 +1,16 @@
-//! Parses the command lines of subcommands that end with a command: options first, then the words of a program, which
-//! keeps its own options.
+//! Parses the command lines of subcommands that run a command: the options come first, then the command with its own
+//! options.
 
 use std::ffi::OsString;
 use std::io;
 
 use lexopt::{Arg, Error, Parser};
 
-/// Reads options up to the first word that is not one. Returns that word and all words behind it: the command to run.
+/// Reads options up to the first argument that is not one. Returns this argument and all that follow: the command to
+/// run.
 ///
-/// `take` is called with each long option's name. It takes the option's value, if it has one, from the parser, and
-/// returns false for a name that it does not know. A command line without a command is an error.
+/// `take` is called with the name of each long option. It reads the option's value, if it has one, from the parser, and
+/// returns false for an unknown name. A command line without a command is an error.
 pub fn read_until_command(
     arguments: impl Iterator<Item = OsString>,
     mut take: impl FnMut(&str, &mut Parser) -> Result<bool, Error>,
@@ -34,7 +35,7 @@ pub fn read_until_command(
     Err("no command given".into())
 }
 
-/// Turns a wrong command line into the error with which a subcommand ends.
+/// Converts the error of a wrong command line to the error of a subcommand.
 pub fn to_io_error(error: &Error) -> io::Error {
     io::Error::other(error.to_string())
 }

@@ -1,4 +1,4 @@
-//! Reads a program's output, which is kept up to a limit or passed on; beyond the limit it is only counted.
+//! Reads a program's output, which is kept or passed on up to a limit; beyond the limit it is only counted.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -34,7 +34,7 @@ impl Output {
         }
     }
 
-    /// Reads available bytes, at most a few buffers so that other calls get their turn. Returns whether there may be
+    /// Reads available bytes, at most a few buffers so that other calls are served too. Returns whether there may be
     /// more.
     pub fn receive(&mut self, id: u64, out: &mut Outbox) -> bool {
         let Some(fd) = &self.fd else { return false };
@@ -70,7 +70,7 @@ impl Output {
         true
     }
 
-    /// Moves no more bytes than were read.
+    /// Appends bytes and drops as many of the first ones as exceed the limit.
     fn keep_last(&mut self, data: &[u8]) {
         let limit = self.limit as usize;
         let data = &data[data.len().saturating_sub(limit)..];
@@ -79,7 +79,7 @@ impl Output {
         self.kept.extend_from_slice(data);
     }
 
-    /// How many bytes past the limit were discarded.
+    /// Returns how many bytes beyond the limit were discarded.
     pub fn discarded(&self) -> u64 {
         self.seen.saturating_sub(self.limit)
     }

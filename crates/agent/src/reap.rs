@@ -1,4 +1,5 @@
-//! Makes sure that nothing outlives its call: finds, kills and reaps descendants, including orphans re-parented to us.
+//! Makes sure that no process outlives its call: finds, kills and reaps descendants, including orphans re-parented to
+//! us.
 
 use std::io::Read;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::sys::{self, Reaped};
 
-/// A child that outlives all calls: the program that a saved machine ran before any call.
+/// A child that outlives all calls: the program that already ran when the machine was saved.
 static SPARED: AtomicI32 = AtomicI32::new(0);
 
 /// Excludes that child from sweeps from now on.
@@ -30,7 +31,7 @@ pub fn list_children() -> Vec<libc::pid_t> {
     }
 }
 
-/// Finds children by the parent that each process names.
+/// Finds children by the parent process id of every process.
 fn scan_children(parent: u32) -> Vec<libc::pid_t> {
     let Ok(entries) = std::fs::read_dir("/proc") else {
         return Vec::new();
@@ -84,7 +85,7 @@ impl Stat {
 }
 
 /// Kills and reaps our children for which `doomed` returns true, and their children as they become ours, until none is
-/// left (or `patience` is over: a process in an uninterruptible sleep cannot be killed). Other children that end in the
+/// left or `patience` is over (a process in an uninterruptible sleep cannot be killed). Other children that end in the
 /// meantime are passed to `other`. Returns how many were killed.
 pub fn sweep(
     signals: BorrowedFd<'_>,
@@ -127,7 +128,7 @@ pub fn sweep(
                 revents: 0,
             }];
             let _ = sys::poll(&mut wait, Some(Duration::from_millis(10)));
-            // Only SIGCHLD may be dropped here: the caller checks again for a request to end.
+            // Only SIGCHLD may be dropped here: the caller has to see the signals that ask us to exit.
             if wait[0].revents != 0 {
                 drain_child_signals(signals);
             }
@@ -135,7 +136,7 @@ pub fn sweep(
     }
 }
 
-/// Takes pending signals so that polling can wait again; a request to end is put back for the caller.
+/// Takes pending signals so that polling can wait again; a signal that asks us to exit is raised again for the caller.
 fn drain_child_signals(signals: BorrowedFd<'_>) {
     let mut end = None;
     while let Some(signal) = sys::take_signal(signals) {

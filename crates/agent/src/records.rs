@@ -1,8 +1,9 @@
-//! `guestmark-agent records`: writes numbered records, each made durable before the next one is begun.
+//! `guestmark-agent records`: writes numbered records, each of which is made durable before the next one is begun.
 //!
-//! With a log of the writes below, a reader knows without a clock what had been acknowledged at any moment: a byte of
-//! record `k + 1` in the log means that the call which made record `k` durable had returned. With `--each`, the number
-//! of each record is printed once that call has returned, and the next record waits for a byte of standard input.
+//! With a log of the writes on the disk below, a reader knows without a clock what had been acknowledged at any moment:
+//! a byte of record `k + 1` in the log shows that the call which made record `k` durable had returned. With `--each`,
+//! the number of each record is printed once that call has returned, and the next record waits for a byte of standard
+//! input.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -24,7 +25,7 @@ enum Method {
     Dsync,
 }
 
-/// Bytes of one line of a record: its tag, padded.
+/// Length of one line of a record in bytes: tag, number and padding.
 const LINE: usize = 64;
 /// Number of records that fit into an overwritten file.
 const SLOTS: u64 = 8;
@@ -96,7 +97,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Option<Job> {
     (fits && job.path.is_absolute()).then_some(job)
 }
 
-/// Reports that a record is durable, and waits until the report was read.
+/// Reports that a record is durable, and waits until the report has been read.
 fn acknowledge(job: &Job, number: u64) -> io::Result<()> {
     if job.each {
         println!("{number}");
@@ -105,7 +106,7 @@ fn acknowledge(job: &Job, number: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a record. Every line names it, so that a torn record is recognised.
+/// Makes a record. Every line contains the record's number, so that a torn record is recognised.
 fn make_record(job: &Job, number: u64) -> Vec<u8> {
     let mut line = format!("{}{number:08};", job.tag).into_bytes();
     line.resize(LINE, b'a' + (number % 26) as u8);
@@ -116,8 +117,8 @@ fn list_numbers(job: &Job) -> std::ops::Range<u64> {
     job.first..job.first + job.count
 }
 
-/// Syncs the directory: a file's `fsync` need not make its name durable, and without a journal, as in ext2, it does
-/// not.
+/// Syncs the directory: the `fsync` of a file need not make its name durable, and on a filesystem without a journal,
+/// such as ext2, it does not.
 fn sync_directory(job: &Job) -> io::Result<()> {
     File::open(job.path.parent().unwrap_or(Path::new("/")))?.sync_all()
 }

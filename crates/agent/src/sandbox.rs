@@ -1,8 +1,9 @@
-//! `guestmark-agent sandbox`: makes a throw-away root, waits, then becomes the program that starts a sandbox.
+//! `guestmark-agent sandbox`: mounts a throw-away root, waits, then becomes the program that starts a sandbox.
 //!
-//! The root is this host's, under a layer in memory; so are all directories named by `--layer`. It is in mount and
-//! process namespaces whose first process becomes the program: when that ends, the kernel kills everything in them. The
-//! *outer* process waits for it, and kills it when it ends itself.
+//! The root is this host's, under an overlay layer in memory, and so is each directory named by `--layer`. It is in
+//! mount and process namespaces whose first process becomes the program: when the program exits, the kernel kills
+//! everything in them. The *outer* process waits for the program, and the program is killed when the outer process
+//! exits.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -25,23 +26,23 @@ const FAILED: i32 = 125;
 
 #[derive(Debug)]
 struct Options {
-    /// An empty directory, over which everything is mounted.
+    /// An empty directory, below which everything is mounted.
     at: PathBuf,
     /// The file for the error messages of this process and of the program.
     complaints: PathBuf,
-    /// Descriptor that is written to when everything is prepared.
+    /// Descriptor that is written to when everything has been prepared.
     prepared: i32,
     /// Descriptor that is read from before the program is executed.
     go: i32,
-    /// Control groups to join before anything is made.
+    /// Control groups to join before anything is mounted.
     groups: Vec<PathBuf>,
-    /// Directories of this host that get a layer each, parents before children.
+    /// Directories of this host that get a layer of their own, parents before children.
     layers: Vec<PathBuf>,
-    /// Whether it is root in user and control group namespaces of its own, as users other than root have to be.
+    /// Whether the program is root in user and control group namespaces of its own; required for users other than root.
     own_users: bool,
     /// Environment variables that the program does not inherit.
     unset: Vec<OsString>,
-    /// Directories that appear empty to it.
+    /// Directories that appear empty to the program.
     hidden: Vec<PathBuf>,
     command: Vec<OsString>,
 }
@@ -80,7 +81,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
     })
 }
 
-/// Runs the subcommand; exits as the program did.
+/// Runs the subcommand; ends the way the program ends.
 pub fn become_sandbox(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let options = parse(arguments).map_err(|error| to_io_error(&error))?;
     let (prepared, go) = (
@@ -92,7 +93,7 @@ pub fn become_sandbox(arguments: impl Iterator<Item = OsString>) -> io::Result<E
     check(unsafe { libc::dup2(complaints.as_raw_fd(), 2) })?;
     let (user, group) = (rustix::process::getuid(), rustix::process::getgid());
     let (pid, joined) = fork_first_process(&options).map_err(|error| {
-        sys::add_context("cannot make namespaces of mounts and processes", &error)
+        sys::add_context("cannot create mount and process namespaces", &error)
     })?;
     if pid == 0 {
         let mapped = if options.own_users {
@@ -115,7 +116,7 @@ pub fn become_sandbox(arguments: impl Iterator<Item = OsString>) -> io::Result<E
     Ok(end_as(status))
 }
 
-/// Takes over an inherited descriptor, which the program does not get.
+/// Takes ownership of an inherited descriptor, which the program does not inherit.
 fn take_descriptor(fd: i32) -> io::Result<OwnedFd> {
     // SAFETY: used for one system call that copes with a descriptor that is not open.
     let seen = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
@@ -124,12 +125,12 @@ fn take_descriptor(fd: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Forks into new namespaces. Returns 0 in their first process and its number in the outer one, and the group in which
-/// it was born.
+/// Forks into new namespaces. Returns 0 in their first process and its process id in the outer one, and the control
+/// group in which it was created.
 ///
 /// To move a process into a group, the kernel waits until every processor has noticed, which takes 15 ms on a busy
-/// host. A process that is born in the group does not wait, nor does a thread that joins a group of version 1 itself
-/// (`join_groups`).
+/// host. A process that is created in the group does not wait, nor does a thread that moves itself to a group of
+/// version 1 (`join_groups`).
 fn fork_first_process(options: &Options) -> io::Result<(libc::pid_t, Option<usize>)> {
     let mut flags = libc::CLONE_NEWNS | libc::CLONE_NEWPID;
     if options.own_users {
@@ -148,7 +149,7 @@ fn fork_first_process(options: &Options) -> io::Result<(libc::pid_t, Option<usiz
 /// File with the threads of a control group of version 1.
 const TASKS: &str = "tasks";
 
-/// Moves this single-threaded process into its groups, except the one in which it was born.
+/// Moves this single-threaded process into its groups, except the one in which it was created.
 fn join_groups(groups: &[PathBuf], born_in: Option<usize>) -> io::Result<()> {
     for (number, group) in groups.iter().enumerate() {
         if Some(number) != born_in && fs::write(group.join(TASKS), "0").is_err() {
@@ -159,7 +160,7 @@ fn join_groups(groups: &[PathBuf], born_in: Option<usize>) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the root, reports that, and waits for the signal to continue.
+/// Mounts the root, reports that, and waits for the signal to continue.
 fn prepare(options: &Options, mut prepared: File, mut go: File) -> io::Result<()> {
     // SAFETY: plain system call.
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) })?;
@@ -172,8 +173,8 @@ fn prepare(options: &Options, mut prepared: File, mut go: File) -> io::Result<()
     for name in ["root", "run", "shm"] {
         fs::create_dir(at.join(name))?;
     }
-    // The runtime's state has to be as fresh as the sandbox, and so has shared memory, where podman keeps the locks for
-    // all containers of a host: a killed podman would leave its own locked.
+    // The runtime's state must be new for each sandbox. So must shared memory, where podman keeps the locks of all
+    // containers of a host: a killed podman would leave its lock held.
     if !at.starts_with("/run") {
         bind(&at.join("run"), "/run")?;
     }
@@ -193,18 +194,18 @@ fn prepare(options: &Options, mut prepared: File, mut go: File) -> io::Result<()
     prepared.write_all(b"prepared\n")?;
     if go.read(&mut [0; 8])? == 0 {
         return Err(io::Error::other(
-            "the process that waited for the sandbox has ended",
+            "the process that waited for the sandbox has exited",
         ));
     }
     Ok(())
 }
 
-/// Mounts control groups of version 2, which some runtimes insist on, read-only for them.
+/// Mounts control groups of version 2, which some runtimes require, read-only.
 fn show_groups() {
     let groups = Path::new("/sys/fs/cgroup");
     let newer =
         |place: &PathBuf| rustix::fs::statfs(place).is_ok_and(|found| found.f_type == CGROUP2);
-    // A new mount takes the kernel 10 ms, so bind an existing one if possible.
+    // A new mount takes 10 ms, so bind an existing one if possible.
     let there = [groups.join("unified"), groups.to_owned()];
     let shown = match there.iter().find(|place| newer(place)) {
         Some(place) => rustix::mount::mount_bind(place, groups).is_ok(),
@@ -218,7 +219,7 @@ fn show_groups() {
 /// `CGROUP2_SUPER_MAGIC` of `linux/magic.h`.
 const CGROUP2: rustix::fs::FsWord = 0x6367_7270;
 
-/// Recreates, where the root itself has no layer, the directories and links that this host has beside the layers.
+/// Recreates the directories and links that this host has beside the layers, if the root itself has no layer.
 fn make_skeleton(at: &Path, layers: &[PathBuf]) -> io::Result<()> {
     let above: BTreeSet<_> = layers
         .iter()
@@ -260,7 +261,7 @@ fn mount_layer(at: &Path, number: usize, directory: &Path, of_user: bool) -> io:
     ]);
     options.extend([",workdir=".as_ref(), work.as_os_str()]);
     if of_user {
-        options.push(",userxattr"); // others are not a user's to set
+        options.push(",userxattr"); // a user may not set trusted attributes
     }
     let target = locate_inside(at, directory);
     let options = sys::make_cstring(options.as_bytes())?;

@@ -1,4 +1,4 @@
-//! Answers the controller in a loop. It has a single thread, so work that may take long is done in steps.
+//! Answers the controller in a loop of a single thread. Work that may take long is therefore done in steps.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -20,32 +20,32 @@ use crate::frame::{Decoder, Outbox};
 use crate::transfer::Transfer;
 use crate::{calls, keep, lock, reap, sys};
 
-/// No more answers are produced while more bytes than this are unsent.
+/// Maximum number of unsent bytes up to which further answers are produced.
 const OUTBOX_LIMIT: usize = 4 << 20;
 /// How long to wait for killed processes to end.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why serving ended.
+/// The reason why serving ended.
 #[derive(Debug, PartialEq, Eq)]
 pub enum End {
-    /// The controller is gone.
+    /// The controller has disconnected.
     Gone,
-    /// The controller asked to switch off.
+    /// The controller has asked to power the machine off.
     PowerOff,
-    /// The controller has finished, and its channel continues.
+    /// The controller has ended the conversation, and its channel stays open.
     Left,
-    /// A signal asked us to end.
+    /// A signal has asked us to exit.
     Signal(i32),
     /// The controller sent something that is not a frame, or the channel failed.
     Broken(String),
 }
 
-/// Exit status when the controller has left.
+/// Exit status when the controller has ended the conversation and its channel stays open.
 pub const LEFT: u8 = 64;
 
 /// `guestmark-agent serve [--channel NAME] [--alive SECONDS] [--ahead FD] [--remove DIR]` serves on a channel of the
-/// kinds that process 1 knows (`init`), or else on standard input and output. The greeting says when this program
-/// began. The directory is removed at the end, unless the channel continues.
+/// kinds that process 1 knows (`init`), or else on standard input and output. The greeting contains the time at which
+/// this program began. The directory is removed at the end, unless the channel stays open.
 pub fn serve_stdio(
     arguments: impl Iterator<Item = OsString>,
     began_ns: u64,
@@ -75,7 +75,7 @@ pub fn serve_stdio(
     sys::duplicate_onto(null.as_fd(), 1)?;
     sys::become_subreaper()?;
     if channel.ahead.is_some() {
-        // End in order, so that everything this agent started ends too if its parent is killed.
+        // If the parent is killed, shut down in order, so that everything this agent has started ends too.
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
     }
     let began = Phase {
@@ -131,9 +131,9 @@ fn parse_options(arguments: impl Iterator<Item = OsString>) -> Result<Options, l
     Ok(found)
 }
 
-/// Greets the controller and answers it until the end; then kills everything that it started.
+/// Greets the controller and answers it until the end; then kills everything that it has started.
 ///
-/// `before_calls` runs after the greeting has been sent, which it need not delay, and before any call.
+/// `before_calls` runs after the greeting has been sent, so as not to delay it, and before any call.
 pub fn serve(
     channel: &Channel,
     signals: &OwnedFd,
@@ -179,13 +179,13 @@ struct Server<'a> {
     ended: Vec<(sys::Reaped, u64)>,
     phases: Vec<Phase>,
     window: Option<u32>,
-    /// Takes bytes of a later conversation on the channel that were read already.
+    /// Receives bytes of the channel's next conversation that have been read already.
     ahead: Option<&'a File>,
     /// Interval and next time of writing an empty line to standard error.
     alive: Option<(Duration, Instant)>,
 }
 
-/// Whether an error is how a terminal, a socket or a pipe reports that the other side is gone.
+/// Whether this is the error by which a terminal, a socket or a pipe reports that the other side has closed.
 fn is_hang_up(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -193,8 +193,8 @@ fn is_hang_up(error: &io::Error) -> bool {
     )
 }
 
-/// Reads what is available of the current frame before anything else is handled: a virtio port gives only one page at a
-/// time. The next read reports any error of the channel again.
+/// Reads what is available of the current frame before anything else is handled, since a virtio port returns only one
+/// page at a time. The next read reports any error of the channel again.
 fn take_frame(input: RawFd, decoder: &mut Decoder) {
     while decoder.wanted() > 0 {
         match sys::read(input, decoder.space()) {
@@ -293,7 +293,7 @@ impl Server<'_> {
         fds.push(make_poll_entry(self.signals.as_raw_fd(), libc::POLLIN));
         // While a program's input buffer is full, nothing is read from the controller, but its hang-up (always
         // reported) is still noticed. A port reports a hang-up until the controller has connected, which would wake us
-        // all the time.
+        // continually.
         fds.push(make_poll_entry(
             if absent { -1 } else { input },
             when(listening, libc::POLLIN),
@@ -321,8 +321,8 @@ impl Server<'_> {
         fds.push(make_poll_entry(self.bulk.bell().as_raw_fd(), libc::POLLIN));
     }
 
-    /// Reaps children that have ended; returns the signal that asks us to end, if there was one. The clock is read when
-    /// the kernel has reported an end, before it frees the rest of the process.
+    /// Reaps children that have exited; returns the signal that asks us to exit, if there was one. The clock is read
+    /// when the kernel has reported an exit, before it frees the rest of the process.
     fn notice_ended(&mut self) -> Option<i32> {
         let mut now = sys::monotonic_ns();
         while let Some(child) = sys::reap() {
@@ -361,7 +361,7 @@ impl Server<'_> {
         wait.into_iter().chain(patience).chain(alive).min()
     }
 
-    /// Writes the empty line; the program that carries the channel finds out whether anybody reads it.
+    /// Writes the empty line when it is due, so that the program that carries the channel notices if nobody reads it.
     fn send_sign_of_life(&mut self) {
         if let Some((every, next)) = &mut self.alive {
             let now = Instant::now();
@@ -409,7 +409,7 @@ impl Server<'_> {
         }
     }
 
-    /// Answers a request or starts it. Returns why serving ends, if the request asks for that.
+    /// Answers a request, or starts a call. Returns the reason to end if the request ends the serving.
     fn answer(&mut self, request: Request<'_>) -> Option<End> {
         let id = request.id;
         if request.ahead && lock::is_refused() {
@@ -522,7 +522,8 @@ impl Server<'_> {
                 if leaders.is_empty() {
                     return true;
                 }
-                // Another program is running: an orphan belongs to this one only if its session or group says so.
+                // While another program is running, an orphan belongs to this one only if its session or process group
+                // shows it.
                 !leaders.contains(&pid)
                     && reap::Stat::of(pid)
                         .is_some_and(|stat| stat.session == job.pid || stat.group == job.pid)

@@ -1,8 +1,8 @@
-//! `guestmark-agent share DIRECTORY`: serves a directory read-only by 9p on standard input and output.
+//! `guestmark-agent share DIRECTORY`: serves a directory read-only over 9P on standard input and output.
 //!
-//! Some hypervisors cannot share directories, and other servers for this identify files by inode numbers, which are
-//! ambiguous below a root with several mounts, and do not last on an overlay. Here a file is identified by its path.
-//! The protocol's messages are described in Linux's `net/9p` and in diod's description of 9P2000.L.
+//! Some hypervisors cannot share directories, and other servers identify files by inode numbers, which are ambiguous
+//! below a root with several mounts and not stable on an overlay. Here a file is identified by its path. The protocol's
+//! messages are described in Linux's `net/9p` and in diod's description of 9P2000.L.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 use crate::sys;
 
-/// The largest message that a client may ask for.
+/// The largest message size that a client may request.
 const MOST: u32 = 1 << 20;
 /// Size, type and tag.
 const HEADER: usize = 7;
@@ -168,7 +168,7 @@ impl Server {
                     path = next;
                 }
                 Err(error) if step == 0 => return Err(error),
-                // The answer has the files up to here; the new number stays free.
+                // The answer contains the files up to here; the new number stays unused.
                 Err(_) => {
                     answer[counted..counted + 2].copy_from_slice(&step.to_le_bytes());
                     return Ok(());
@@ -324,7 +324,7 @@ impl Server {
     }
 }
 
-/// Opens a file or directory; the client's own kernel opens anything else.
+/// Opens a file or directory; the client's kernel opens anything else by itself.
 fn open_node(path: &Path, of: &Metadata) -> io::Result<Open> {
     if of.is_dir() {
         let own = [".", ".."].map(|name| Ok((name.into(), of.file_type())));

@@ -1,8 +1,8 @@
-//! Starts a program with as little work as possible between the time stamp and its first instruction.
+//! Starts a program with as little work as possible between the time stamp and the program's first instruction.
 //!
 //! `clone(CLONE_VM | CLONE_VFORK)` on a separate stack, like glibc's `posix_spawn`, but it also sets the user, the
 //! groups and the controlling terminal, and omits the 64 signal calls: the agent keeps every disposition at its default
-//! (see `sys::signal_fd`), so the child only has to unblock.
+//! (see `sys::signal_fd`), so the child only has to unblock the signals.
 
 use std::ffi::{c_void, CString};
 use std::io;
@@ -10,11 +10,11 @@ use std::os::fd::RawFd;
 
 use crate::sys;
 
-/// Step at which the start of a program failed.
+/// The step in which the start of a program failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Step {
-    /// Making the process.
+    /// Creating the process.
     Clone,
     /// Session, terminal, descriptors.
     Setup,
@@ -28,7 +28,7 @@ pub enum Step {
 
 /// A program ready to be started.
 pub struct Command {
-    /// Files to try, in order; the first that the kernel accepts runs.
+    /// Files to try, in order; the first one that the kernel accepts is executed.
     pub files: Vec<CString>,
     /// Arguments.
     pub argv: Vec<CString>,
@@ -60,8 +60,8 @@ struct Plan<'a> {
 const STACK: usize = 64 << 10;
 
 impl Command {
-    /// Starts the program in a session of its own; returns its process id and the `CLOCK_MONOTONIC` right before. It
-    /// dies with the agent.
+    /// Starts the program in a session of its own; returns its process id and the `CLOCK_MONOTONIC` right before. The
+    /// program is killed when the agent exits.
     pub fn spawn(&self) -> Result<(libc::pid_t, u64), (Step, io::Error)> {
         let pointers = |strings: &[CString]| {
             strings
@@ -92,7 +92,7 @@ impl Command {
             libc::poll as *const u8,
             libc::wait4 as *const u8,
         ]);
-        // This also resets the largest resident set so far.
+        // This also resets the peak resident set size.
         let _ = std::fs::write("/proc/self/clear_refs", "5");
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
         // SAFETY: the end of an allocation is a valid pointer to compute.
@@ -143,8 +143,8 @@ unsafe fn prepare_and_exec(plan: &mut Plan<'_>) -> Option<()> {
         }
     }
     plan.step = Step::Credentials;
-    // Use raw calls: glibc's wrappers would look for other threads to change.
-    // SAFETY: system calls on numbers and a live vector.
+    // Use raw system calls: glibc's wrappers would change other threads too. SAFETY: system calls on numbers and a live
+    // vector.
     unsafe {
         if let Some(groups) = &command.groups {
             ok(libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) as libc::c_int)?;
@@ -162,7 +162,7 @@ unsafe fn prepare_and_exec(plan: &mut Plan<'_>) -> Option<()> {
         ok(unsafe { libc::chdir(cwd.as_ptr()) })?;
     }
     plan.step = Step::Setup;
-    // Set this after the change of user, which would clear it. If the agent died before this, nobody is left to notify.
+    // Set this after the change of user, which would clear it. If the agent has died before, there is no notification.
     // SAFETY: system calls on numbers; the set is initialised by sigemptyset and is valid when all zero.
     unsafe {
         ok(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0))?;
@@ -195,7 +195,7 @@ unsafe fn prepare_and_exec(plan: &mut Plan<'_>) -> Option<()> {
 }
 
 /// Lists the files that `execvp` would try for `name` in `cwd`: `name` itself if it contains a slash, or else those in
-/// the directories of `path`. Files that are certainly not programs are left out.
+/// the directories of `path`. Paths that are not files are left out.
 pub fn list_candidates(name: &[u8], path: Option<&[u8]>, cwd: Option<&[u8]>) -> Vec<Vec<u8>> {
     if name.is_empty() {
         return Vec::new();
@@ -225,7 +225,7 @@ pub fn resolve_within(cwd: Option<&[u8]>, file: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Whether `file` exists and is not a directory.
+/// Whether `file` is a regular file.
 pub fn is_file(file: &[u8]) -> bool {
     use std::os::unix::ffi::OsStrExt;
     std::fs::metadata(std::ffi::OsStr::from_bytes(file)).is_ok_and(|data| data.is_file())

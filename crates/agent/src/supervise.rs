@@ -1,8 +1,8 @@
 //! `guestmark-agent supervise`: runs a hypervisor so that no part of it outlives the controller, however the controller
-//! ends.
+//! exits.
 //!
 //! The controller holds the other end of the lifeline; the kernel closes it even when the controller is killed with
-//! SIGKILL. If the supervisor itself dies, the command dies too (`PR_SET_PDEATHSIG`).
+//! SIGKILL. If the supervisor itself is killed, so is the command (`PR_SET_PDEATHSIG`).
 
 use std::ffi::{CString, OsString};
 use std::io;
@@ -20,7 +20,7 @@ use crate::options::{read_until_command, to_io_error};
 use crate::spawn::{self, Command, Step};
 use crate::{reap, sys};
 
-/// Exit statuses of our own failures, as in `env` and `timeout`.
+/// Exit statuses of our own failures, as those of `env` and `timeout`.
 const FAILED: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
@@ -70,7 +70,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
     Ok(options)
 }
 
-/// Runs a command until it or the controller ends. Exits with the command's status (128 + its signal).
+/// Runs a command until it or the controller exits. Exits with the command's status, or 128 plus its signal.
 pub fn supervise(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let options = parse(arguments).map_err(|error| to_io_error(&error))?;
     if rustix::io::fcntl_getfd(borrow(options.lifeline)).is_err() {
@@ -110,8 +110,8 @@ pub fn supervise(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCo
     Ok(ExitCode::from(status))
 }
 
-/// Whether a process removes what others made and then ends by itself: the keeper of a controller below us, which must
-/// run this very file, because any process can be called `keep`; or Python's resource tracker.
+/// Whether a process removes what others have created and then exits by itself: the keeper of a controller below us,
+/// which must run this very file, because any process can be called `keep`; or Python's resource tracker.
 fn removes_what_others_made(pid: libc::pid_t) -> bool {
     let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let mut words = arguments.split(|&byte| byte == 0);
@@ -149,7 +149,7 @@ fn build_command(words: &[OsString]) -> io::Result<Command> {
     })
 }
 
-/// Waits for the command's end; kills it if the controller has gone or a signal asks for it. Returns its status and
+/// Waits until the command ends; kills it if the controller has exited or a signal asks for it. Returns its status and
 /// whether it ended by itself.
 fn watch(pid: libc::pid_t, lifeline: &OwnedFd, signals: &OwnedFd, options: &Options) -> (u8, bool) {
     let mut kill_at = None;
@@ -190,13 +190,13 @@ fn watch(pid: libc::pid_t, lifeline: &OwnedFd, signals: &OwnedFd, options: &Opti
                 let _ = sys::kill(-pid, libc::SIGKILL);
             }
             let _ = sys::kill(pid, libc::SIGKILL);
-            // It may be stuck in the kernel: do not retry all the time.
+            // It may be stuck in the kernel, so do not retry at once.
             kill_at = Some(Instant::now() + Duration::from_millis(100));
         }
     }
 }
 
-/// Whether the controller's end is closed. Bytes on the lifeline are ignored.
+/// Whether the controller has closed its end of the lifeline. Bytes on the lifeline are ignored.
 fn has_ended(lifeline: &OwnedFd) -> bool {
     matches!(
         sys::read(lifeline.as_raw_fd(), &mut [0; 256]),

@@ -1,6 +1,6 @@
-//! Makes system calls that neither `std` nor `rustix` has in the form needed here.
+//! Makes system calls that neither `std` nor `rustix` provides in the form needed here.
 //!
-//! The agent has a single thread, apart from those of [`crate::bulk`], which only move bytes between files.
+//! The agent has a single thread, apart from those of [`crate::bulk`], which only transfer data between files.
 
 use std::ffi::{CString, OsStr};
 use std::io;
@@ -17,7 +17,7 @@ pub fn check(value: libc::c_int) -> io::Result<libc::c_int> {
     }
 }
 
-/// Returns an error that says what failed before why.
+/// Returns the error with a description of what failed in front.
 pub fn add_context(what: impl std::fmt::Display, error: &io::Error) -> io::Error {
     io::Error::other(format!("{what}: {error}"))
 }
@@ -28,7 +28,7 @@ pub fn add_path(path: &OsStr, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{path}: {error}"))
 }
 
-/// Makes the error for a wrong command line of the agent.
+/// Makes the error for a wrong command line: the usage of the agent's subcommand.
 pub fn usage(how: &str) -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidInput,
@@ -36,12 +36,12 @@ pub fn usage(how: &str) -> io::Error {
     )
 }
 
-/// Makes a C string of a path or argument.
+/// Converts a path or argument to a C string.
 pub fn make_cstring(bytes: &[u8]) -> io::Result<CString> {
     CString::new(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
-/// Makes a path for `std`.
+/// Converts bytes to a path for `std`.
 pub fn as_os_path(bytes: &[u8]) -> &OsStr {
     std::os::unix::ffi::OsStrExt::from_bytes(bytes)
 }
@@ -93,8 +93,7 @@ pub fn clock_ns(clock: rustix::time::ClockId) -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Returns how many processors are online, as the C library finds out: from `/sys`, from `/proc/stat`, or from the
-/// scheduler.
+/// Returns the number of online processors that the C library finds in `/sys`, in `/proc/stat`, or from the scheduler.
 pub fn count_processors() -> u32 {
     // SAFETY: no arguments that could be wrong.
     let found = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
@@ -106,7 +105,7 @@ pub fn monotonic_ns() -> u64 {
     clock_ns(rustix::time::ClockId::Monotonic)
 }
 
-/// Waits until one of `fds` is ready or `timeout` is over; interruptions count as "nothing ready".
+/// Waits until one of `fds` is ready or `timeout` is over; after an interruption by a signal, none is ready.
 pub fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<()> {
     let timeout = timeout.map(|t| libc::timespec {
         tv_sec: t.as_secs() as libc::time_t,
@@ -136,7 +135,7 @@ pub fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<(
     }
 }
 
-/// Repeats `call` while signals interrupt it; `None` when it would have to wait.
+/// Repeats `call` while signals interrupt it; returns `None` if it would block.
 fn transfer(mut call: impl FnMut() -> libc::ssize_t) -> io::Result<Option<usize>> {
     loop {
         let count = call();
@@ -173,7 +172,7 @@ pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     )?)
 }
 
-/// Makes a pipe (read end, write end), closed on exec.
+/// Creates a pipe (read end, write end), closed on exec.
 pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut fds: [RawFd; 2] = [-1; 2];
     // SAFETY: `fds` has room for two descriptors.
@@ -198,12 +197,12 @@ pub fn duplicate_onto(fd: BorrowedFd<'_>, as_fd: RawFd) -> io::Result<()> {
 
 /// Marks every descriptor from 3 up to be closed on exec, so that programs inherit none that our parent leaked.
 pub fn close_inherited_on_exec() {
-    // SAFETY: changes flags only. Kernels before 5.11 refuse, and then nothing is lost but tidiness.
+    // SAFETY: changes flags only. Kernels before 5.11 refuse the call, and programs then inherit those descriptors.
     unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 4_u32) };
 }
 
-/// Forks into new namespaces (`CLONE_NEW…`): returns 0 in the child, its process id in the parent, which stays where
-/// it is.
+/// Forks into new namespaces (`CLONE_NEW…`): returns 0 in the child, and the child's process id in the parent, which
+/// stays in its namespaces.
 ///
 /// The caller must be single-threaded. The C library's `clone` is not used because it needs a stack and a function, nor
 /// is `clone3`, which the filters of older container runtimes refuse.
@@ -217,12 +216,12 @@ pub fn fork_into(namespaces: libc::c_int) -> io::Result<libc::pid_t> {
         (flags, 0)
     };
     let none: libc::c_long = 0;
-    // SAFETY: without a stack of its own the child goes on as a copy of this single-threaded process.
+    // SAFETY: without a stack of its own the child continues as a copy of this single-threaded process.
     let pid = unsafe { libc::syscall(libc::SYS_clone, first, second, none, none, none) };
     check(pid as libc::c_int)
 }
 
-/// Like [`fork_into`], with the child born in a control group of version 2, given as an open directory.
+/// Like [`fork_into`], but creates the child in a control group of version 2, given as an open directory.
 pub fn fork_into_group(namespaces: libc::c_int, group: BorrowedFd<'_>) -> io::Result<libc::pid_t> {
     copies_return_twice()?;
     let arguments = CloneArguments {
@@ -232,12 +231,12 @@ pub fn fork_into_group(namespaces: libc::c_int, group: BorrowedFd<'_>) -> io::Re
         ..CloneArguments::default()
     };
     let size = size_of::<CloneArguments>();
-    // SAFETY: as for `fork_into`; the arguments outlive the call and are as long as is said.
+    // SAFETY: as for `fork_into`; the arguments outlive the call and have the given size.
     let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, size) };
     check(pid as libc::c_int)
 }
 
-/// Fails with `ENOSYS` on SPARC, whose kernel tells child and parent apart by a second register, which `syscall` does
+/// Fails with `ENOSYS` on SPARC, where child and parent are distinguished by a second register, which `syscall` does
 /// not return.
 fn copies_return_twice() -> io::Result<()> {
     if cfg!(target_arch = "sparc64") {
@@ -266,7 +265,7 @@ struct CloneArguments {
 /// `CLONE_INTO_CGROUP` of `linux/sched.h`.
 const INTO_CGROUP: u64 = 0x2_0000_0000;
 
-/// Maps a user to root in the user namespace that this process has just made.
+/// Maps a user to root in the user namespace that this process has just created.
 pub fn map_to_root(user: u32, group: u32) -> io::Result<()> {
     use std::fs::write;
     write("/proc/self/setgroups", "deny")?;
@@ -274,7 +273,7 @@ pub fn map_to_root(user: u32, group: u32) -> io::Result<()> {
     write("/proc/self/uid_map", format!("0 {user} 1"))
 }
 
-/// Makes orphaned descendants our children.
+/// Makes orphaned descendants become our children.
 pub fn become_subreaper() -> io::Result<()> {
     // SAFETY: plain system call.
     check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }).map(drop)
@@ -304,7 +303,7 @@ pub fn connect_vsock(port: u32) -> io::Result<OwnedFd> {
 }
 
 /// Gives every signal its default disposition, blocks all of them and returns a descriptor that becomes readable when
-/// one of `signals` is pending. Started programs get an empty mask and so the same start as from a fresh login.
+/// one of `signals` is pending. Started programs get an empty signal mask, as after a fresh login.
 pub fn signal_fd(signals: &[libc::c_int]) -> io::Result<OwnedFd> {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     let mut wanted = MaybeUninit::<libc::sigset_t>::uninit();
@@ -344,7 +343,7 @@ pub fn take_signal(signals: BorrowedFd<'_>) -> Option<libc::c_int> {
     }
 }
 
-/// Whether a process runs this very file: any program can have our name.
+/// Whether a process runs this very file, since any program can have our name.
 pub fn is_this_program(pid: libc::pid_t) -> bool {
     use std::os::unix::fs::MetadataExt;
     let file = |name: &str| {
@@ -364,7 +363,7 @@ pub fn kill(pid: libc::pid_t, signal: libc::c_int) -> io::Result<()> {
 
 /// A child that has ended: process id, wait status, resources.
 pub struct Reaped {
-    /// Process id it had.
+    /// Its process id.
     pub pid: libc::pid_t,
     /// Status as of `wait(2)`.
     pub status: libc::c_int,
@@ -389,8 +388,8 @@ pub fn reap() -> Option<Reaped> {
     (pid > 0).then_some(Reaped { pid, status, usage })
 }
 
-/// Makes the allocator return freed memory to the kernel at once: memory used for a big output must not count in the
-/// resident set from which the next program starts.
+/// Makes the allocator return freed memory to the kernel at once: memory used for a large output must not be part of
+/// the resident set with which the next program starts.
 pub fn release_freed_memory_eagerly() {
     // SAFETY: sets a tunable of the allocator.
     unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10) };
@@ -403,9 +402,9 @@ extern "C" {
     static etext: u8;
 }
 
-/// Drops the memory of the agent's own instructions and constants, except for the places in `needed`; what is used
-/// again comes back from the page cache. A started program inherits the largest resident set of its process, which is
-/// ours until the process executes the program: with our code it would exceed that of a small program.
+/// Drops the memory of the agent's own instructions and constants, except for the pages of `needed`; pages that are
+/// used again come back from the page cache. A started program inherits the peak resident set size of its process,
+/// which is ours until the process executes the program: with our code it would exceed that of a small program.
 pub fn leave_program_text(needed: &[*const u8]) {
     let page = rustix::param::page_size();
     let (begin, end) = (&raw const __executable_start, &raw const etext);
@@ -418,7 +417,7 @@ pub fn leave_program_text(needed: &[*const u8]) {
     }
 }
 
-/// Whether an error means that the kernel lacks a feature, or that our surroundings do not allow it.
+/// Whether an error means that the kernel lacks a feature or that the environment does not permit it.
 pub fn is_unavailable(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

@@ -1,4 +1,5 @@
-//! Runs calls that move many bytes, in steps so that other calls get their turn; no acknowledgements on the way.
+//! Runs calls that transfer much data, in steps so that other calls are served too; there are no acknowledgements in
+//! between.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -16,9 +17,9 @@ use crate::frame::Outbox;
 use crate::sys;
 
 const FIRST_PIECE: usize = 16 << 10;
-const HASHED: usize = 256 << 10; // at a time: other calls wait for it
+const HASHED: usize = 256 << 10; // bytes hashed at a time, while other calls wait
 
-/// A running call that moves bytes.
+/// A running call that transfers data.
 pub struct Transfer {
     /// Number of the request.
     pub id: u64,
@@ -28,8 +29,8 @@ pub struct Transfer {
 }
 
 enum What {
-    /// To the controller; the remaining limit, and how much to read at a time: little at first, as most files are small
-    /// and a guest pays for every touched page of a buffer.
+    /// To the controller: the remaining limit, and how much to read at a time. That is little at first, because most
+    /// files are small and every page of a buffer that a guest touches takes time.
     Read { file: File, left: u64, piece: usize },
     /// From the controller.
     Write { file: File, fsync: bool },
@@ -39,7 +40,7 @@ enum What {
         flush: bool,
         meter: Meter,
     },
-    /// From the controller to nowhere.
+    /// From the controller; the data are discarded.
     Sink,
     /// Into a digest.
     Hash {
@@ -73,7 +74,7 @@ impl Transfer {
                 let name = String::from_utf8_lossy(path);
                 return Err(failure(
                     Kind::BadRequest,
-                    &format!("{name}: not a file that can be read to its end"),
+                    &format!("{name} cannot be read to its end: it is a directory or a FIFO"),
                 ));
             }
             Ok(file)
@@ -188,7 +189,7 @@ impl Transfer {
         }
     }
 
-    /// Takes data from the controller; returns whether the call has ended.
+    /// Handles data from the controller; returns whether the call has ended.
     pub fn feed(&mut self, data: &[u8], out: &mut Outbox) -> bool {
         self.bytes += data.len() as u64;
         if let What::Write { file, .. } | What::Stream { file, .. } = &mut self.what {
@@ -199,7 +200,7 @@ impl Transfer {
         false
     }
 
-    /// Answers after the end of the data. Returns that the call has ended.
+    /// Answers the call at the end of the data. Always returns true, because that ends the call.
     pub fn end(&mut self, out: &mut Outbox) -> bool {
         if matches!(self.what, What::Stream { .. }) {
             let What::Stream { file, flush, meter } =

@@ -1,8 +1,7 @@
-//! Implements the call `Tree`: a digest of everything that a program can see of the files below a directory.
+//! Implements the call `Tree`: computes a digest of everything that a program can see of the files below a directory.
 //!
-//! It covers names, types, modes, owners, sizes, contents, links and extended attributes, but neither times nor
-//! positions on the disk: two states of a disk with equal digests look the same to a program that does not ask for
-//! those.
+//! The digest covers names, types, modes, owners, sizes, contents, links and extended attributes, but neither times nor
+//! positions on the disk: two states of a disk with equal digests look the same to a program that does not query those.
 
 use std::collections::HashMap;
 use std::fs::{self, File, Metadata};
@@ -73,7 +72,7 @@ impl Seen {
         Ok(())
     }
 
-    /// Whether a file with several names is met for the first time.
+    /// Whether a file with several names is encountered for the first time.
     fn is_first(&mut self, about: &Metadata) -> bool {
         let next = self.linked.len() as u64;
         let number = *self
@@ -107,7 +106,7 @@ impl Seen {
         Ok(())
     }
 
-    /// Digests blocks that are not all zeroes, each with its position: a hole and zeroes are the same.
+    /// Digests all blocks that contain data, each with its position; holes and blocks of zeroes are equivalent.
     ///
     /// A block that cannot be read, for instance because its checksum is wrong, contributes its position and its error.
     fn digest_content(&mut self, file: &File, size: u64) {
@@ -142,7 +141,7 @@ impl Seen {
         self.digest.update(&number.to_le_bytes());
     }
 
-    /// Digests the length before the bytes, so that two texts cannot run into each other.
+    /// Digests the length before the bytes, so that the boundary between two strings is unambiguous.
     fn digest_bytes(&mut self, bytes: &[u8]) {
         self.digest_number(bytes.len() as u64);
         self.digest.update(bytes);

@@ -1,7 +1,8 @@
-//! `guestmark-agent trials`: one controller's conversations, one after the other on the same standard input and output.
+//! `guestmark-agent trials`: serves a controller's conversations, one after the other on the same standard input and
+//! output.
 //!
-//! Each conversation has its own agent, a new process that this one starts and outlives. Nothing of a conversation is
-//! left for the next: all descendants of its agent are killed, and its directory is emptied.
+//! Each conversation has its own agent, a new process that this process starts and outlives. Nothing of a conversation
+//! is left to the next one: all descendants of its agent are killed, and its directory is emptied.
 
 use std::ffi::{CString, OsString};
 use std::fs::{self, File};
@@ -43,7 +44,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
     Ok(Options { directory, alive })
 }
 
-/// Serves until the controller has gone; then removes the directory and everything that was started.
+/// Serves until the controller has disconnected; then kills everything that was started, and removes the directory.
 pub fn serve_trials(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let options = parse(arguments).map_err(|error| io::Error::other(error.to_string()))?;
     let signals = sys::signal_fd(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
@@ -68,7 +69,7 @@ fn serve_conversations(options: &Options, signals: &OwnedFd) -> io::Result<u8> {
         reap::sweep(signals.as_fd(), PATIENCE, |_| true, drop);
         if !reap::list_children().is_empty() {
             return Err(io::Error::other(
-                "a process of the last trial cannot be ended",
+                "a process of the last trial cannot be killed",
             ));
         }
         empty_directory(&options.directory)?;
@@ -100,7 +101,8 @@ fn build_agent_command(options: &Options, ahead: &File) -> io::Result<Command> {
     })
 }
 
-/// Waits for an agent to end, and ends it if we get a signal; returns its exit status, or 128 plus its signal.
+/// Waits until an agent exits, and passes on the signals that we receive; returns its exit status, or 128 plus its
+/// signal.
 fn wait_for_end(agent: libc::pid_t, signals: &OwnedFd) -> u8 {
     loop {
         while let Some(child) = sys::reap() {

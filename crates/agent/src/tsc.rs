@@ -1,8 +1,8 @@
 //! Measures how fast this machine's time-stamp counter runs.
 //!
 //! Under TCG a guest reads the host's counter. Its kernel calibrates the counter with emulated timers, which fails on
-//! machine types without HPET and ACPI timer (QEMU's microvm) and gives wrong results on busy hosts; so the kernel is
-//! told the frequency.
+//! machine types without HPET and ACPI timer (QEMU's microvm) and gives wrong results on busy hosts; so the kernel gets
+//! the frequency as a parameter.
 
 /// Returns the counts per millisecond, measured over 50 ms against `CLOCK_MONOTONIC`; `None` if there is no such
 /// counter.
@@ -10,7 +10,7 @@
 pub fn kilohertz() -> Option<u64> {
     use std::time::{Duration, Instant};
 
-    // Take the reading with the least time around it: it belongs to the clock's reading.
+    // Take the pair of readings that were closest in time.
     fn pair() -> (Instant, u64) {
         let readings = (0..16).map(|_| {
             let before = Instant::now();
@@ -31,7 +31,7 @@ pub fn kilohertz() -> Option<u64> {
     Some(last.checked_sub(first)?.checked_mul(1_000_000)? / nanoseconds)
 }
 
-/// Returns `None`: there is no such counter.
+/// Returns `None`, because there is no such counter.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn kilohertz() -> Option<u64> {
     None

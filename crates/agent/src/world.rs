@@ -2,9 +2,9 @@
 //!
 //! The program has its own network with a loopback device, its own processes, and its own `$HOME`. It sees all files of
 //! the host and changes none: files in `/tmp`, `/var/tmp`, `/run` and `/dev/shm` are written to memory and vanish with
-//! it, and everything else but the named directory is read-only. So two such programs do not disturb each other. Root
-//! loses the rights to undo that or to change what the host has only once, such as its clock, and can open only devices
-//! that change nothing.
+//! it, and everything else except the named directory is read-only. Two such programs therefore do not disturb each
+//! other. Root loses the capabilities to undo this or to change what the host has only once, such as its clock, and can
+//! open only harmless devices.
 
 use std::ffi::{CStr, OsString};
 use std::fs::File;
@@ -40,10 +40,10 @@ const PROCESSES: u32 = 16 << 10;
 
 #[derive(Debug)]
 struct Options {
-    /// An empty directory below which files written outside the named directory are kept.
+    /// An empty directory, below which files that are written outside the named directory are stored.
     room: PathBuf,
     writable: Vec<PathBuf>,
-    /// A file to create; it gets a line if the memory for written files was full.
+    /// A file to create; a line is written to it if the memory for written files was full.
     note: Option<PathBuf>,
     /// How many bytes the program may write to memory.
     memory: Option<u64>,
@@ -72,11 +72,11 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
     })
 }
 
-/// Runs the program and exits with its status, or with 125 if the namespaces cannot be made.
+/// Runs the program and exits with its status, or with 125 if the namespaces cannot be created.
 pub fn run_in_world(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let options = parse(arguments).map_err(|error| to_io_error(&error))?;
     let _ = std::fs::write("/proc/self/oom_score_adj", ENDED_FIRST);
-    // It could not be created from inside.
+    // The file could not be created from inside.
     let note = options.note.as_ref().map(File::create).transpose()?;
     let walls = Walls {
         user: false,
@@ -84,7 +84,7 @@ pub fn run_in_world(arguments: impl Iterator<Item = OsString>) -> io::Result<Exi
     };
     match cage::enter(walls, None)? {
         Place::Done(status) => Ok(status),
-        Place::Outside => Err(io::Error::other("this kernel allows no namespaces here")),
+        Place::Outside => Err(io::Error::other("namespaces cannot be created here")),
         Place::Inside(first) => {
             let gauge = match mount_private_files(&options).and_then(|()| make_gauge(note)) {
                 Ok(gauge) => gauge,
@@ -125,7 +125,7 @@ fn mount_private_files(options: &Options) -> io::Result<()> {
     })?;
     if !(done.read_only && done.over_temporary && done.own_memory) {
         return Err(io::Error::other(
-            "this kernel does not allow mounts in a namespace here",
+            "filesystems cannot be mounted in a namespace here",
         ));
     }
     std::fs::create_dir_all(HOME)

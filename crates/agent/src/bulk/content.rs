@@ -1,4 +1,4 @@
-//! Patterns, and digests of files and of patterns.
+//! Generates patterns, and computes checksums of files and of patterns.
 
 use std::fs::File;
 use std::io::Read;
@@ -14,7 +14,7 @@ use crate::sys;
 const PERIOD: usize = 1 << 20;
 const PAGE: usize = 4096;
 const CHUNK: usize = 1 << 20;
-const PIECE: usize = 256 << 10; // of a file that is read: stays in a processor's cache while it is summed up
+const PIECE: usize = 256 << 10; // bytes read at a time: they stay in a processor's cache while they are hashed
 
 /// Generates the bytes of a pattern.
 pub struct Generator {
@@ -32,7 +32,7 @@ impl Generator {
         Self { pattern, base }
     }
 
-    /// Puts the first block into a buffer; `advance` then makes any other of the same size from it.
+    /// Fills a buffer with the first block; `advance` then turns it into any other block of the same size.
     pub fn prepare(&self, buffer: &mut [u8]) {
         match self.pattern {
             Pattern::Zero => buffer.fill(0),
@@ -66,7 +66,7 @@ impl Generator {
     }
 }
 
-/// Writes the page's number at the start of every page, so that no two are alike. Neither offset nor length has to be a
+/// Writes the page's number at the start of every page, so that all pages differ. Neither offset nor length has to be a
 /// multiple of the page size.
 fn number_pages(buffer: &mut [u8], offset: u64) {
     let end = offset + buffer.len() as u64;
@@ -97,7 +97,7 @@ fn generate_random_bytes(size: usize) -> Vec<u8> {
     bytes
 }
 
-/// Computes the digest of a file or device.
+/// Computes the checksum of a file or device.
 pub fn checksum(extent: &Extent) -> Result<Checksum, Failure> {
     let name = String::from_utf8_lossy(&extent.path);
     let failed = |error: &std::io::Error| os_failure(&name, error);
@@ -124,7 +124,7 @@ pub fn checksum(extent: &Extent) -> Result<Checksum, Failure> {
     }
 }
 
-/// Computes the digest of the bytes that a pattern makes.
+/// Computes the checksum of the bytes that a pattern generates.
 pub fn compute_pattern_checksum(extent: &PatternExtent) -> Checksum {
     let generator = Generator::new(extent.pattern);
     let mut state = Xxh3::new();

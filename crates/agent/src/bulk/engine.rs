@@ -1,8 +1,8 @@
-//! Moves bytes between files: one block after the other through the page cache, or with `O_DIRECT` and several
-//! requests in flight, so that no byte passes through the processor.
+//! Transfers data between files: one block after the other through the page cache, or with `O_DIRECT` and several
+//! requests in flight, so that the processor copies nothing.
 //!
-//! The requests are made by threads. With blocks of megabytes there are only some hundreds of them a gigabyte, so a
-//! ring shared with the kernel (`io_uring`) would gain nothing, and not every kernel has it or allows it.
+//! Threads issue the requests. Blocks are megabytes in size, so a gigabyte takes only some hundred requests. A ring
+//! shared with the kernel (`io_uring`) would therefore gain nothing, and not every kernel has or allows it.
 
 use std::fs::File;
 use std::io;
@@ -27,7 +27,7 @@ const HUGE_PAGE: usize = 2 << 20;
 const LARGEST_BLOCK: u64 = 64 << 20;
 const MOST_IN_FLIGHT: u32 = 64;
 
-/// Where bytes come from.
+/// The source of the data.
 enum Origin {
     File(Named),
     Pattern(Generator),
@@ -73,7 +73,7 @@ pub fn fill(call: &Fill) -> Result<Transferred, Failure> {
     )
 }
 
-/// Reads a file or device and drops the bytes.
+/// Reads a file or device and discards the data.
 pub fn read_back(call: &ReadBack) -> Result<Transferred, Failure> {
     check_block_size(call.how)?;
     let source = open_source(&call.path, call.how.direct)?;
@@ -97,7 +97,7 @@ fn check_block_size(how: How) -> Result<(), Failure> {
     } else {
         Err(failure(
             Kind::BadRequest,
-            &format!("these settings contradict each other: {how:?}"),
+            &format!("block size or requests in flight are out of range: {how:?}"),
         ))
     }
 }
@@ -119,7 +119,7 @@ fn open_source(path: &[u8], direct: bool) -> Result<Named, Failure> {
     }
 }
 
-/// Opens for direct I/O if requested, or reports that this is refused; there is no fallback.
+/// Opens a file, for direct I/O if requested; there is no fallback if the filesystem refuses that.
 fn open(
     options: &std::fs::OpenOptions,
     path: &[u8],
@@ -139,7 +139,7 @@ fn open(
     }
 }
 
-/// Returns how many bytes to move: as many as the call asks for, or else the whole source.
+/// Returns the number of bytes to transfer: as many as the call requests, or the whole source.
 fn find_length(source: &Named, asked: Option<u64>) -> Result<u64, Failure> {
     let size = io::Seek::seek(&mut &source.file, io::SeekFrom::End(0))
         .map_err(|error| source.make_failure("seek", &error))?;
@@ -204,7 +204,7 @@ fn allocate(to: &Named, size: u64) -> Result<bool, Failure> {
     }
 }
 
-/// Rounds `count` up to what a request has to move: direct I/O moves only whole sectors.
+/// Rounds `count` up to the length of a request: direct I/O transfers only whole sectors.
 fn round_to_sectors(count: usize, how: How) -> usize {
     if how.direct {
         count.next_multiple_of(ALIGNMENT as usize)
@@ -284,7 +284,7 @@ fn make_buffers(how: How, size: u64) -> Vec<Buffer> {
         .collect()
 }
 
-/// Hands out the blocks, and for growing files keeps the order in which they are written.
+/// Hands out the blocks, and makes sure that blocks of growing files are written in order.
 struct Blocks {
     size: u64,
     block_size: u64,
@@ -316,7 +316,7 @@ impl Blocks {
         Some((offset, left.min(self.block_size) as usize))
     }
 
-    /// Runs `act` once all blocks before this one have had their turn, or at once when order does not matter.
+    /// Runs `act` after all blocks before this one have been written, or at once if their order does not matter.
     fn in_turn(
         &self,
         offset: u64,
@@ -371,7 +371,7 @@ fn run(
                 .map(|buffer| scope.spawn(|| work(buffer)))
                 .collect();
             let ended = started.into_iter().map(|thread| {
-                let died = |_| Err(failure(Kind::Os, "a thread that moved bytes panicked"));
+                let died = |_| Err(failure(Kind::Os, "a transfer thread panicked"));
                 thread.join().unwrap_or_else(died)
             });
             // Wait for all of them, and report the first failure.

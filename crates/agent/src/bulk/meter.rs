@@ -1,4 +1,4 @@
-//! Measurements from the start to the end of a call that moves bytes.
+//! Measures a transfer from its start to its end.
 
 use std::fs::{self, File};
 
@@ -26,8 +26,8 @@ impl Meter {
         }
     }
 
-    /// Ends the measurement after the last of `bytes` has been moved: flushes `file`, if given, and returns what it all
-    /// took.
+    /// Ends the measurement after the last of `bytes` has been transferred: flushes `file`, if given, and returns the
+    /// results.
     pub fn finish(
         self,
         bytes: u64,
@@ -65,7 +65,7 @@ pub fn flush(file: &File) -> Result<(u64, u64, u64), Failure> {
     Ok((begin, between, sys::monotonic_ns()))
 }
 
-/// Returns how many bytes were ever put into the page cache to be written back; the kernel counts pages.
+/// Returns how many bytes of the page cache have become dirty since boot; the kernel counts pages.
 fn dirtied_bytes() -> u64 {
     let vmstat = fs::read_to_string("/proc/vmstat").unwrap_or_default();
     let pages = vmstat

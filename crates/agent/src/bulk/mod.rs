@@ -1,5 +1,5 @@
-//! Runs the calls that move the contents of whole disks. Each has a thread of its own, so that the channel is still
-//! watched: when the controller disconnects, the process ends and the thread with it.
+//! Runs the calls that transfer the contents of whole disks. Each has a thread of its own, so that the channel is still
+//! watched: when the controller disconnects, the process exits and ends the thread.
 
 mod content;
 mod engine;
@@ -34,6 +34,7 @@ pub struct Bulk {
     receiver: Receiver<(u64, Result<Outcome, Failure>)>,
     /// Readable when a call has ended.
     bell: OwnedFd,
+    /// The other end of that pipe.
     ring: Arc<OwnedFd>,
 }
 
@@ -75,7 +76,7 @@ impl Bulk {
             }),
             Call::Flush(path) => Box::new(move || flush_path(&path.path).map(Outcome::Flushed)),
             Call::DropCaches => Box::new(|| drop_caches().map(|()| Outcome::Done)),
-            _ => Box::new(|| Err(failure(Kind::BadRequest, "not a call that moves bytes"))),
+            _ => Box::new(|| Err(failure(Kind::BadRequest, "not a call that transfers data"))),
         };
         let (sender, ring) = (self.sender.clone(), Arc::clone(&self.ring));
         let started = thread::Builder::new().name("bulk".into()).spawn(move || {

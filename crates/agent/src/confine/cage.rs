@@ -1,9 +1,9 @@
 //! Puts a program, and everything it starts, into namespaces of its own: processes, mounts, message queues, names,
 //! networks.
 //!
-//! A cage has three processes. The *outer* one stays in the namespaces of the caller, waits, and ends with the
-//! program's status. The *first* one is process 1 of the namespace, and the kernel kills what is left inside when it
-//! ends; it ends with the outer one, with the controller, and with the program. The third becomes the program.
+//! A cage has three processes. The *outer* one stays in the caller's namespaces, waits, and exits with the program's
+//! status. The *first* one is process 1 of the namespace; when it exits, the kernel kills everything that is left
+//! inside. It exits when the outer process, the controller or the program does. The third becomes the program.
 //!
 //! Where namespaces are not available, the outer process is the program's parent and reaps the processes that the
 //! program leaves behind.
@@ -20,11 +20,11 @@ use crate::sys::{self, check};
 
 /// How long to wait for killed processes where no namespace ends them.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The first process reports that it could not make the cage; nothing has happened yet.
+/// The first process reports that it could not create the cage; the program has not been started.
 const UNAVAILABLE: u8 = b'u';
-/// The first process reports the program's end; its wait status follows.
+/// The first process reports that the program has ended; the wait status follows.
 const ENDED: u8 = b'e';
-/// The first process reports that it failed and has printed why; the exit status follows.
+/// The first process reports that it failed and has printed the reason; the exit status follows.
 const FAILED: u8 = b'f';
 
 /// The kinds of separation between the program and its host.
@@ -54,17 +54,17 @@ pub enum Place {
     Inside(First),
     /// The outer one, after the program's end.
     Done(ExitCode),
-    /// The original process: no cage can be made here.
+    /// The original process: no cage can be created here.
     Outside,
 }
 
-/// The first process's two links to the outer one: one to report to it, one to notice its end.
+/// The first process's two pipes to the outer one: one to report to it, and one that closes when it exits.
 pub struct First {
     said: OwnedFd,
     outer: OwnedFd,
 }
 
-/// Makes the cage. `lifeline` closes when the controller ends.
+/// Creates the cage; returns in both processes. `lifeline` closes when the controller exits.
 pub fn enter(walls: Walls, lifeline: Option<&OwnedFd>) -> io::Result<Place> {
     let (uid, gid) = (
         rustix::process::getuid().as_raw(),
@@ -154,7 +154,7 @@ fn wait_for_cage(
     }
 }
 
-/// Ends a parent that is stopped: such a supervisor, and what it holds, would outlive the controller.
+/// Kills the parent if it is stopped: such a supervisor, and everything that it holds, would outlive the controller.
 fn end_stopped_parent() {
     let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
     if reap::Stat::of(parent).is_some_and(|stat| stat.stopped) && sys::is_this_program(parent) {
@@ -191,7 +191,7 @@ fn unblock() -> io::Result<()> {
     .map(drop)
 }
 
-/// Ends this process as a child of it ended.
+/// Ends this process the way its child ended: returns the same exit status, or kills this process by the same signal.
 pub fn end_as(status: libc::c_int) -> ExitCode {
     if libc::WIFEXITED(status) {
         return ExitCode::from(libc::WEXITSTATUS(status) as u8);
@@ -211,7 +211,7 @@ pub fn end_as(status: libc::c_int) -> ExitCode {
 }
 
 impl First {
-    /// Reports that nothing can be mounted inside: the outer process continues as if there had never been a cage.
+    /// Reports that nothing can be mounted inside; the outer process then continues without a cage.
     pub fn give_up(&self) -> ! {
         self.say(UNAVAILABLE, 0);
         // SAFETY: ends this process.
@@ -231,8 +231,8 @@ impl First {
         let _ = sys::write(self.said.as_raw_fd(), &message);
     }
 
-    /// Forks, and returns in the process that is to become the program. Process 1 stays here until everything has
-    /// ended. It answers the questions of `connections` and checks the `gauge`.
+    /// Forks, and returns in the process that is to become the program. Process 1 stays here until the program ends; it
+    /// answers the questions of `connections` and checks the `gauge`.
     pub fn fork(
         self,
         lifeline: Option<&OwnedFd>,
@@ -300,8 +300,8 @@ fn proceed(connections: Option<&mut Connections>, events: libc::c_short) {
     }
 }
 
-/// Makes process 1 useless for an escape: nobody may trace it, and its only right is to kill other processes and, with
-/// `look`, to look at them.
+/// Makes process 1 useless for an escape: no process may trace it, and it keeps only the capability to kill other
+/// processes and, with `look`, the one to inspect them.
 fn seclude(look: bool) -> io::Result<()> {
     // SAFETY: plain system calls on numbers and a live string.
     unsafe {
@@ -312,9 +312,9 @@ fn seclude(look: bool) -> io::Result<()> {
     super::privileges::keep_signals(look)
 }
 
-/// Watches without a cage: this process stays the parent of the program and of all processes that the program leaves
-/// behind, and kills them when the controller, its own parent or the program ends. Returns in the process that is to
-/// become the program.
+/// Supervises the program without a cage: this process remains the parent of the program and of all processes that the
+/// program leaves behind, and kills them when the controller, its own parent or the program exits. Returns in the
+/// process that is to become the program.
 pub fn watch(
     lifeline: Option<&OwnedFd>,
     mut connections: Option<Connections>,
@@ -362,5 +362,5 @@ pub fn watch(
     Ok(ended.map(end_as))
 }
 
-/// A signal that nobody else sends.
+/// The signal by which the kernel reports that the parent has exited; nothing else sends it.
 const PARENT_ENDED: libc::c_int = libc::SIGPWR;

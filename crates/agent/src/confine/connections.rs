@@ -1,8 +1,8 @@
 //! Lets a confined program connect only to the Unix sockets below its writable paths.
 //!
-//! A filter cannot read an address, which lies in the program's memory. So the kernel asks the process that waits for
-//! the program. That process reads the address once, connects a socket of its own to it, and puts that socket in the
-//! place of the program's: whatever the program writes over the address in the meantime changes nothing.
+//! A filter cannot read an address, which is in the program's memory, so the kernel passes the call to the process that
+//! waits for the program. That process reads the address once, connects a socket of its own to it, and replaces the
+//! program's socket by that one. It therefore does not matter if the program overwrites the address in the meantime.
 
 use std::ffi::CStr;
 use std::fs::{self, File};
@@ -59,7 +59,7 @@ struct Added {
     target_flags: u32,
 }
 
-/// The state of the process that waits for the program and answers.
+/// The part of the supervising process that decides about the program's connections.
 pub struct Connections {
     places: Vec<(PathBuf, OwnedFd)>,
     asked_by: Option<Asked>,
@@ -128,7 +128,7 @@ impl Connections {
                 .map_or(0, |error| -error.raw_os_error().unwrap_or(libc::EACCES)),
             flags: 0,
         };
-        // The process that asked may be gone.
+        // The calling process may have exited.
         let _ = call_ioctl(filter, SEND, &raw mut reply);
     }
 
@@ -144,8 +144,8 @@ impl Connections {
         File::open(process.join("mem"))?.read_exact_at(bytes, address)?;
         let status = fs::read_to_string(process.join(format!("fdinfo/{descriptor}")))?;
         let directory = fs::read_link(process.join("cwd"))?;
-        // Make sure that all of this was read from the process that asks, and not from a later one with the same
-        // number.
+        // Make sure that all of this was read from the calling process, and not from a later one with the same process
+        // id.
         call_ioctl(filter, IS_VALID, (&raw const request.id).cast_mut())?;
         let file = self.open_socket(&directory.join(parse_path(bytes)?))?;
         let flags = parse_flags(&status);
@@ -170,7 +170,7 @@ impl Connections {
         call_ioctl(filter, ADD_DESCRIPTOR, &raw mut added)
     }
 
-    /// Opens the socket at an absolute path, provided that no link leads out of the places.
+    /// Opens the socket at an absolute path, unless a link leads out of the writable paths.
     fn open_socket(&self, path: &Path) -> io::Result<OwnedFd> {
         let refused = || io::Error::from_raw_os_error(libc::EACCES);
         let (place, rest) = self
@@ -197,7 +197,7 @@ impl Connections {
     }
 }
 
-/// Sends the filter's descriptor to the process that waits.
+/// Sends the filter's descriptor to the supervising process.
 pub fn send_filter(filter: &OwnedFd, channel: &OwnedFd) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = net::SendAncillaryBuffer::new(&mut space);

@@ -60,7 +60,7 @@ const ALWAYS: &[libc::c_long] = &[
     libc::SYS_ioperm,
 ];
 
-/// Message queues, semaphores and shared memory by number or name.
+/// System calls for message queues, semaphores and shared memory, both System V and POSIX.
 const QUEUES: &[libc::c_long] = &[
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     libc::SYS_msgget,
@@ -88,11 +88,11 @@ const QUEUES: &[libc::c_long] = &[
     libc::SYS_mq_unlink,
 ];
 
-/// Useless, and therefore refused, for programs that may make no sockets.
+/// Calls that are useless, and therefore refused, for programs that may not create sockets.
 const OF_SOCKETS: &[libc::c_long] = &[libc::SYS_connect, libc::SYS_bind, libc::SYS_listen];
 
-/// System calls about a process, with the position of its number among the arguments: allowed only for the caller
-/// itself, which is 0.
+/// System calls that change settings of a process, with the position of the process id among the arguments. They are
+/// allowed only for the caller itself, whose id is given as 0.
 const OF_OTHERS: &[(libc::c_long, u32)] = &[
     (libc::SYS_prlimit64, 0),
     (libc::SYS_setpriority, 1),
@@ -104,9 +104,9 @@ const OF_OTHERS: &[(libc::c_long, u32)] = &[
     (libc::SYS_sched_setattr, 0),
 ];
 
-/// The `ioctl` requests that programs may make on files, terminals, disks and devices; for any other, the program gets
-/// the answer of a device that does not know it. A device may act on requests although it was opened only for reading,
-/// and Landlock restricts requests only from kernel 6.10 on.
+/// The `ioctl` requests that programs may make on files, terminals, disks and devices; any other fails as on a device
+/// that does not know it (`ENOTTY`). A device may act on requests even if it was opened only for reading, and Landlock
+/// restricts requests only since kernel 6.10.
 ///
 /// For descriptors: `FIOCLEX`, `FIONCLEX`, `FIONBIO`, `FIOASYNC`, `FIONREAD`, `TIOCOUTQ`, `FIOQSIZE`. For terminals,
 /// questions and the other end of a pair that the program has made: `TCGETS`, `TCGETS2`, `TIOCGWINSZ`, `TIOCGPGRP`,
@@ -159,25 +159,25 @@ const OF_ANY: &[u32] = &[
     0x8004_1285, // BLKGETNRZONES
     0x0301,      // HDIO_GETGEO
 ];
-/// Requests that change a file's flags, version or project through a descriptor that was opened for reading; and
-/// flushing a disk's pages, which needs rights to change it. Only for programs that build filesystems, whose mounts are
-/// read-only.
+/// Requests that change a file's flags, version or project through a descriptor that was opened for reading, and the
+/// request that flushes a disk's pages, which requires privileges. They are allowed only for programs that build
+/// filesystems, whose mounts are read-only.
 const OF_METADATA: &[u32] = &[
     0x4008_6602, // FS_IOC_SETFLAGS
     0x4004_6602,
     0x401c_5820, // FS_IOC_FSSETXATTR
     0x1261,      // BLKFLSBUF
 ];
-/// The kind (the byte that identifies a driver's requests) of those to `/dev/kvm` and to the descriptors that it makes.
+/// The type (the byte that identifies a driver's requests) of requests to `/dev/kvm` and to the descriptors that it
+/// creates.
 const OF_KVM: &[u32] = &[0xae];
-/// The kind of requests to `/dev/vhost-net`, which reads and writes a guest's packets for its hypervisor.
+/// The type of requests to `/dev/vhost-net`, which reads and writes a guest's packets for its hypervisor.
 const OF_VHOST: &[u32] = &[0xaf];
-/// The kind of requests to sockets, their interfaces, and `/dev/net/tun` (whose own requests are of the terminals'
-/// kind).
+/// The type of requests to sockets and network interfaces. Those to `/dev/net/tun` have the type of terminals.
 const OF_NETWORK: &[u32] = &[0x89];
 const OF_TUN: std::ops::RangeInclusive<u32> = 0xc8..=0xe3;
-/// Requests to a tap that the program has inherited: its name, its offloads, and the format of its packets; but not
-/// those that change its name, its owner or whether it persists.
+/// Requests to a tap that the program has inherited: they read its name and set its offloads and packet format. Those
+/// that change its name, its owner or its persistence are not included.
 const OF_TAP: &[u32] = &[
     0x8004_54cf, // TUNGETFEATURES
     0x4004_54d0, // TUNSETOFFLOAD
@@ -195,9 +195,9 @@ const OF_USER: u32 = 3;
 const CONNECTED: &[libc::c_int] = &[libc::SOCK_STREAM, libc::SOCK_SEQPACKET];
 const SOCKET_TYPE: u32 = 0xf;
 /// `fcntl` commands to refuse: leases, which make other writers of a file wait, and notifications about directories.
-/// Neither needs the right to write.
+/// Neither requires write access.
 const OF_FILES: &[libc::c_int] = &[libc::F_SETLEASE, libc::F_NOTIFY];
-/// Refused: all calls that change a file's metadata by name, or by descriptor except for its mode.
+/// System calls that change a file's metadata: all that do so by name, and those by descriptor except for `fchmod`.
 const REFUSED: &[libc::c_long] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_chmod,
@@ -240,9 +240,9 @@ const NAMESPACES: u32 = 0x7e02_0000;
 const SET_MODE_FILTER: libc::c_uint = 1;
 /// Before kernel 5.16 a filter slows the processor down (speculative store bypass) unless this flag is set.
 const SPEC_ALLOW: libc::c_uint = 4;
-/// From kernel 5.9 on in the form used here: another process is asked.
+/// The kernel passes calls to another process for a decision; since kernel 5.9 in the form used here.
 const NEW_LISTENER: libc::c_uint = 8;
-/// From kernel 5.19 on: a signal does not make the kernel repeat a question.
+/// A signal does not make the kernel repeat such a request; since kernel 5.19.
 const WAIT_KILLABLE: libc::c_uint = 32;
 const ASK: u32 = 0x7fc0_0000;
 const ALLOW: u32 = 0x7fff_0000;
@@ -271,9 +271,9 @@ pub struct Refused {
     pub local_sockets: bool,
     /// Sockets of networks.
     pub network: bool,
-    /// System V queues and memory.
+    /// Message queues, semaphores and shared memory.
     pub queues: bool,
-    /// Truncating files, which Landlock can restrict only from kernel 6.2 on.
+    /// Truncating files, which Landlock can restrict only since kernel 6.2.
     pub truncation: bool,
     /// `io_uring`, whose operations bypass filters.
     pub io_uring: bool,
@@ -285,7 +285,7 @@ pub struct Refused {
     pub vhost: bool,
     /// Packet sockets.
     pub packets: bool,
-    /// How `connect` is answered, where sockets can be made.
+    /// How `connect` is answered if sockets can be created.
     pub connections: Answer,
 }
 
@@ -293,15 +293,15 @@ pub struct Refused {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     Allowed,
-    /// The process that waits for the program decides.
+    /// The supervising process decides about each call.
     Asked,
     Refused,
 }
 
-/// A filter that is in force.
+/// A filter that is in effect.
 pub struct Installed {
-    /// The descriptor through which the kernel asks; absent on kernels before 5.9, where connections are allowed
-    /// instead.
+    /// The descriptor through which the kernel passes calls to the supervising process; absent on kernels before 5.9,
+    /// where connections are allowed instead.
     pub questions: Option<OwnedFd>,
 }
 
@@ -413,11 +413,11 @@ fn build_program(architecture: u32, refused: Refused) -> Vec<libc::sock_filter> 
     program.push(make_instruction(RETURN, connections, 0, 0));
     program.extend(refuse_bits(libc::SYS_clone, 0, NAMESPACES));
     program.extend(refuse_bits(libc::SYS_unshare, 0, NAMESPACES));
-    // Its flags are in memory, where a filter cannot look; libraries fall back to `clone`.
+    // Its flags are in memory, which a filter cannot read; libraries fall back to `clone`.
     program.push(make_instruction(EQUAL, libc::SYS_clone3 as u32, 0, 1));
     program.push(make_instruction(RETURN, unknown, 0, 0));
     if refused.truncation {
-        // Its flags are in memory, where a filter cannot look; libraries fall back to `openat`.
+        // Its flags are in memory, which a filter cannot read; libraries fall back to `openat`.
         program.push(make_instruction(EQUAL, libc::SYS_openat2 as u32, 0, 1));
         program.push(make_instruction(RETURN, unknown, 0, 0));
         program.push(make_instruction(EQUAL, libc::SYS_truncate as u32, 0, 1));
@@ -440,14 +440,14 @@ fn build_program(architecture: u32, refused: Refused) -> Vec<libc::sock_filter> 
     program
 }
 
-/// Allows the requests that are known to be needed; any other gets the answer of a device that does not know it.
+/// Allows the `ioctl` requests that are known to be needed; all others fail as on a device that does not know them.
 fn allow_requests(refused: Refused) -> Vec<libc::sock_filter> {
     let mut tests = vec![make_instruction(LOAD, ARGUMENTS + 8, 0, 0)];
     let allow = |tests: &mut Vec<_>, value| {
         tests.push(make_instruction(EQUAL, value, 0, 1));
         tests.push(make_instruction(RETURN, ALLOW, 0, 0));
     };
-    // This comes first, because every run of a virtual processor is such a request.
+    // Test these first, because every entry into a virtual processor is such a request.
     if !refused.kvm {
         tests.push(make_instruction(AND, 0xff00, 0, 0));
         for &kind in OF_KVM {
@@ -508,7 +508,7 @@ fn refuse_bits(number: libc::c_long, position: u32, bits: u32) -> [libc::sock_fi
     )
 }
 
-/// Refuses call `number` unless its argument `position` is 0; the instructions that follow decide about the rest.
+/// Refuses call `number` unless its argument `position` is 0; later instructions decide about other calls.
 fn refuse_unless_zero(number: libc::c_long, position: u32) -> [libc::sock_filter; 5] {
     let undecided = make_instruction(LOAD, 0, 0, 0);
     refuse_where(
@@ -519,7 +519,7 @@ fn refuse_unless_zero(number: libc::c_long, position: u32) -> [libc::sock_filter
     )
 }
 
-/// Refuses call `number` if its argument `position` has this value; the instructions that follow decide about the rest.
+/// Refuses call `number` if its argument `position` has this value; later instructions decide about other calls.
 fn refuse_value(number: libc::c_long, position: u32, value: u32) -> [libc::sock_filter; 5] {
     let undecided = make_instruction(LOAD, 0, 0, 0);
     refuse_where(
@@ -547,7 +547,7 @@ fn refuse_where(
     ]
 }
 
-/// Allows socket pairs, which reach only each other; the instructions that follow decide about the rest.
+/// Allows socket pairs, which are connected only to each other; later instructions decide about other calls.
 fn allow_pairs() -> Vec<libc::sock_filter> {
     let mut tests = allow_types();
     tests.push(make_instruction(RETURN, ERRNO | libc::EPERM as u32, 0, 0));
@@ -570,7 +570,7 @@ fn allow_types() -> Vec<libc::sock_filter> {
     tests
 }
 
-/// Allows sockets of these families and no others; the instructions that follow decide about the rest.
+/// Allows sockets of these families and no others; later instructions decide about other calls.
 fn allow_families(families: &[libc::c_int], local: bool) -> Vec<libc::sock_filter> {
     let mut tests = vec![make_instruction(LOAD, ARGUMENTS, 0, 0)];
     for &family in families {

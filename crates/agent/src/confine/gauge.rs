@@ -1,4 +1,4 @@
-//! Records that a filesystem in memory was full, which no exit status reveals.
+//! Records whether a filesystem in memory was ever full, which no exit status reveals.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -10,10 +10,10 @@ use super::mounts::open_tree;
 
 /// Pause between checks; filling a filesystem, noticing it and removing the files takes longer.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Free bytes below which writes may be refused: allocators keep a little for each processor.
+/// Free bytes below which writes may fail, because allocators reserve some memory for each processor.
 const LEFT: u64 = 64 << 10;
 
-/// Filesystems of a cage that are checked regularly, and the file that gets a line once one of them is full.
+/// Filesystems of a cage that are checked regularly, and the file to which a line is written when one of them is full.
 pub struct Gauge {
     filesystems: Vec<OwnedFd>,
     note: File,
@@ -39,6 +39,7 @@ impl Gauge {
         (!self.full).then_some(PAUSE)
     }
 
+    /// Checks the filesystems, and records the first time that one of them is full.
     pub fn look(&mut self) {
         if !self.full && self.filesystems.iter().any(is_full) {
             self.full = self.note.write_all(b"full\n").is_ok();

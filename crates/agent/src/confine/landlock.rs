@@ -1,4 +1,4 @@
-//! Restricts with Landlock (kernel 5.13 and later) where files can be written, made and removed.
+//! Restricts with Landlock (kernel 5.13 and later) where files can be written, created and removed.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -9,7 +9,7 @@ use crate::sys::check;
 const CREATE_RULESET_VERSION: u32 = 1;
 const RULE_PATH_BENEATH: libc::c_int = 1;
 const WRITE_FILE: u64 = 1 << 1;
-const REMOVE_AND_MAKE: u64 = 0x1ff0; // remove directories and files; make of all seven kinds
+const REMOVE_AND_MAKE: u64 = 0x1ff0; // remove directories and files; create files of all seven types
 const REFER: u64 = 1 << 13; // version 2
 const TRUNCATE: u64 = 1 << 14; // version 3
 const REQUESTS: u64 = 1 << 15; // version 5: `ioctl` of devices that were opened in here
@@ -44,7 +44,7 @@ struct Beneath {
 pub struct Abi(u32);
 
 impl Abi {
-    /// Asks the kernel; returns `None` if it has no Landlock, or if it is switched off.
+    /// Returns the kernel's version; `None` if it has no Landlock, or if Landlock is disabled.
     pub fn of_kernel() -> Option<Self> {
         // SAFETY: asks for a number.
         let version = unsafe {
@@ -61,14 +61,14 @@ impl Abi {
             .map(Self)
     }
 
-    /// Whether it can refuse truncation.
+    /// Whether it can restrict truncation.
     pub fn knows_truncation(self) -> bool {
         self.0 >= 3
     }
 
-    /// Restricts this process and its children: they write only beneath `writable` and to harmless devices, can make
-    /// requests only to those devices, see no other processes, and, without `network`, neither open nor accept TCP
-    /// connections.
+    /// Restricts this process and its children: they can write only beneath `writable` and to harmless devices, send
+    /// `ioctl` requests only to those devices, send no signals to other processes, and, without `network`, neither open
+    /// nor accept TCP connections.
     pub fn restrict(self, writable: &[CString], network: bool) -> io::Result<bool> {
         let files = self.list_file_rights();
         let handled = Handled {

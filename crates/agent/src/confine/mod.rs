@@ -2,11 +2,12 @@
 //! the named paths.
 //!
 //! A guest that is root, or that has broken out of its hypervisor, has the rights of the process that serves it. So
-//! those rights are dropped before that process runs. It lives in namespaces of its own, a *cage*: no processes but its
-//! own, no networks, no message queues, no terminals, and everything in it ends together. Every mount except the named
-//! paths is read-only, and Landlock, where the kernel has it, enforces the same again. Capabilities that hypervisors do
-//! not need are dropped, a filter refuses what a namespace does not hide, above all sockets, and executing a program
-//! gains no rights. The restrictions that took effect are listed in its environment, for attestation.
+//! those rights are dropped before that process runs. It runs in namespaces of its own, a *cage*: it sees no other
+//! processes, no networks, no message queues and no terminals, and everything in the cage ends together. Every mount
+//! except the named paths is read-only, and Landlock, where the kernel has it, enforces the same again. Capabilities
+//! that hypervisors do not need are dropped, a filter refuses what a namespace does not hide, above all sockets, and
+//! executing a program grants no privileges. The restrictions that took effect are listed in its environment, for
+//! attestation.
 //!
 //! Restrictions that the kernel or a container does not support are skipped, and reported as missing; any other failure
 //! is fatal.
@@ -116,7 +117,7 @@ fn parse_user(text: &OsString) -> Result<(u32, u32), lexopt::Error> {
     text.to_str()
         .and_then(|text| text.split_once(':'))
         .and_then(|(user, group)| Some((user.parse().ok()?, group.parse().ok()?)))
-        .ok_or_else(|| format!("{}: not USER:GROUP", text.to_string_lossy()).into())
+        .ok_or_else(|| format!("{}: must be USER:GROUP, both as numbers", text.to_string_lossy()).into())
 }
 
 fn require_absolute(path: OsString) -> Result<PathBuf, lexopt::Error> {
@@ -124,11 +125,11 @@ fn require_absolute(path: OsString) -> Result<PathBuf, lexopt::Error> {
     if path.is_absolute() {
         Ok(path)
     } else {
-        Err(format!("{}: not an absolute path", path.display()).into())
+        Err(format!("{}: must be an absolute path", path.display()).into())
     }
 }
 
-/// Takes over the lifeline that this process was given, and that the command does not inherit.
+/// Takes ownership of the inherited lifeline, which the command does not inherit.
 fn take_lifeline(fd: u16) -> Result<OwnedFd, lexopt::Error> {
     let fd = i32::from(fd);
     // SAFETY: used for one system call that copes with a descriptor that is not open.
@@ -140,7 +141,7 @@ fn take_lifeline(fd: u16) -> Result<OwnedFd, lexopt::Error> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Becomes the command, confined; returns only when that fails, or after the command's end.
+/// Becomes the command, confined. Returns only if that fails, or in a supervising process after the command has ended.
 pub fn confine(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let options = parse(arguments).map_err(|error| to_io_error(&error))?;
     let mut writable = Vec::new();
@@ -162,7 +163,7 @@ pub fn confine(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode
         Ok(inside) => inside,
         Err(status) => return Ok(status),
     };
-    // Otherwise the namespace limits them; and root has no limit of this kind.
+    // In a cage the namespace limits them. This limit has no effect on root.
     if let (false, Some(most)) = (mounted.read_only, options.processes) {
         limit_processes(most)?;
     }
@@ -183,7 +184,7 @@ fn limit_processes(most: u32) -> io::Result<()> {
     let now: u64 = std::fs::read_dir("/proc")?
         .flatten()
         .filter(|entry| entry.metadata().is_ok_and(|found| found.uid() == user))
-        // A directory has a link for each directory in it, and two of its own.
+        // A directory's link count is two more than the number of its subdirectories.
         .filter_map(|entry| std::fs::metadata(entry.path().join("task")).ok())
         .map(|threads| threads.nlink().saturating_sub(2))
         .sum();
@@ -200,12 +201,12 @@ fn limit_processes(most: u32) -> io::Result<()> {
     }
 }
 
-/// The state of the process that is to become the command: its mounts, and the socket to the process that answers
-/// questions about connections.
+/// The state of the process that is to become the command: its mounts, and the socket to the process that decides about
+/// connections.
 type Inside = (mounts::Done, Option<OwnedFd>);
 
-/// Enters a cage, if one can be made, as the process that is to become the command. In the processes that wait for it,
-/// returns how it ended.
+/// Enters a cage, if one can be created, as the process that is to become the command. In the processes that wait for
+/// the command, returns its exit status.
 fn enter_cage(options: &Options, writable: &[CString]) -> io::Result<Result<Inside, ExitCode>> {
     let is_root = rustix::process::geteuid().is_root();
     let lifeline = options.lifeline.as_ref();
@@ -260,8 +261,8 @@ fn enter_cage(options: &Options, writable: &[CString]) -> io::Result<Result<Insi
     Ok(Ok((mounts::Done::default(), None)))
 }
 
-/// Creates what answers connections to sockets below writable paths, if there are any and other sockets are not
-/// allowed; also returns the socket to reach it.
+/// Creates what decides about connections, if the command may connect only to sockets below writable paths; also
+/// returns the socket to reach it.
 fn choose_connections(
     options: &Options,
     writable: &[CString],
@@ -275,14 +276,14 @@ fn choose_connections(
     Ok((Some(connections), Some(channel)))
 }
 
-/// Becomes a command that runs User-Mode Linux without confinement: on another machine, or inside another guest.
+/// Becomes a command that runs User-Mode Linux without confinement, as on another machine or inside another guest.
 pub fn trace(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let options = parse(arguments).map_err(|error| to_io_error(&error))?;
     registers::complete(options.stops.as_deref())?;
     become_command(&options.command)
 }
 
-/// Drops every right that the options do not keep; returns the restrictions that took effect.
+/// Drops every right that the options do not list; returns the restrictions that took effect.
 fn restrict(
     options: &Options,
     writable: &[CString],
@@ -370,7 +371,7 @@ fn restrict(
     Ok(held)
 }
 
-/// Executes a command. Returns only on failure, after printing why.
+/// Executes a command. Returns only on failure, after printing the reason.
 pub fn become_command(words: &[OsString]) -> io::Result<ExitCode> {
     let path = std::env::var_os("PATH");
     let files = spawn::list_candidates(

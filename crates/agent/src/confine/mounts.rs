@@ -1,4 +1,4 @@
-//! Makes a mount namespace in which everything but a few paths is read-only.
+//! Sets up a mount namespace in which everything except a few paths is read-only.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -28,26 +28,26 @@ struct Attributes {
     userns_fd: u64,
 }
 
-/// What stays writable, and what the program gets of its own.
+/// Which paths stay writable, and which filesystems the program gets for itself.
 #[derive(Default)]
 pub struct Layout<'a> {
     pub writable: &'a [CString],
     /// An empty directory for the program's changes to `/tmp`; the rest of `/tmp` stays readable.
     pub over_temporary: Option<&'a CStr>,
-    /// Directories that are covered in the same way, as far as they exist.
+    /// Other directories to hide in the same way; missing ones are skipped.
     pub covered: &'a [&'a CStr],
     /// Whether it has a `/dev/shm` of its own.
     pub own_memory: bool,
-    /// Limit in bytes of `/tmp` and the covered directories together, and of its own `/dev/shm`.
+    /// Limit in bytes for `/tmp` and the covered directories together, and likewise for its own `/dev/shm`.
     pub memory_size: Option<u64>,
-    /// The only devices that it can open, as far as they exist; `None`: all. A read-only mount does not stop anyone
-    /// from writing to the disk behind a device.
+    /// The only devices that it can open (missing ones are skipped); `None` allows all. A read-only mount does not
+    /// prevent writing to the disk behind a device.
     pub devices: Option<&'a [&'a CStr]>,
-    /// The most processes that it may have, where the kernel counts those of a namespace.
+    /// Maximum number of its processes, if the kernel can limit those of a namespace.
     pub processes: Option<u32>,
 }
 
-/// What was done; nothing if namespaces are not available.
+/// What was mounted; nothing if namespaces are not available.
 #[derive(Default)]
 pub struct Done {
     pub read_only: bool,
@@ -62,7 +62,7 @@ pub fn make_read_only(layout: &Layout<'_>) -> io::Result<Done> {
         return Ok(Done::default());
     }
     match mount(None, c"/", None, libc::MS_REC | libc::MS_PRIVATE, None) {
-        // Some distributions give user namespaces no rights.
+        // Some distributions grant no capabilities in user namespaces.
         Err(error) if sys::is_unavailable(&error) => return Ok(Done::default()),
         other => other?,
     }
@@ -94,7 +94,7 @@ pub fn make_read_only(layout: &Layout<'_>) -> io::Result<Done> {
         }
     }
     for device in layout.devices.unwrap_or_default() {
-        // Each device gets a mount of its own, which can have other attributes than the whole of /dev.
+        // Each device gets a mount of its own, whose attributes can differ from those of /dev.
         if is_there(device) {
             move_mount(&open_tree(device)?, device)?;
             openable.push(device);
@@ -141,7 +141,7 @@ pub fn make_read_only(layout: &Layout<'_>) -> io::Result<Done> {
     set_attributes(c"/", AT_RECURSIVE, &restricted)?;
     clear_attribute(MOUNT_ATTR_RDONLY, &writable)?;
     clear_attribute(MOUNT_ATTR_NODEV, &openable)?;
-    // Enter the working directory again: so far it is on the mount below, which is read-only now.
+    // Enter the working directory again: it still refers to the mount below, which is read-only now.
     std::env::set_current_dir(std::env::current_dir()?)?;
     Ok(done)
 }
@@ -163,7 +163,7 @@ fn clear_attribute(attribute: u64, paths: &[&CStr]) -> io::Result<()> {
     };
     for path in paths {
         match set_attributes(path, 0, &cleared) {
-            // Not a mount point: what could not be covered stays as it is.
+            // Not a mount point, because it could not be covered.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
             other => other?,
         }
@@ -186,7 +186,7 @@ fn cover_temporary<'a>(
         Some(&limit_memory("mode=0700", layout.memory_size)?),
     );
     if allow_unavailable(memory)? {
-        let root = open_tree(directory)?; // by descriptor: a path may have characters that options cannot
+        let root = open_tree(directory)?; // by descriptor: a path may contain characters that options cannot
         if cover(&root, 0, TEMPORARY)? {
             for (number, other) in layout.covered.iter().enumerate() {
                 if std::path::Path::new(sys::as_os_path(other.to_bytes())).is_dir()
@@ -225,8 +225,8 @@ fn cover(root: &OwnedFd, number: usize, path: &CStr) -> io::Result<bool> {
     ))
 }
 
-/// Limits process numbers, and thus processes: since kernel 6.14 the highest number belongs to a namespace. Before, it
-/// belonged to the whole machine, and is left alone.
+/// Limits process numbers, and thus processes: since kernel 6.14 the highest number belongs to a namespace. In older
+/// kernels it applies to the whole machine, so it is not changed.
 fn limit_processes(most: u32) {
     let release = rustix::system::uname();
     let mut numbers = release
@@ -249,10 +249,10 @@ fn allow_unavailable(done: io::Result<()>) -> io::Result<bool> {
     }
 }
 
-/// Whether the kernel has `mount_setattr`. Asked before anything is changed: kernels before 5.12 would leave us half
-/// done.
+/// Whether the kernel has `mount_setattr`. This is checked before anything is changed, because kernels before 5.12
+/// would fail halfway.
 fn has_mount_setattr() -> bool {
-    // SAFETY: a null pointer of size 0 is refused before it is looked at.
+    // SAFETY: a null pointer of size 0 is refused before it is dereferenced.
     let asked = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,

@@ -1,4 +1,4 @@
-//! Drops capabilities, and keeps programs from gaining any.
+//! Drops capabilities, and prevents programs from gaining any.
 
 use std::io;
 
@@ -29,10 +29,11 @@ const SETFCAP: u32 = 31;
 const SYSLOG: u32 = 34;
 const LAST: u32 = 63;
 
-/// What hypervisors keep of root's rights: reading all files (also without changing access times, see `O_NOATIME`), and
-/// locking memory.
+/// Capabilities that hypervisors keep: to read all files (also without changing access times, see `O_NOATIME`), and to
+/// lock memory.
 const OF_HYPERVISORS: [u32; 3] = [DAC_READ_SEARCH, FOWNER, IPC_LOCK];
-/// What virtiofsd needs in addition to start; mounts, modules and other processes are not included.
+/// Capabilities that virtiofsd needs in addition to start; those over mounts, modules and other processes are not
+/// included.
 const OF_FILE_SERVERS: [u32; 11] = [
     CHOWN,
     DAC_OVERRIDE,
@@ -47,15 +48,16 @@ const OF_FILE_SERVERS: [u32; 11] = [
     SETFCAP,
 ];
 
-/// What builders of filesystems need to give files their owners.
+/// Capabilities that builders of filesystems need to set the owners of files.
 const OF_BUILDERS: [u32; 4] = [CHOWN, DAC_OVERRIDE, FSETID, SETFCAP];
 
-/// What reaches beyond a program's namespaces: mounts could be made writable again, and all namespaces share one clock.
+/// Capabilities that reach beyond a program's namespaces: with them, mounts could be made writable again, or the clock
+/// that all namespaces share could be set.
 const OF_HOST: [u32; 7] = [
     SYS_MODULE, SYS_RAWIO, SYS_ADMIN, SYS_BOOT, SYS_TIME, MKNOD, SYSLOG,
 ];
 
-/// What a program still needs rights for.
+/// The reasons for which a program keeps capabilities.
 #[derive(Clone, Copy)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -98,8 +100,8 @@ struct Set {
 
 const VERSION_3: u32 = 0x2008_0522;
 
-/// Drops all capabilities but those that a hypervisor, a server or a builder of files needs, for root or for the only
-/// user of a user namespace.
+/// Drops all capabilities except those that a hypervisor, a file server or a builder of filesystems needs; applies to
+/// root and to the only user of a user namespace.
 pub fn drop_capabilities(left: Keeps) -> io::Result<()> {
     drop_all_but(|capability| left.keeps(capability))?;
     if !left.is_root && left.serves_files {
@@ -124,15 +126,15 @@ pub fn drop_rights_over_host() -> io::Result<()> {
     drop_all_but(|capability| !OF_HOST.contains(&capability))
 }
 
-/// Drops all rights but those of the first process of a cage: to end processes of other users, and with `look` to look
-/// into them.
+/// Drops all capabilities except those of a cage's first process: to kill other users' processes and, with `look`, to
+/// inspect them.
 pub fn keep_signals(look: bool) -> io::Result<()> {
     drop_all_but(|capability| capability == KILL || (look && capability == SYS_PTRACE))
 }
 
 fn drop_all_but(keeps: impl Fn(u32) -> bool) -> io::Result<()> {
     for capability in (0..=LAST).filter(|&capability| !keeps(capability)) {
-        // SAFETY: plain system call; numbers that the kernel does not know, and those of others than root, are refused.
+        // SAFETY: plain system call; the kernel refuses unknown numbers, and all of them for users other than root.
         unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
     }
     let mut header = Header {
@@ -147,7 +149,7 @@ fn drop_all_but(keeps: impl Fn(u32) -> bool) -> io::Result<()> {
     for capability in 0..=LAST {
         let (set, bit) = (&mut sets[capability as usize / 32], 1 << (capability % 32));
         if keeps(capability) {
-            // Other users than root can pass on only inheritable capabilities.
+            // Users other than root can pass on only inheritable capabilities.
             set.inheritable |= set.permitted & bit;
         } else {
             set.effective &= !bit;
@@ -163,8 +165,8 @@ fn drop_all_but(keeps: impl Fn(u32) -> bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Becomes that user, in that group and no other, with the rights that this leaves. The process still ends with its
-/// parent if it did before: a change of user would make the kernel forget that.
+/// Becomes that user, in that group and no other, with the capabilities that remain. The parent-death signal is
+/// preserved: the kernel would clear it when the user changes.
 pub fn become_user(user: u32, group: u32) -> io::Result<()> {
     let mut ends_by: libc::c_int = 0;
     // SAFETY: plain system calls, one of which fills a number; this process has a single thread.
@@ -199,7 +201,7 @@ pub fn disable_core_dumps() -> io::Result<()> {
     }
 }
 
-/// Keeps programs that are executed from now on from gaining rights by their files' owners.
+/// Prevents programs executed from now on from gaining privileges through set-user-ID bits or file capabilities.
 pub fn forbid_new_privileges() -> io::Result<()> {
     // SAFETY: plain system call.
     check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }).map(drop)

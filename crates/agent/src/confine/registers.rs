@@ -1,5 +1,5 @@
-//! Preloads `preload/registers.rs` for User-Mode Linux. It counts stops, and on processors with more state than that
-//! kernel knows it completes the state.
+//! Preloads `preload/registers.rs` for User-Mode Linux. It counts stops, and completes the state of processors that
+//! have more of it than that kernel knows.
 
 use std::env;
 use std::ffi::{CString, OsString};
@@ -14,7 +14,7 @@ const PRELOAD: &str = "LD_PRELOAD";
 const STOPS: &str = "GUESTMARK_STOPS";
 
 /// Makes the next executed program load the library, which counts stops in the file `stops`. A statically linked kernel
-/// ignores it: its file stays all zeroes.
+/// does not load it, so that file stays all zeroes.
 pub fn complete(stops: Option<&Path>) -> io::Result<()> {
     if LIBRARY.is_empty() {
         return Ok(());

@@ -115,14 +115,14 @@ pub fn init(body: &[u8], max_write: usize) -> Option<Vec<u8>> {
         0,
         offered & (ASYNC_READ | BIG_WRITES | ASYNC_DIO | MAX_PAGES),
     ]);
-    answer.extend_from_slice(&0_u32.to_ne_bytes()); // max_background, congestion_threshold: the kernel's
+    answer.extend_from_slice(&0_u32.to_ne_bytes()); // max_background, congestion_threshold: the kernel's defaults
     answer.extend(encode_words(&[max_write as u32, 1]));
     answer.extend_from_slice(&((max_write / PAGE) as u16).to_ne_bytes());
     answer.resize(64, 0);
     Some(answer)
 }
 
-/// Encodes `fuse_attr_out`, not to be cached: writes change the size.
+/// Encodes `fuse_attr_out` so that it is not cached, because writes change the size.
 pub fn attributes(status: &Metadata, mode: u32, owner: (u32, u32)) -> Vec<u8> {
     let mut answer = encode_longs(&[0, 0]);
     answer.extend(encode_longs(&[
@@ -177,7 +177,7 @@ pub fn seek(body: &[u8]) -> Option<(u64, i32)> {
     Some((read_long(body, 8)?, read_word(body, 16)? as i32))
 }
 
-/// Parses `fuse_ioctl_in`: the number of a mark, `_IOW('g', 1, u64)`.
+/// Parses `fuse_ioctl_in`; returns the number of a mark, `_IOW('g', 1, u64)`.
 pub fn mark(body: &[u8]) -> Option<u64> {
     const MARK: u32 = 1 << 30 | 8 << 16 | (b'g' as u32) << 8 | 1;
     (read_word(body, 12)? == MARK).then(|| read_long(body, 32))?
@@ -203,7 +203,7 @@ pub fn reply(device: &OwnedFd, unique: u64, error: i32, data: &[u8]) -> io::Resu
     sys::write(device.as_raw_fd(), &answer).map(|_| ())
 }
 
-/// Mounts on a file, through `fusermount3` if this user may not mount.
+/// Mounts the filesystem on a file, by means of `fusermount3` if this user may not mount.
 pub fn mount(at: &Path, max_read: usize) -> io::Result<OwnedFd> {
     let device = std::fs::File::options()
         .read(true)
@@ -238,7 +238,7 @@ pub fn mount(at: &Path, max_read: usize) -> io::Result<OwnedFd> {
     }
 }
 
-/// Lets `fusermount3` mount; it sends the descriptor over a socket.
+/// Mounts by means of `fusermount3`, which sends the descriptor over a socket.
 fn mount_by_helper(at: &Path, options: &str) -> io::Result<OwnedFd> {
     let (ours, theirs) = UnixStream::pair()?;
     let inherited = sys::duplicate(theirs.as_raw_fd())?;

@@ -1,8 +1,8 @@
 //! Writes a log in the format of Linux's `dm-log-writes` (Documentation/admin-guide/device-mapper/log-writes.rst).
 //!
-//! Where the format leaves the length of data zero, we use the field: a flush has the number of entries that it covers,
-//! plus one (later ones were written during it), and a mark has its number. As an extension, the last word of the
-//! superblock is the error number of the first refused request, or zero.
+//! For entries without data, where the format leaves the length zero, we use the field: a flush stores the number of
+//! entries that it covers, plus one (later entries were written during it), and a mark stores its number. As an
+//! extension, the last word of the superblock is the error number of the first refused request, or zero.
 
 use std::fs::File;
 use std::io;
@@ -56,8 +56,8 @@ impl Log {
         self.append(offset, length, DISCARD, 0, &[])
     }
 
-    /// Notes that a request failed, because the log or the image had no room, or because of a fault below them.
-    /// An unsupported request is no such error.
+    /// Records that a request failed, because the log or the image had no space, or because of an I/O error below them.
+    /// Unsupported requests are not recorded.
     pub fn refuse(&mut self, error: i32) {
         let failed = [libc::ENOSPC, libc::EDQUOT, libc::EFBIG, libc::EIO].contains(&error);
         if failed && self.refused == 0 {

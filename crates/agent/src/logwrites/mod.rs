@@ -1,10 +1,10 @@
-//! `guestmark-agent log-writes`: serves an image as a plain file, and logs each write to it and each flush.
+//! `guestmark-agent log-writes`: serves an image as a plain file, and logs each write and each flush.
 //!
-//! The program that opens the file is taken for a hypervisor: a write that reaches this host's kernel is a write, an
-//! `fsync` or `fdatasync` is a flush, and `close` is neither. Requests are served one after the other, so that the log
-//! has the order of the disk. A flush takes a while, as on a disk, and covers only what had been written when it was
-//! requested. A program that learns of an acknowledgement marks that moment with an `ioctl`: a mark that precedes the
-//! end of its flush was acknowledged too early.
+//! The program that opens the file is treated as a hypervisor: a write that reaches this host's kernel is a write of
+//! the disk, an `fsync` or `fdatasync` is a flush, and `close` is neither. Requests are served one after the other, so
+//! that the order of the log is the order on the disk. A flush takes a while, as on a disk, and covers only what had
+//! been written when it was requested. A program that learns of an acknowledgement marks that moment with an `ioctl`:
+//! if a mark precedes the end of its flush, the acknowledgement came too early.
 
 mod fuse;
 mod log;
@@ -149,7 +149,7 @@ impl Server {
         }
     }
 
-    /// Answers flushes that have taken long enough, in the order of their requests.
+    /// Answers the flushes that are due, in the order of their requests.
     fn end_flushes(&mut self) -> io::Result<()> {
         while self
             .flushes
@@ -174,7 +174,7 @@ impl Server {
         }
     }
 
-    /// Returns the data of the answer; `None` if none is to be sent now.
+    /// Returns the data of the answer; `None` if nothing is to be sent now.
     fn answer(&mut self, request: &Request) -> io::Result<Option<Vec<u8>>> {
         let body = request.body;
         Ok(Some(match request.operation {
@@ -199,7 +199,8 @@ impl Server {
             fuse::OPEN => vec![0; 16],
             fuse::READ => {
                 let (offset, size, flags) = fuse::read_at(body).ok_or_else(invalid)?;
-                // As on a disk: a program that probes the required alignment has to find one.
+                // As on a disk, unaligned direct reads fail, so that a program which probes the required alignment
+                // finds it.
                 if flags & libc::O_DIRECT as u32 != 0
                     && (offset % SECTOR as u64 != 0 || size % SECTOR != 0)
                 {
@@ -241,7 +242,7 @@ impl Server {
                 vec![0; 16]
             }
             fuse::STATFS => fuse::statfs(&rustix::fs::fstatfs(&self.image)?),
-            fuse::FLUSH | fuse::RELEASE => Vec::new(), // `close`: nothing is made durable by it
+            fuse::FLUSH | fuse::RELEASE => Vec::new(), // `close` makes nothing durable
             fuse::FORGET | fuse::BATCH_FORGET | fuse::INTERRUPT => return Ok(None),
             _ => return Err(io::Error::from_raw_os_error(libc::ENOSYS)),
         }))
@@ -252,7 +253,8 @@ impl Server {
         Ok(fuse::attributes(&status, self.mode, self.owner))
     }
 
-    /// Writes, and logs the write. The log counts in sectors, so the rest of a partly written sector is logged too.
+    /// Writes to the image, and logs the write. The unit of the log is a sector, so the rest of a partly written sector
+    /// is logged too.
     fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
         let sector = SECTOR as u64;
         let start = offset / sector * sector;
@@ -269,7 +271,7 @@ impl Server {
         self.image.write_all_at(data, offset)
     }
 
-    /// Treats zeroing and discarding alike: afterwards the range reads as zeroes.
+    /// Handles zeroing and discarding in the same way: afterwards the range reads as zeroes.
     fn allocate(&mut self, offset: u64, length: u64, mode: u32) -> io::Result<()> {
         let punch = libc::FALLOC_FL_PUNCH_HOLE as u32;
         let zero = libc::FALLOC_FL_ZERO_RANGE as u32;
@@ -327,7 +329,7 @@ fn seek(file: &File, offset: u64, whence: i32) -> io::Result<u64> {
     Ok(rustix::fs::seek(file, to)?)
 }
 
-/// Reads as much as there is; returns the number of bytes.
+/// Reads until the buffer is full or the file ends; returns the number of bytes.
 fn read_up_to(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut done = 0;
     while done < buffer.len() {

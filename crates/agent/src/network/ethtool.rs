@@ -18,10 +18,10 @@ const SCHANNELS: u32 = 0x3d;
 /// The set of strings that names features.
 const SET_OF_FEATURES: u32 = 4;
 const NAME: usize = 32;
-/// More features than any kernel has.
+/// Upper bound of the number of features; no kernel has so many.
 const MOST_FEATURES: u32 = 1024;
 
-/// Offloads: work on packets that a device, or a later layer, does for the sender or receiver.
+/// Offloads: work on packets that the device, or a later layer, does instead of the sender or receiver.
 pub const OFFLOADS: [&str; 12] = [
     "tx-checksum-ipv4",
     "tx-checksum-ip-generic",
@@ -50,9 +50,9 @@ pub struct Feature {
 /// Numbers of queues or descriptors: those in use and the maximum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Used {
-    /// In use.
+    /// Number in use.
     pub now: u32,
-    /// The most.
+    /// Maximum number.
     pub most: u32,
 }
 
@@ -79,8 +79,8 @@ impl Ethtool {
         if self.name.len() >= libc::IFNAMSIZ {
             return Err(io::Error::from_raw_os_error(libc::ENODEV));
         }
-        // SAFETY: `request` is fully initialised, its name ends with a zero byte, and `words`, which the kernel writes
-        // as much to as the request's own numbers say, outlives the call.
+        // SAFETY: `request` is fully initialised, its name ends with a zero byte, and `words`, to which the kernel
+        // writes as much as the request's own numbers say, outlives the call.
         unsafe {
             let mut request = std::mem::zeroed::<libc::ifreq>();
             for (to, from) in request.ifr_name.iter_mut().zip(self.name.bytes()) {
@@ -105,7 +105,8 @@ impl Ethtool {
         Ok((decode_text(&words[1..9]), decode_text(&words[25..33])))
     }
 
-    /// Returns all features and their state, by number; a number without a feature has an empty name.
+    /// Returns all features and their state in the order of their numbers; a number without a feature has an empty
+    /// name.
     fn all_features(&self) -> io::Result<Vec<Feature>> {
         let mut count = [GSSET_INFO, 0, 1 << SET_OF_FEATURES, 0, 0];
         self.ask(&mut count)?;
@@ -136,7 +137,7 @@ impl Ethtool {
         Ok(found)
     }
 
-    /// Switches those of the named features on or off that can be changed.
+    /// Turns those of the named features on or off that can be changed.
     pub fn switch(&self, wanted: &[&str], on: bool) -> io::Result<()> {
         let features = self.all_features()?;
         let blocks = features.len().div_ceil(32);
@@ -151,7 +152,7 @@ impl Ethtool {
         self.ask(&mut request)
     }
 
-    /// Returns the number of queues that both send and receive.
+    /// Returns the number of queues.
     pub fn channels(&self) -> io::Result<Used> {
         let mut words = [0; 9];
         words[0] = GCHANNELS;

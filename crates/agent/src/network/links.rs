@@ -49,14 +49,14 @@ impl std::str::FromStr for Address {
     }
 }
 
-/// The configuration of an interface; absent values stay as they are.
+/// The configuration of an interface; absent values are left unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Setup {
     /// Its address.
     pub address: Option<Address>,
     /// The largest packet, in bytes (MTU).
     pub mtu: Option<u32>,
-    /// Whether to switch all changeable offloads on or off.
+    /// Whether to turn all changeable offloads on or off.
     pub offloads: Option<bool>,
     /// Queues in use.
     pub queues: Option<u32>,
@@ -64,7 +64,7 @@ pub struct Setup {
     pub ring: Option<u32>,
 }
 
-/// Sets an interface up and switches it on, with IPv6 off.
+/// Configures an interface and brings it up, without IPv6.
 pub fn set_up(device: &Device, setup: &Setup) -> io::Result<()> {
     let netlink = Netlink::open()?;
     let found = find(&netlink, device)?;
@@ -110,10 +110,10 @@ pub fn set_up(device: &Device, setup: &Setup) -> io::Result<()> {
     }
     netlink
         .order(Request::of_link(libc::RTM_NEWLINK, 0, index, true))
-        .map_err(|error| failed(&format!("{name} cannot be switched on"), &error))
+        .map_err(|error| failed(&format!("{name} cannot be brought up"), &error))
 }
 
-/// Adds a default route through this interface, without a router.
+/// Adds a default route through this interface, without a gateway.
 pub fn add_default_route(name: &str) -> io::Result<()> {
     let netlink = Netlink::open()?;
     let index = find(&netlink, &Device::Name(name.to_owned()))?.index;
@@ -137,7 +137,7 @@ pub fn describe(device: &Device) -> io::Result<LinkState> {
     let netlink = Netlink::open()?;
     let mut link = find(&netlink, device)?;
     add_addresses(&netlink, &mut link)?;
-    // Not every kernel with netlink knows these: gVisor's has no neighbours.
+    // Not every kernel with netlink supports this: gVisor's has no neighbours.
     let _ = add_neighbours(&netlink, &mut link);
     link.routed = is_routed(&netlink).unwrap_or(false);
     let directory = PathBuf::from(format!("/sys/class/net/{}", link.name));
@@ -171,7 +171,7 @@ fn add_driver(ethtool: &Ethtool, link: &mut LinkState) {
     if let Ok(queues) = ethtool.channels() {
         (link.channels, link.most_channels) = (Some(queues.now), Some(queues.most));
     }
-    // User-Mode Linux (6.1 and before) panics when it is asked for the rings of an interface without any.
+    // User-Mode Linux (6.1 and before) panics when it is asked for the rings of an interface that has none.
     if link.driver == "uml-vector" {
         return;
     }
@@ -271,7 +271,7 @@ fn add_neighbours(netlink: &Netlink, link: &mut LinkState) -> io::Result<()> {
     })
 }
 
-/// Whether a route leads through another machine.
+/// Whether a route leads through a gateway.
 fn is_routed(netlink: &Netlink) -> io::Result<bool> {
     // `struct rtmsg`.
     let fixed = [0; 12];
@@ -296,7 +296,7 @@ fn format_mac(value: &[u8]) -> String {
     parts.join(":")
 }
 
-/// Returns the processors of each interrupt of an interface or of its virtio device.
+/// Returns the list of processors of each interrupt of an interface or of its virtio device.
 fn list_interrupts(directory: &Path, name: &str) -> Vec<String> {
     let device = fs::canonicalize(directory.join("device")).unwrap_or_default();
     let device = device.file_name().map(|name| name.to_string_lossy());
@@ -329,7 +329,7 @@ fn read_line(path: &Path) -> String {
         .unwrap_or_default()
 }
 
-/// Adds what was attempted to an error.
+/// Returns the error with a description of what failed in front.
 pub fn failed(what: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{what}: {error}"))
 }

@@ -1,7 +1,8 @@
-//! `guestmark-agent network`: makes and enters separate networks of machines, configures interfaces and describes them.
+//! `guestmark-agent network`: creates and enters separate networks of machines, configures interfaces and describes
+//! them.
 //!
-//! `netlink` and `ethtool` talk to the kernel, `links` describes and configures interfaces, `namespaces` makes and
-//! enters networks, `probe` sends something through them, `processes` finds the processes in them.
+//! `netlink` and `ethtool` talk to the kernel, `links` describes and configures interfaces, `namespaces` creates and
+//! enters networks, `probe` sends bytes through them, `processes` lists the processes in them.
 
 mod ethtool;
 mod links;
@@ -43,7 +44,7 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode
     }
 }
 
-/// Configures an interface as the options say, and prints its description.
+/// Configures an interface according to the options, and prints its description.
 fn configure(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let (device, setup, wait) = parse(arguments).map_err(|error| to_io_error(&error))?;
     if setup != Setup::default() {
@@ -55,7 +56,7 @@ fn configure(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Describes an interface once it exists and has an address, or at the end of `wait`.
+/// Describes an interface once it is up and has an address, or after `wait`.
 fn describe_addressed(device: &Device, wait: Duration) -> io::Result<LinkState> {
     let deadline = Instant::now() + wait;
     loop {

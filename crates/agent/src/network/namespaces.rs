@@ -1,7 +1,7 @@
-//! Makes and enters a trial's network namespaces, and the links between them.
+//! Creates and enters a trial's network namespaces, and creates the links between them.
 //!
-//! `make` makes them and hands their descriptors over. They have no names: when the last descriptor is closed and the
-//! last process in them has ended, the kernel removes them with everything in them.
+//! `make` creates them and passes their descriptors on. They have no names: when the last descriptor is closed and the
+//! last process in them has exited, the kernel removes them with everything in them.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -20,12 +20,12 @@ use crate::sys::{self, check};
 /// The connection between the two ends.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Joint {
-    /// No link is made here.
+    /// No link is created here.
     #[default]
     Nothing,
     /// A pair of virtual interfaces, one in each of two namespaces.
     Veth,
-    /// A tap in the peer's namespace, whose descriptors are handed over.
+    /// A tap in the peer's namespace, whose descriptors are passed on.
     Tap,
 }
 
@@ -35,9 +35,9 @@ enum Joint {
     reason = "one for each option without a value"
 )]
 struct Options {
-    /// The socket that takes the descriptors.
+    /// The socket to which the descriptors are sent.
     channel: RawFd,
-    /// Whether everything is made inside a user namespace in which this user is root.
+    /// Whether everything is created inside a user namespace in which this user is root.
     own_users: bool,
     /// Whether there is a second namespace, for the machine.
     second: bool,
@@ -49,13 +49,13 @@ struct Options {
     mtu: Option<u32>,
     queues: u32,
     offloads: Option<bool>,
-    /// Whether packets of the tap begin with a virtio header, which offloads need.
+    /// Whether packets of the tap begin with a virtio header, which offloads require.
     headers: bool,
     /// Whether the peer's namespace has an interface that leads nowhere, for programs that refuse to work without one.
     dead_end: bool,
-    /// Whether the tap persists until its namespace is gone, for a program inside that opens it by name.
+    /// Whether the tap persists as long as its namespace, for a program inside that opens it by name.
     stays: bool,
-    /// The command that this process becomes in the peer's namespace, instead of handing descriptors over.
+    /// The command that this process becomes in the peer's namespace, instead of passing descriptors on.
     command: Vec<OsString>,
 }
 
@@ -102,14 +102,14 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
     Ok(options)
 }
 
-/// `guestmark-agent network make`: makes the namespaces, sends their descriptors, and ends. The descriptors are, as far
-/// as they exist, those of the user namespace, the peer and the machine, then those of the tap's queues. With a
+/// `guestmark-agent network make`: creates the namespaces, sends their descriptors, and exits. The descriptors are
+/// those of the user namespace, the peer and the machine, then those of the tap's queues, as far as these exist. With a
 /// command, executes it in the peer's namespace, which then exists while the command runs.
 pub fn make(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let options = parse(arguments).map_err(|error| to_io_error(&error))?;
     let mut descriptors = Vec::new();
     if options.own_users {
-        // Ask before entering: inside the namespace nobody is mapped yet.
+        // Read the ids before entering: inside the namespace nobody is mapped yet.
         let (user, group) = (rustix::process::getuid(), rustix::process::getgid());
         unshare(libc::CLONE_NEWUSER, "a namespace of users")?;
         sys::map_to_root(user.as_raw(), group.as_raw())
@@ -140,7 +140,7 @@ pub fn make(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     descriptors.push(peer);
     descriptors.extend(machine);
     descriptors.extend(taps);
-    // SAFETY: it was handed down, and nothing else in this process uses it.
+    // SAFETY: it was inherited, and nothing else in this process uses it.
     let channel = unsafe { OwnedFd::from_raw_fd(options.channel) };
     send_descriptors(channel.as_fd(), &descriptors)?;
     Ok(ExitCode::SUCCESS)
@@ -175,7 +175,7 @@ fn join(namespace: BorrowedFd<'_>, kind: libc::c_int) -> io::Result<()> {
         .map_err(|error| failed("a namespace cannot be entered", &error))
 }
 
-/// Makes a pair of virtual interfaces; `finish` adds the attributes that both share, and the other end goes to
+/// Creates a pair of virtual interfaces; `finish` adds the attributes that both share, and the other end is moved to
 /// `namespace`.
 fn make_pair(
     names: [&str; 2],
@@ -203,7 +203,7 @@ fn make_pair(
         .map_err(|error| failed("a pair of virtual interfaces (veth) cannot be made", &error))
 }
 
-/// Makes the pair in the peer's namespace, with its other end in the machine's, and sets both ends up.
+/// Creates the pair in the peer's namespace, with its other end in the machine's, and brings both ends up.
 fn make_veth(options: &Options, peer: BorrowedFd<'_>, machine: BorrowedFd<'_>) -> io::Result<()> {
     let [ours, theirs] = &options.names;
     make_pair([ours, theirs], machine, |request| {
@@ -223,7 +223,7 @@ fn make_veth(options: &Options, peer: BorrowedFd<'_>, machine: BorrowedFd<'_>) -
     join(peer, libc::CLONE_NEWNET)
 }
 
-/// Makes an interface with a default route that nobody answers on: both of its ends are in the same namespace.
+/// Creates an interface with a default route on which nobody answers: both of its ends are in the same namespace.
 fn make_dead_end(peer: BorrowedFd<'_>) -> io::Result<()> {
     const NAMES: [&str; 2] = ["nowhere0", "nowhere1"];
     make_pair(NAMES, peer, |_| ())?;
@@ -238,7 +238,7 @@ fn make_dead_end(peer: BorrowedFd<'_>) -> io::Result<()> {
     add_default_route(NAMES[0])
 }
 
-/// Makes a tap with its queues, and sets its interface up.
+/// Creates a tap with its queues, and brings its interface up.
 fn make_tap(options: &Options) -> io::Result<Vec<OwnedFd>> {
     const DEVICE: &str = "/dev/net/tun";
     let mut flags = libc::IFF_TAP | libc::IFF_NO_PI;
@@ -303,7 +303,7 @@ fn send_descriptors(channel: BorrowedFd<'_>, descriptors: &[OwnedFd]) -> io::Res
 }
 
 /// `guestmark-agent network enter [--users FD] --net FD | --of PID [--as UID:GID] [--close FD]... -- COMMAND` becomes
-/// COMMAND inside the given namespaces, or inside that of a process.
+/// COMMAND inside the given namespaces, or inside the network namespace of a process.
 pub fn enter(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let (mut users, mut net, mut caller) = (None, None, None);
     let mut of = None;
@@ -334,7 +334,7 @@ pub fn enter(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> 
         (Some(net), libc::CLONE_NEWNET),
     ] {
         if let Some(descriptor) = namespace {
-            // SAFETY: it was handed down, and nothing in this process closes it.
+            // SAFETY: it was inherited, and nothing in this process closes it.
             join(unsafe { BorrowedFd::borrow_raw(descriptor) }, kind)?;
         }
     }
@@ -342,7 +342,7 @@ pub fn enter(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> 
         become_caller(&caller)?;
     }
     for descriptor in closed {
-        // SAFETY: it was handed down, and nothing else in this process uses it.
+        // SAFETY: it was inherited, and nothing else in this process uses it.
         drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
     }
     let error = Command::new(&command[0]).args(&command[1..]).exec();

@@ -13,7 +13,7 @@ const ADDRESS_HEADER: usize = 8;
 /// The size of the largest message that the kernel sends.
 const LARGEST: usize = 64 << 10;
 
-/// Numbers of `linux/if_link.h` and its neighbours.
+/// Attribute numbers from `linux/if_link.h` and related headers.
 pub mod attribute {
     pub const IFLA_ADDRESS: u16 = 1;
     pub const IFLA_IFNAME: u16 = 3;
@@ -53,7 +53,7 @@ impl Request {
         Self { bytes }
     }
 
-    /// Creates a request about the interface with this number; 0 for one that is being made, or for all.
+    /// Creates a request about the interface with this index; 0 stands for one that is being created, or for all.
     pub fn of_link(kind: u16, flags: u16, index: u32, up: bool) -> Self {
         Self::new(kind, flags, &link_header(index, up))
     }
@@ -95,7 +95,7 @@ impl Request {
     }
 }
 
-/// `struct ifinfomsg`.
+/// Makes a `struct ifinfomsg`.
 pub fn link_header(index: u32, up: bool) -> [u8; LINK_HEADER] {
     let mut fixed = [0; LINK_HEADER];
     fixed[4..8].copy_from_slice(&index.to_ne_bytes());
@@ -126,7 +126,7 @@ impl Message {
     }
 }
 
-/// Attributes of a message, one after the other.
+/// The attributes of a message, encoded one after the other.
 #[derive(Clone, Copy)]
 pub struct Attributes<'a>(pub &'a [u8]);
 
@@ -167,7 +167,7 @@ fn first_attribute(bytes: &[u8]) -> Option<(u16, &[u8], usize)> {
     Some((kind & 0x3fff, value, length.next_multiple_of(4)))
 }
 
-/// A connection to the network namespace in which this process is when it opens it.
+/// A connection to the kernel, for the network namespace in which this process opened it.
 pub struct Netlink {
     socket: OwnedFd,
 }
@@ -187,12 +187,12 @@ impl Netlink {
         Ok(Self { socket })
     }
 
-    /// Sends a request and waits until the kernel has carried it out.
+    /// Sends a request and waits until the kernel has executed it.
     pub fn order(&self, request: Request) -> io::Result<()> {
         self.talk(request, libc::NLM_F_ACK as u16, |_| ())
     }
 
-    /// Sends a request for everything of a kind, and passes each message of the answer on.
+    /// Sends a request for all objects of a kind, and passes each message of the answer to `each`.
     pub fn list(&self, request: Request, each: impl FnMut(Message)) -> io::Result<()> {
         self.talk(request, libc::NLM_F_DUMP as u16, each)
     }

@@ -1,4 +1,4 @@
-//! Sends a few bytes through a network, to show which processes move them.
+//! Sends a few bytes through a network, to show which processes carry its traffic.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -15,13 +15,13 @@ use crate::sys::check;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const PIECE: usize = 64 << 10;
-/// Hop limit of the packets that Linux sends; each router takes one off.
+/// Initial time to live of the packets that Linux sends; each router decrements it.
 const FRESH: libc::c_int = 64;
 
 struct Options {
     address: SocketAddrV4,
     bytes: u64,
-    /// Whether packets that came through a router do not count.
+    /// Whether packets that came through a router are ignored.
     direct: bool,
 }
 
@@ -56,7 +56,7 @@ pub fn sink(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     stream.set_read_timeout(Some(PATIENCE))?;
     let received = io::copy(&mut (&mut stream).take(options.bytes), &mut io::sink())?;
     if received != options.bytes {
-        let what = format!("{received} of {} bytes came", options.bytes);
+        let what = format!("{received} of {} bytes arrived", options.bytes);
         return Err(io::Error::other(what));
     }
     stream.write_all(b"k")?;
@@ -82,7 +82,7 @@ pub fn burst(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Makes the kernel drop packets that have fewer hops left than fresh ones.
+/// Makes the kernel drop packets whose time to live has been decremented.
 fn refuse_routed(socket: &impl AsRawFd) -> io::Result<()> {
     // `IP_MINTTL` of `linux/in.h`.
     const MINIMUM: libc::c_int = 21;

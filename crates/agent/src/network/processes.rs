@@ -24,7 +24,7 @@ struct Options {
     tap: String,
     ends: Vec<u32>,
     joiners: Vec<u32>,
-    /// The process that asks; it is left out, because it holds what it has made.
+    /// The calling process, which is left out because it holds what it has created.
     except: u32,
 }
 
@@ -51,7 +51,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
     Ok(options)
 }
 
-/// Prints every process that is in one of the namespaces, holds the tap, or is meant to move its bytes.
+/// Prints every process that is in one of the namespaces, holds the tap, or is meant to carry the traffic.
 pub fn list(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let mut options = parse(arguments).map_err(|error| to_io_error(&error))?;
     options.except = match options.except {
@@ -186,9 +186,9 @@ fn sum_worked_ns(pid: u32) -> u64 {
         .sum()
 }
 
-/// Returns the processor time of the kernel's threads that move bytes for a process; `None` if it has none.
+/// Returns the processor time of the kernel's threads that carry traffic for a process; `None` if it has none.
 ///
-/// Before Linux 6.4 they are kernel threads, since then threads of the process.
+/// Before Linux 6.4 they are kernel threads; since then they are threads of the process.
 fn sum_vhost_ns(pid: u32, parents: &HashMap<u32, u32>) -> Option<u64> {
     if !list_open_files(pid).any(|(_, target)| target == VHOST) {
         return None;

@@ -1,4 +1,4 @@
-//! Observes a program's system calls by ptrace(2).
+//! Observes a program's system calls by means of ptrace(2).
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -8,12 +8,12 @@ const GET_SYSCALL_INFO: libc::c_uint = 0x420e;
 const ENTRY: u64 = 1;
 const EXIT: u64 = 2;
 
-/// The call that maps files; the 32-bit one takes its offset in pages.
+/// The system call that maps files; the 32-bit variant takes its offset in pages.
 #[cfg(target_arch = "arm")]
 pub const MMAP: libc::c_long = libc::SYS_mmap2;
 #[cfg(not(target_arch = "arm"))]
 pub const MMAP: libc::c_long = libc::SYS_mmap;
-/// Options for every traced task: children are traced too, and none outlives the tracer.
+/// Options for every traced task: its children are traced too, and none of them outlives the tracer.
 pub const TRACE_OPTIONS: libc::c_int = libc::PTRACE_O_TRACESYSGOOD
     | libc::PTRACE_O_TRACEFORK
     | libc::PTRACE_O_TRACEVFORK
@@ -21,10 +21,10 @@ pub const TRACE_OPTIONS: libc::c_int = libc::PTRACE_O_TRACESYSGOOD
     | libc::PTRACE_O_TRACEEXEC
     | libc::PTRACE_O_EXITKILL;
 
-/// The pause between two checks of processes that may never end.
+/// The pause between two checks for the end of processes that may never end.
 const WAIT_STEP: Duration = Duration::from_millis(1);
 
-/// Makes a request of ptrace(2) whose arguments are numbers.
+/// Calls ptrace(2) with arguments that are numbers.
 pub fn ptrace(
     request: libc::c_uint,
     pid: libc::pid_t,
@@ -40,16 +40,18 @@ pub fn ptrace(
     }
 }
 
-/// Where a program is stopped.
+/// Where a task is stopped.
 pub enum Stop {
-    /// Before a call: its number, its arguments, and whether they are this instruction set's.
+    /// Before a call: its number, its arguments, and whether both are of this instruction set.
     Entry(libc::c_long, [u64; 6], bool),
-    /// After one: what it returned, if it did not fail.
+    /// After a call: its result, if it did not fail.
     Exit(Option<u64>),
+    /// Elsewhere.
     Neither,
 }
 
 impl Stop {
+    /// Finds out where a task is stopped.
     pub fn of(pid: libc::pid_t) -> io::Result<Self> {
         let mut info = [0u64; 11];
         let size = std::mem::size_of_val(&info);
@@ -67,8 +69,8 @@ impl Stop {
         })
     }
 
-    /// Reads the registers, since User-Mode Linux has nothing else. Before a call its result is `ENOSYS`, which none of
-    /// these calls returns.
+    /// Reads the registers, since User-Mode Linux offers nothing else. Before a call the result register contains
+    /// `ENOSYS`, which none of these calls returns.
     #[cfg(target_arch = "x86_64")]
     fn read_registers(pid: libc::pid_t) -> io::Result<Self> {
         let mut registers = std::mem::MaybeUninit::<libc::user_regs_struct>::zeroed();
@@ -93,12 +95,12 @@ impl Stop {
     #[cfg(not(target_arch = "x86_64"))]
     fn read_registers(_pid: libc::pid_t) -> io::Result<Self> {
         Err(io::Error::other(
-            "this kernel does not tell a tracer which call is made",
+            "this kernel does not show a tracer which system call is made",
         ))
     }
 }
 
-/// Whether an `AUDIT_ARCH` means that a call has this program's own call numbers.
+/// Whether an `AUDIT_ARCH` is this instruction set's, so that the call has the call numbers known here.
 fn is_native(architecture: u64) -> bool {
     let own: u64 = if cfg!(target_arch = "x86_64") {
         0xc000_003e
@@ -110,11 +112,13 @@ fn is_native(architecture: u64) -> bool {
     architecture == own
 }
 
+/// Resumes a task until its next call, and delivers a signal to it unless `signal` is 0.
 pub fn resume(pid: libc::pid_t, signal: libc::c_int) {
     // The next wait reports a process that was killed in the meantime.
     let _ = ptrace(libc::PTRACE_SYSCALL as _, pid, 0, signal as usize);
 }
 
+/// Waits for the next stop or the end of a task (of any, if `pid` is -1); returns its id and its wait status.
 pub fn wait(pid: libc::pid_t) -> io::Result<(libc::pid_t, libc::c_int)> {
     loop {
         let mut status = 0;
@@ -155,6 +159,7 @@ pub fn wait_until(deadline: Instant) -> io::Result<Option<(libc::pid_t, libc::c_
     }
 }
 
+/// Formats a wait status as the exit code that a shell would show.
 pub fn describe_end(status: libc::c_int) -> String {
     if libc::WIFSIGNALED(status) {
         format!("{}", 128 + libc::WTERMSIG(status))

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::files::{key, Key};
 use super::queues::Memory;
 
-/// `ioctl(2)` requests that replace data by that of another file (linux/fs.h).
+/// `ioctl(2)` requests that replace a file's data with that of another file (linux/fs.h).
 const FICLONE: u32 = 0x4004_9409;
 const FICLONERANGE: u32 = 0x4020_940d;
 
@@ -26,7 +26,7 @@ pub struct Change {
     pub shorter: bool,
 }
 
-/// Whether a call sets a file's length and loses what lies beyond.
+/// Whether a call sets a file's length and drops the data beyond it.
 pub fn truncates(number: libc::c_long) -> bool {
     matches!(number, libc::SYS_truncate | libc::SYS_ftruncate)
 }
@@ -59,7 +59,7 @@ pub fn find_written_descriptor(number: libc::c_long, arguments: &[u64; 6]) -> Op
     Some(descriptor as i32)
 }
 
-/// Returns what a call is about to do to a file on the disk.
+/// Returns the change that a call is about to make to a file on the disk.
 pub fn find_change(
     pid: libc::pid_t,
     number: libc::c_long,

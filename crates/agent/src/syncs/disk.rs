@@ -1,5 +1,5 @@
-//! Tracks what a program's calls have promised about the files on its disk, and reports it as lines (described at the
-//! head of `syncs`).
+//! Tracks which data of the files on its disk a program's calls have promised to be durable, and reports it as lines
+//! (described at the head of `syncs`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use super::files::{
     format_hex_list, hex, key, list_files_below, names, read_path_now, Blocks, Content, Key, BLOCK,
 };
 
-/// How many files are followed at a time, each through an open descriptor.
+/// Maximum number of files that are followed, each through an open descriptor.
 const MOST_FILES: usize = 500;
 
 struct Known {
@@ -25,8 +25,8 @@ struct Known {
     blocks: Blocks,
 }
 
-/// Blocks of a file that may have changed since the last promise, if only temporarily; `size` is the file's smallest
-/// size.
+/// Blocks of a file that may have changed since the last promise, even if only temporarily; `size` is the smallest size
+/// that the file has had.
 #[derive(Default)]
 struct Touched {
     blocks: BTreeSet<u64>,
@@ -37,14 +37,14 @@ pub struct Disk {
     pub root: PathBuf,
     pub digested: u64,
     pub lines: String,
-    /// Reasons why data may have been promised in ways that are not followed.
+    /// Reasons why data may have been promised to be durable in ways that are not followed.
     pub elsewhere: BTreeSet<&'static str>,
     /// Whether processes continue that may still sync unsynced data.
     pub is_left_open: bool,
     known: HashMap<Key, Known>,
-    /// The contents on the disk when the program began, updated by each promise.
+    /// The contents of the files when the program began, updated by each promise.
     safe: HashMap<Key, Blocks>,
-    /// The files' names, updated likewise.
+    /// The files by their paths, updated likewise.
     safe_names: HashMap<PathBuf, Key>,
     touched: BTreeMap<Key, Touched>,
     /// Files that the program may change at any time without a call.
@@ -96,7 +96,7 @@ impl Disk {
         Some((key, self.read(&file).ok()?))
     }
 
-    /// Returns the content before a write, plus the blocks that the write itself replaces as a whole.
+    /// Returns the content before a write, updated by the blocks that the write replaces completely.
     pub fn as_written(
         &mut self,
         file: &File,
@@ -117,8 +117,8 @@ impl Disk {
         Ok(old)
     }
 
-    /// Reports the current state of a file and which of its bytes are promised: of the content before, where known,
-    /// those that are the same now and did not change in between, because a write may be undone again.
+    /// Reports the current state of a file and which of its bytes are promised. If the content before is known, these
+    /// are only the bytes that are the same now and were not changed in between, since a write may be undone.
     pub fn observe(
         &mut self,
         file: File,
@@ -171,7 +171,7 @@ impl Disk {
         });
         known.path = read_path_now(&known.file, &self.root);
         if first < end {
-            // The data can be found by the file's current name.
+            // The data can be found under the file's current name.
             self.safe_names
                 .insert(crate::sys::as_os_path(&known.path).into(), key);
         }
@@ -193,7 +193,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Notes a change. Nothing is kept about files that were never promised.
+    /// Notes a change. Changes of files that were never promised are ignored.
     pub fn touch(&mut self, change: &Change) {
         let Some(known) = self.known.get(&change.key) else {
             return;
@@ -210,7 +210,7 @@ impl Disk {
         }
     }
 
-    /// Notes a truncation: what the file lost may be lost after a power cut, even if the same bytes are written again.
+    /// Notes a truncation: the dropped data may be missing after a power cut, even if the same bytes are written again.
     pub fn shorten(&mut self, key: Key, size: u64) {
         if let Some(safe) = self.safe.get_mut(&key) {
             safe.retain(|number, _| number * (BLOCK as u64) < size);
@@ -248,9 +248,9 @@ impl Disk {
         let _ = writeln!(self.lines, "renamed {old} {new}");
     }
 
-    /// Promises the names in a directory.
+    /// Reports that the names in a directory are promised.
     pub fn promise_names(&mut self, path: &Path) {
-        // Read only once: another thread of the program may change it in the meantime.
+        // Read the directory only once: another thread of the program may change it in the meantime.
         if let Ok(names) = names(path) {
             self.safe_names
                 .extend(add_keys(names.iter().map(|name| path.join(name))));
@@ -259,14 +259,14 @@ impl Disk {
         }
     }
 
-    /// Promises everything below a directory, except for what is not in `before` if that is known.
+    /// Reports that everything below a directory is promised; if `before` is known, only the files in it.
     pub fn promise_tree(
         &mut self,
         directory: &Path,
         before: Option<(&HashMap<Key, Content>, &[Change])>,
     ) -> io::Result<()> {
         let Ok(entries) = fs::read_dir(directory) else {
-            return Ok(()); // such as lost+found, which is the superuser's
+            return Ok(()); // such as lost+found, which only root may read
         };
         self.promise_names(directory);
         for entry in entries.flatten() {
@@ -287,7 +287,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Reports files whose paths differ from when they were last seen.
+    /// Reports files whose paths have changed since they were last reported.
     pub fn report_moves(&mut self) {
         let mut known: Vec<_> = self.known.values_mut().collect();
         known.sort_by_key(|one| one.id);
@@ -305,7 +305,7 @@ impl Disk {
         }
     }
 
-    /// Reports the final state of all files. `stopped`: the program was stopped before it could sync everything.
+    /// Reports the final state of all files. If `stopped`, the program was stopped before it could sync everything.
     pub fn finish(&mut self, stopped: bool) -> io::Result<()> {
         self.report_changes();
         self.report_moves();
@@ -327,8 +327,8 @@ impl Disk {
         Ok(())
     }
 
-    /// Lists files with data that no call has promised, with the number of bytes, or 0 if only the name was not
-    /// promised. For a program that was stopped before it could sync them, lists only files that it never synced.
+    /// Lists files with data that no call has promised, with the number of such bytes, or 0 if only the name was not
+    /// promised. For a program that was stopped before it could sync everything, lists only files that it never synced.
     fn list_unsynced(&mut self, stopped: bool) -> Vec<(PathBuf, u64)> {
         let mut paths = list_files_below(&self.root);
         paths.sort();
@@ -347,7 +347,7 @@ impl Disk {
                 .filter(|(number, digest)| safe.and_then(|safe| safe.get(number)) != Some(digest))
                 .map(|(number, _)| (content.size - number * BLOCK as u64).min(BLOCK as u64))
                 .sum();
-            // An empty file, such as a lock file, holds nothing that could be missing.
+            // An empty file, such as a lock file, contains nothing that could be missing.
             let unnamed = content.size > 0 && self.safe_names.get(&path) != Some(&key);
             if bytes > 0 || unnamed {
                 found.push((path, bytes));
@@ -356,6 +356,7 @@ impl Disk {
         found
     }
 
+    /// Prints the lines so far.
     pub fn flush(&mut self) -> io::Result<()> {
         let mut out = io::stdout().lock();
         out.write_all(self.lines.as_bytes())?;
@@ -373,7 +374,7 @@ fn add_keys(paths: impl IntoIterator<Item = PathBuf>) -> impl Iterator<Item = (P
     })
 }
 
-/// Returns the numbers of the blocks that are in either.
+/// Returns the numbers of the blocks that are in either map.
 fn unite_blocks(one: &Blocks, other: &Blocks) -> BTreeSet<u64> {
     one.keys().chain(other.keys()).copied().collect()
 }

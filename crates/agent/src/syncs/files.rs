@@ -1,4 +1,4 @@
-//! Reads files as any process sees them now: digests of their blocks, names, paths.
+//! Reads the current state of files: digests of their blocks, their names and their paths.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -21,7 +21,7 @@ pub type Blocks = BTreeMap<u64, u64>;
 /// Device and inode.
 pub type Key = (u64, u64);
 
-/// The content of a file; `read` is how many bytes were read to find it.
+/// The content of a file; `read` is the number of bytes that were read for it.
 #[derive(PartialEq)]
 pub struct Content {
     pub size: u64,
@@ -56,9 +56,9 @@ impl Content {
     }
 }
 
-/// `guestmark-agent digests`: prints the state of each file that standard input names in hexadecimal, one line each, as
-/// in `file` of the tracer's lines: `SIZE BLOCK:DIGEST…`, `-` for a file that does not exist, or `= NAME,…` for a
-/// directory.
+/// `guestmark-agent digests`: reads paths in hexadecimal from standard input, and prints one line for each: `SIZE
+/// BLOCK:DIGEST…` for a file (as in the tracer's `file` lines), `= NAME,…` for a directory, or `-` if it does not
+/// exist.
 pub fn print_digests(_arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let mut lines = String::new();
     for line in io::stdin().lines() {
@@ -143,7 +143,7 @@ pub fn hex(bytes: &[u8]) -> String {
 }
 
 /// Returns the current path of an open file on the disk; empty if it has none any more. A file whose name was removed
-/// may have other names.
+/// may still have other names.
 pub fn read_path_now(file: &File, disk: &Path) -> Vec<u8> {
     let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap_or_default();
     let bytes = path.as_os_str().as_bytes();
@@ -161,7 +161,7 @@ pub fn read_path_now(file: &File, disk: &Path) -> Vec<u8> {
     other.map_or_else(Vec::new, |path| path.as_os_str().as_bytes().to_vec())
 }
 
-/// Returns where the next data begins at or after an offset; `None` if only a hole follows.
+/// Returns where the next data at or after an offset begins; `None` if only a hole follows.
 pub fn seek_data(file: &File, at: u64) -> Option<u64> {
     // SAFETY: a descriptor that is open, and numbers.
     let found = unsafe { libc::lseek(file.as_raw_fd(), at as libc::off_t, libc::SEEK_DATA) };

@@ -1,12 +1,12 @@
-//! `guestmark-agent follow`: logs what a program does to the files of a disk, and optionally syncs after some calls.
+//! `guestmark-agent follow`: logs what a program does to the files on a disk, and optionally syncs after some calls.
 //!
 //! The program keeps its standard streams. Each call that succeeds gives a line, `CALL PATH…`, with paths below the
 //! disk in hexadecimal: calls that change a file's content (`write`, `truncate`, `map`) or its name (`create`,
 //! `rename`, `link`, `remove`), or that promise either (`fsync`, `sync`, `write-synced`). `said` marks the end of each
-//! line of its standard output. With `--sync-after CALL:PATH`, everything on the disk is synced after each such call,
-//! before the program continues, as if its author had added that; a path that ends in `/` means everything below it.
-//! With `--sync-after-all` it is synced after every call that changes anything, with `--sync-before-said` before
-//! anybody can read a line.
+//! line of its standard output. With `--sync-after CALL:PATH`, everything on the disk is synced after each such call
+//! before the program continues, as if its author had added the sync; a path that ends in `/` stands for everything
+//! below it. With `--sync-after-all` the disk is synced after every call that changes anything, and with
+//! `--sync-before-said` before a line can be read.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -35,11 +35,11 @@ const SAID: &str = "said";
 struct Job {
     disk: PathBuf,
     log: PathBuf,
-    /// Calls and paths after which everything is synced.
+    /// Calls and paths after which everything is to be synced.
     after: Vec<(String, PathBuf)>,
-    /// Whether everything is synced after each change.
+    /// Whether everything is to be synced after each change.
     after_all: bool,
-    /// Whether everything is synced before each line as well.
+    /// Whether everything is to be synced before each line of output.
     before_said: bool,
     argv: Vec<OsString>,
 }
@@ -167,7 +167,7 @@ impl Follower {
         match stop {
             Stop::Entry(number, arguments, _) => {
                 let deed = self.find_deed(pid, number, &arguments);
-                // Output that nobody may read before it is logged.
+                // Log output before anybody can read it.
                 if let Some(deed) = deed.as_ref().filter(|deed| deed.call == SAID) {
                     if self.job.before_said {
                         self.sync_disk()?;
@@ -191,7 +191,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Syncs the disk while the task that made the call is stopped, as if the task had done it.
+    /// Syncs the disk while the task that made the call is stopped, as if the task itself had synced it.
     fn sync_disk(&mut self) -> io::Result<()> {
         rustix::fs::syncfs(&self.disk)?;
         self.tell(&Deed {
@@ -267,7 +267,7 @@ impl Follower {
         }
     }
 
-    /// Returns what a call does that changes names.
+    /// Returns the effect of a call that changes names.
     fn find_name_change(
         &self,
         pid: libc::pid_t,
@@ -323,13 +323,13 @@ impl Follower {
     }
 }
 
-/// Whether a task's standard output is the one that this process was started with.
+/// Whether a task has the same standard output as this process.
 fn is_ours(pid: libc::pid_t) -> bool {
     let own = fs::read_link("/proc/self/fd/1");
     own.is_ok() && fs::read_link(format!("/proc/{pid}/fd/1")).ok() == own.ok()
 }
 
-/// Whether a plain write ends with a newline.
+/// Whether a `write` ends with a newline; true for all other calls.
 fn ends_line(pid: libc::pid_t, number: libc::c_long, arguments: &[u64; 6]) -> bool {
     let last = arguments[1].checked_add(arguments[2]).and_then(|end| {
         let memory = Memory::of(pid).ok()?;

@@ -1,20 +1,20 @@
-//! `guestmark-agent syncs`: runs a program, and stops it after each call that promises that data is on its disk.
+//! `guestmark-agent syncs`: runs a program, and stops it after each call that promises that data is durable.
 //!
 //! After each such call it prints what the call has promised, as digests of blocks, and waits for a byte of standard
 //! input before the program continues, so that the log of the writes below can mark that moment. Promises are `fsync`,
 //! `fdatasync`, `msync(MS_SYNC)`, `sync`, `syncfs`, and writes with `O_SYNC`, `O_DSYNC`, `RWF_SYNC` or `RWF_DSYNC`,
-//! made as calls (from memory, a pipe or another file) or through `io_uring` and `io_submit`. The last line says if a
-//! program may flush in another way (an `io_uring` that a kernel thread polls, another instruction set). Only files
-//! below `--disk` count. Processes that the program leaves behind are followed for a while; if they do not end, nothing
-//! is reported as unsynced, because they may sync it later.
+//! made as calls (from memory, a pipe or another file) or through `io_uring` and `io_submit`. The last line shows
+//! whether the program may flush in other ways (an `io_uring` that a kernel thread polls, another instruction set).
+//! Only files below `--disk` are considered. Processes that the program leaves behind are followed for a while; if they
+//! do not end, nothing is reported as unsynced, because they may sync it later.
 //!
-//! Lines, whose paths and names are hexadecimal:
+//! The lines, in which paths and names are hexadecimal:
 //!
 //! - `file ID PATH SIZE SURE FIRST END BLOCK:DIGEST…`: the state of a file of `SIZE` bytes, which had at least `SURE`
-//!   bytes during the whole call. Lists the blocks that differ from the previous such line of that file; digest 0 is a
-//!   block of zeroes, and a `?` after a digest says that the block changed during the call. The promised blocks are
-//!   those from `FIRST` to `END`; none if these are equal.
-//! - `touched ID SIZE BLOCK…`: these blocks of a file may have had other contents for a while since the last promise,
+//!   bytes during the whole call. The line lists the blocks that differ from the previous such line of that file;
+//!   digest 0 stands for a block of zeroes, and a `?` after a digest means that the block changed during the call. The
+//!   promised blocks are those from `FIRST` up to, but not including, `END`; none if both are equal.
+//! - `touched ID SIZE BLOCK…`: these blocks of a file may temporarily have had other contents since the last promise,
 //!   and the file may have had only `SIZE` bytes.
 //! - `path ID PATH`: a file has a new path; `-` if it has none.
 //! - `renamed PATH PATH`: something is being renamed, from the first path to the second.
@@ -60,7 +60,7 @@ pub use follow::follow;
 use queues::{find_process, Queue};
 use tracer::{Begun, Call, Job, Promise, Tracer, RWF_SYNCS, WRITE};
 
-/// The most bytes of the program's standard error that are kept.
+/// Maximum number of bytes of the program's standard error that are reported.
 const SAID: usize = 500;
 const STOPPED: &str = "stopped";
 /// How long processes that the program leaves behind are followed.
@@ -98,7 +98,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Job, lexopt::Error
 }
 
 impl Tracer {
-    /// Runs the program until it ends or the limit of promises is reached; returns how it ended.
+    /// Runs the program until it ends or a limit is reached; returns its status.
     fn run(&mut self) -> io::Result<String> {
         let mut command = Command::new(&self.job.argv[0]);
         command.args(&self.job.argv[1..]);
@@ -157,7 +157,7 @@ impl Tracer {
         }
     }
 
-    /// Notes whether the program has left processes behind, and returns how it ended itself.
+    /// Notes whether the program has left processes behind, and returns its status.
     fn leave_processes(&mut self, end: Option<(String, Instant)>) -> String {
         if !self.tasks.is_empty() {
             self.disk

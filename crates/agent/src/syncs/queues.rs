@@ -1,10 +1,10 @@
-//! Reads the queues by which a program lets the kernel write and flush in the background: `io_uring(7)` and
+//! Reads the queues through which a program has the kernel write and flush in the background: `io_uring(7)` and
 //! `io_setup(2)`.
 //!
 //! The tracer maps the rings of an `io_uring` through a descriptor of its own, and reads those of `io_setup` in the
-//! program's memory. It learns of requests when the program hands them to the kernel, and of results at any later call
-//! of the program: until then nobody else can have learnt of them. A kernel thread that polls for requests is not
-//! followed.
+//! program's memory. It learns of requests when the program submits them to the kernel, and of results at the program's
+//! next system call: until then no other process can have learnt of them. A kernel thread that polls for requests is
+//! not followed.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -14,8 +14,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{fence, Ordering};
 
-/// Flags of `io_uring_setup(2)`: a kernel thread submits (`SQPOLL`); the rings are in the program's memory; other flags
-/// are too new to be known here.
+/// Flags of `io_uring_setup(2)`: a kernel thread submits requests (`SQPOLL`); the rings are in the program's memory;
+/// the ring has no descriptor; and all flags that are known here.
 const SQPOLL: u32 = 1 << 1;
 const NO_MMAP: u32 = 1 << 14;
 const REGISTERED_ONLY: u32 = 1 << 15;
@@ -36,7 +36,7 @@ const WRITEV: u8 = 2;
 const FSYNC: u8 = 3;
 /// Flag of a result: the same request will have more results.
 const MORE: u32 = 1 << 1;
-/// The most requests of one `io_submit(2)` that are examined.
+/// Maximum number of requests of one `io_submit(2)` that are examined.
 const MOST: u64 = 4096;
 
 /// The memory of a program.
@@ -69,7 +69,7 @@ impl Memory {
     }
 }
 
-/// Returns the process of a thread.
+/// Returns the process id of a thread.
 pub fn find_process(pid: libc::pid_t) -> libc::pid_t {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
@@ -77,7 +77,7 @@ pub fn find_process(pid: libc::pid_t) -> libc::pid_t {
         .unwrap_or(pid)
 }
 
-/// An open file as a request names it: a descriptor, or an index in the ring's own table.
+/// An open file as a request refers to it: by a descriptor, or by an index into the ring's own table.
 #[derive(Clone, Copy)]
 pub enum Named {
     Descriptor(i32),
@@ -99,16 +99,16 @@ pub struct Request {
     pub bytes: Range<u64>,
     /// `RWF_` flags of a write; for a flush, 1 if it covers only data.
     pub flags: u32,
-    /// The next request begins when this one has ended.
+    /// Whether the next request begins only when this one has completed.
     pub linked: bool,
-    /// This request begins when all others have ended.
+    /// Whether this request begins only when all earlier ones have completed.
     pub drained: bool,
-    /// This request has no result.
+    /// Whether this request reports no result.
     pub silent: bool,
     position: u64,
 }
 
-/// Requests in progress in a queue; `T` is what its owner stores with a request.
+/// The requests of a queue that are in progress; `T` is what the queue's owner stores with each.
 pub struct Queue<T> {
     rings: Rings,
     asked: Vec<(u64, u64, T)>,
@@ -121,7 +121,7 @@ enum Rings {
 }
 
 impl<T> Queue<T> {
-    /// Creates the queue of the `io_uring` that a process has just made. Fails if it cannot be followed.
+    /// Creates the queue of the `io_uring` that a process has just set up. Fails if it cannot be followed.
     pub fn follow_uring(
         process: libc::pid_t,
         descriptor: i32,
@@ -130,7 +130,7 @@ impl<T> Queue<T> {
         Uring::of(process, descriptor, parameters).map(|ring| Self::with(Rings::Uring(ring)))
     }
 
-    /// Creates the queue that `io_setup(2)` has just made and whose address is at `pointer`.
+    /// Creates the queue that `io_setup(2)` has just set up and whose address is at `pointer`.
     pub fn follow_context(process: libc::pid_t, pointer: u64) -> Option<Self> {
         Context::of(process, pointer).map(|context| Self::with(Rings::Context(context)))
     }
@@ -166,7 +166,7 @@ impl<T> Queue<T> {
             .chain(asked)
     }
 
-    /// Returns the requests in an `io_uring` that the kernel has not taken yet.
+    /// Returns the requests in an `io_uring` that the kernel has not consumed yet.
     pub fn upcoming(&mut self, memory: &Memory) -> Vec<Request> {
         let Rings::Uring(ring) = &self.rings else {
             return Vec::new();
@@ -178,12 +178,12 @@ impl<T> Queue<T> {
         found
     }
 
-    /// Adds a request, with what its owner stores.
+    /// Adds a request, with what the owner stores.
     pub fn add(&mut self, request: &Request, kept: T) {
         self.asked.push((request.position, request.key, kept));
     }
 
-    /// Notes that the requests taken by the kernel are in progress (`io_uring`).
+    /// Notes that the requests that the kernel has consumed are in progress (`io_uring`).
     pub fn taken(&mut self) {
         if let Rings::Uring(ring) = &self.rings {
             self.mark_taken_before(ring.taken());
@@ -194,7 +194,7 @@ impl<T> Queue<T> {
         self.accept(|position| (head.wrapping_sub((position as u32).wrapping_add(1)) as i32) >= 0);
     }
 
-    /// Notes that `io_submit(2)` took this many requests.
+    /// Notes that `io_submit(2)` accepted this many requests.
     pub fn accepted(&mut self, count: u64) {
         self.accept(|position| position < count);
         self.asked.clear();
@@ -210,13 +210,13 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Returns the requests completed since the last call, with their results. Requests with the same key are reported
-    /// only when all of them have ended. `None` if that can no longer be known.
+    /// Returns the requests completed since the last call, with their results. Requests with the same key are returned
+    /// only when all of them have completed. `None` if results have been overwritten before they were read.
     pub fn take_completed(&mut self) -> Option<Vec<(T, i64)>> {
         let results = match &mut self.rings {
             Rings::Uring(ring) => ring.take_results()?,
             Rings::Context(context) => context.take_results().unwrap_or_else(|| {
-                self.asked.clear(); // its process has ended, or has destroyed it: nobody can learn of more
+                self.asked.clear(); // its process has exited, or has destroyed it: nobody can learn of further results
                 self.waiting.clear();
                 Vec::new()
             }),
@@ -242,14 +242,14 @@ impl<T> Queue<T> {
     }
 }
 
-/// Returns the requests with which `io_submit(2)` is called; `None` if they cannot be read.
+/// Returns the requests that are passed to `io_submit(2)`; `None` if they cannot be read.
 pub fn read_submitted(memory: &Memory, count: u64, pointers: u64) -> Option<Vec<Request>> {
     (0..count.min(MOST))
         .map(|index| Context::decode_request(memory, memory.long(pointers + index * 8)?, index))
         .collect()
 }
 
-/// Requests to which the program gave the same key.
+/// Requests to which the program has given the same key.
 struct Alike<T> {
     kept: Vec<T>,
     done: usize,
@@ -389,7 +389,7 @@ impl Uring {
         })
     }
 
-    /// Returns how many entries the kernel has taken.
+    /// Returns how many entries the kernel has consumed.
     fn taken(&self) -> u32 {
         self.submitted.word(self.of.head)
     }

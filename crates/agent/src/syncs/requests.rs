@@ -1,4 +1,4 @@
-//! Tracks requests to the kernel that are in progress, and what they promise when they end.
+//! Tracks requests to the kernel that are in progress, and which data they promise to be durable when they complete.
 
 use std::io;
 use std::rc::Rc;
@@ -8,16 +8,17 @@ use super::files::key;
 use super::queues::{find_process, read_submitted, Kind, Memory, Named, Queue, Request};
 use super::tracer::{Call, Followed, Pending, Promise, Tracer, RWF_SYNCS, WRITE};
 
-/// How many queues of one program are followed.
+/// Maximum number of queues of one program that are followed.
 const MOST_QUEUES: usize = 64;
-/// Operations of `io_uring_register(2)`: register files that requests then name by number, change these, resize the
-/// rings.
+/// Operations of `io_uring_register(2)`: register files to which requests then refer by number, replace some of them,
+/// and resize the rings.
 const REGISTER_FILES: u64 = 2;
 const REPLACE_FILES: u64 = 6;
 const OTHER_FILES: [u64; 2] = [13, 14];
 const RESIZE: u64 = 33;
 
 impl Tracer {
+    /// Follows a new queue; `None` stands for one that cannot be followed.
     pub(super) fn follow(&mut self, queue: Option<Queue<Pending>>) {
         match queue {
             Some(queue) if self.queues.len() < MOST_QUEUES => self.queues.push(Followed {
@@ -28,13 +29,13 @@ impl Tracer {
         }
     }
 
-    /// Notes that something may be written or flushed unseen from now on.
+    /// Notes that the program may write or flush unobserved from now on.
     fn lose_track(&mut self, why: &'static str) {
         self.asynchronous = true;
         self.disk.elsewhere.insert(why);
     }
 
-    /// Notes that everything in the rings is about to be handed over.
+    /// Notes that the requests in all rings are about to be submitted.
     pub(super) fn hand_over_rings(&mut self, pid: libc::pid_t) {
         let Ok(memory) = Memory::of(pid) else {
             return self.lose_track("its requests to the kernel cannot be read");
@@ -45,6 +46,7 @@ impl Tracer {
         }
     }
 
+    /// Notes that requests are about to be submitted by `io_submit(2)`.
     pub(super) fn hand_over_context(&mut self, pid: libc::pid_t, arguments: &[u64; 6]) {
         let process = find_process(pid);
         let mut queues = self.queues.iter();
@@ -59,7 +61,7 @@ impl Tracer {
         }
     }
 
-    /// Stores what requests promise, and what is known about their files.
+    /// Stores which data requests promise, and the current state of their files.
     fn add(&mut self, pid: libc::pid_t, index: usize, requests: Vec<Request>) {
         let mut chain: Vec<Change> = Vec::new();
         for request in requests {
@@ -86,7 +88,7 @@ impl Tracer {
         }
     }
 
-    /// Collects what is written before a request begins: by the requests before it in its chain, and by all others if
+    /// Collects the changes made before a request begins: by the requests before it in its chain, and by all others if
     /// it waits for them.
     fn collect_earlier_changes(
         &mut self,
@@ -138,7 +140,7 @@ impl Tracer {
                 bytes = about.len()..about.len().saturating_add(length);
             } else if bytes.start == u64::MAX {
                 if through {
-                    let why = "it writes by io_uring wherever its file is, which is not followed";
+                    let why = "it writes by io_uring at the file's current position, which is not followed";
                     self.disk.elsewhere.insert(why);
                 }
                 return;
@@ -173,7 +175,7 @@ impl Tracer {
         }
     }
 
-    /// Notes the files that an `io_uring` names by number.
+    /// Notes the files to which requests of an `io_uring` refer by number.
     pub(super) fn register(&mut self, pid: libc::pid_t, arguments: &[u64; 6]) {
         let process = find_process(pid);
         let by_number = arguments[1] >> 31 & 1 == 1;
@@ -216,7 +218,7 @@ impl Tracer {
                 let at = u64::from_ne_bytes(words[8..].try_into().expect("eight bytes"));
                 named(first as usize, at);
             }
-            RESIZE => self.lose_track("it gives an io_uring another size, which is not followed"),
+            RESIZE => self.lose_track("it resizes an io_uring, which is not followed"),
             _ if OTHER_FILES.contains(&operation) => {
                 self.lose_track("it names files to an io_uring in a way that is not followed");
             }
@@ -224,7 +226,8 @@ impl Tracer {
         }
     }
 
-    /// Collects requests that the kernel has completed: so far only the program itself can have learnt of them.
+    /// Collects requests that the kernel has completed; so far only the program itself can have learnt of their
+    /// results.
     pub(super) fn collect(&mut self) -> io::Result<()> {
         for index in 0..self.queues.len() {
             let Some(done) = self.queues[index].queue.take_completed() else {

@@ -1,4 +1,5 @@
-//! Holds the state of a tracer: the program's tasks, the calls that they have begun, and what these promise on return.
+//! Holds the state of a tracer: the program's tasks, the calls that they have begun, and which data these promise to be
+//! durable when they return.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
@@ -24,23 +25,23 @@ pub(super) struct Job {
     pub(super) argv: Vec<OsString>,
 }
 
-/// What a call promises when it returns.
+/// The data that a call promises to be durable when it returns.
 pub(super) enum Promise {
     /// A range of a file (for a write, the return value gives its length), and the file's content when the call began,
     /// if another thread may write at the same time.
     File(File, Range<u64>, Option<Content>),
     Directory(PathBuf),
-    /// Everything on the disk, and its state when the call began, likewise.
+    /// Everything on the disk, and likewise its state when the call began.
     Everything(Option<HashMap<Key, Content>>),
 }
 
 pub(super) struct Call {
     pub(super) name: &'static str,
     pub(super) promise: Promise,
-    /// What the call itself does.
+    /// The change that the call itself makes.
     pub(super) change: Option<Change>,
-    /// What other tasks do to files during the call: it may be on the disk, or half of it, or undone again by the end
-    /// of the call.
+    /// Changes that other tasks make to files during the call: each may be on the disk, or half of it, or may have been
+    /// undone by the end of the call.
     pub(super) disturbed: Vec<Change>,
 }
 
@@ -56,14 +57,16 @@ impl Call {
     }
 }
 
-/// A call that a task is in.
+/// A call that a task has begun and that has not returned.
 pub(super) enum Begun {
     Promising(Call),
-    /// A queue is being made; its parameters, or where its address will be.
+    /// An `io_uring` is being set up; the address of its parameters.
     Uring(u64),
+    /// `io_setup(2)` is creating a context; where its address will be stored.
     Context(u64),
-    /// Requests are being handed over: those of an `io_uring`, or of a context's address.
+    /// Requests of rings are being submitted.
     Entered,
+    /// Requests are being submitted to the context at this address.
     Submitted(u64),
     /// A file is being changed.
     Changing(Change),
@@ -84,15 +87,15 @@ pub(super) struct Target {
 #[derive(Default)]
 pub(super) struct Pending {
     pub(super) call: Option<Call>,
-    /// What other requests have written before this one begins.
+    /// What other requests will have written to the file before this one begins.
     pub(super) written: Vec<Range<u64>>,
-    /// What this request writes, and where.
+    /// The change that this request makes.
     pub(super) writes: Option<Change>,
     /// Whether another request was in progress at the same time.
     pub(super) beside: bool,
 }
 
-/// A queue, and the files that its requests name by number.
+/// A queue, and the files to which its requests refer by number.
 pub(super) struct Followed {
     pub(super) queue: Queue<Pending>,
     pub(super) files: Vec<Option<Rc<Target>>>,
@@ -102,10 +105,10 @@ pub(super) struct Tracer {
     pub(super) job: Job,
     pub(super) disk: Disk,
     pub(super) tasks: HashMap<libc::pid_t, Option<Begun>>,
-    /// Tasks that wait for a child, and therefore write nothing.
+    /// Tasks that wait for a child and therefore write nothing.
     pub(super) waiting: BTreeSet<libc::pid_t>,
     pub(super) queues: Vec<Followed>,
-    /// Whether the program lets the kernel write in the background, at any time.
+    /// Whether the kernel may write for the program in the background at any time.
     pub(super) asynchronous: bool,
     pub(super) promises: u64,
     /// The program's standard error.
@@ -177,7 +180,7 @@ impl Tracer {
         Some(Promise::File(file, bytes, before))
     }
 
-    /// Notes a change, in what was promised before and in promises in progress.
+    /// Notes a change for earlier promises and for promises in progress.
     pub(super) fn note_change(&mut self, change: &Change) {
         self.disk.touch(change);
         for begun in self.tasks.values_mut().flatten() {
@@ -187,7 +190,7 @@ impl Tracer {
         }
     }
 
-    /// Returns the changes to files that all tasks but one are making now, and the kernel for any task.
+    /// Returns the changes to files that are being made by all tasks but one, and by the kernel for any task.
     pub(super) fn list_changes_under_way(&mut self, but: libc::pid_t) -> Vec<Change> {
         let others = self.tasks.iter().filter(|(pid, _)| **pid != but);
         let mut found: Vec<Change> = others
@@ -205,7 +208,7 @@ impl Tracer {
         found
     }
 
-    /// Prints what has been promised, and waits. `exact`: nothing else was or is being written.
+    /// Prints what has been promised, and waits. If `exact`, nothing else was being written meanwhile.
     pub(super) fn report_promise(
         &mut self,
         mut call: Call,

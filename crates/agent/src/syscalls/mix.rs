@@ -1,6 +1,6 @@
 //! Implements the operations of the mix. Each consists of one or a few frequent system calls, chosen so that only the
-//! kernel, the processor and the hypervisor matter: no file of the shared root is touched, since the cost of sharing is
-//! another question.
+//! kernel, the processor and the hypervisor matter: no file of the shared root is used, since the cost of sharing is
+//! not to be measured here.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -12,9 +12,11 @@ use super::operation::{read_byte, write_byte, Operation};
 use super::partner::{Futexes, Pipes};
 use crate::sys;
 
-/// An operation with its loop, compiled separately for each operation: one indirect call runs a whole batch.
+/// An operation with its loop, which is compiled separately for each operation, so that one indirect call runs a whole
+/// batch.
 pub trait Repeated {
-    /// Runs that many turns; returns the number of operations, and nanoseconds from before the first to after the last.
+    /// Runs that many iterations; returns the number of operations, and the nanoseconds from before the first to after
+    /// the last.
     fn batch(&mut self, turns: u64) -> io::Result<(u64, u64)>;
     /// Returns [`Operation::partner`].
     fn partner(&self) -> Option<libc::pid_t>;
@@ -48,7 +50,7 @@ impl Operation for Nothing {
 
 type Make = fn() -> io::Result<Box<dyn Repeated>>;
 
-/// The mix in the order in which it is measured.
+/// All operations in the order in which they are measured.
 pub const ALL: &[(&str, Make)] = &[
     ("null", || Ok(Box::new(Null))),
     ("read", || Ok(Box::new(ReadByte(File::open("/dev/zero")?)))),
@@ -126,7 +128,7 @@ impl Operation for Open {
     }
 }
 
-/// `FUTEX_WAKE` where nobody waits.
+/// `FUTEX_WAKE` without a waiter.
 struct Futex(u32);
 
 impl Operation for Futex {
@@ -227,7 +229,7 @@ impl Operation for Mmap {
 
 const FAULTING: usize = 256;
 
-/// First write to a page of anonymous memory. Every 256 of them share one `madvise` that gives the pages back.
+/// First write to a page of anonymous memory. Every 256 writes include one `madvise` that frees the pages.
 struct Fault {
     region: *mut u8,
     page: usize, // bytes: 8 KiB on sparc64, 64 KiB on ppc64el
@@ -238,7 +240,7 @@ impl Fault {
     fn new() -> io::Result<Self> {
         let page = rustix::param::page_size();
         let region = map(FAULTING * page, libc::MAP_PRIVATE)?;
-        // SAFETY: the region is ours. Kernels without huge pages refuse, and need not be told.
+        // SAFETY: the region is ours. Kernels without huge pages refuse the advice and do not need it.
         unsafe { libc::madvise(region.cast(), FAULTING * page, libc::MADV_NOHUGEPAGE) };
         Ok(Self {
             region,
@@ -275,7 +277,8 @@ impl Drop for Fault {
     }
 }
 
-/// `fork`, `exec` of this very program (which ends at once), `wait`. The program's pages are in memory: it is running.
+/// `fork`, `exec` of this very program (which ends at once), `wait`. The program's pages are in memory, because it is
+/// running.
 struct Exec(File);
 
 impl Operation for Exec {

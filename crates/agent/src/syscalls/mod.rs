@@ -1,8 +1,9 @@
-//! `guestmark-agent syscalls`: measures what system calls cost here, with a fixed mix of operations (see [`mix`]).
+//! `guestmark-agent syscalls`: measures how long system calls take on this machine, with a fixed mix of operations (see
+//! [`mix`]).
 //!
 //! This is a separate program, started by the agent like any other: the agent's own threads and its reaping of children
-//! do not disturb it, and the agent enforces its time limit. It uses one processor, so that hosts with many and guests
-//! with one do the same.
+//! do not disturb it, and the agent enforces its time limit. It uses one processor, so that hosts with many processors
+//! and guests with one do the same.
 
 mod mix;
 mod operation;
@@ -19,23 +20,23 @@ use mix::{Nothing, Repeated};
 
 /// Name of a part without operations; as a command it does nothing, so that `exec` can be measured.
 pub const NOTHING: &str = "nothing";
-/// A part that computes for the given time, in one batch without system calls.
+/// Name of a part that computes for the given time, in one batch without system calls.
 pub const COMPUTE: &str = "compute";
-/// A batch takes this fraction of an operation's least time, which gives enough batches for a median.
+/// A batch takes one part in this many of an operation's minimum time, which yields enough batches for a median.
 const BATCHES: u64 = 20;
-/// Longest batch: a disturbance should not affect many operations at once.
+/// Maximum length of a batch, so that a disturbance does not affect many operations at once.
 const LONGEST_BATCH_NS: u64 = 5_000_000;
 
-/// The least time of one turn of an empty loop, for clocks too coarse to measure it.
+/// Lower bound for the time of one iteration of an empty loop, for clocks too coarse to measure it.
 const LEAST_TURN_NS: f64 = 0.1;
 
-/// The least amount of work for each operation.
+/// The minimum amount of work for each operation.
 struct Effort {
     operations: u64,
     time_ns: u64,
 }
 
-/// Measures the named operations, or all if none is named; arguments: `--operations N --time NS [NAME]...`.
+/// Measures the named operations, or all by default; arguments: `--operations N --time NS [NAME]...`.
 pub fn time_system_calls(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let (effort, names) = parse(arguments).ok_or_else(|| {
         io::Error::other("usage: guestmark-agent syscalls --operations N --time NS [NAME]...")
@@ -111,7 +112,8 @@ fn stay_on_one_processor() -> io::Result<()> {
 /// One batch: the number of operations, and nanoseconds from before the first to after the last.
 type Batch = (u64, u64);
 
-/// Finds how many operations make a batch long enough. These operations are not counted; they warm the caches.
+/// Determines how many operations a batch must have to be long enough. The operations made here are not counted; they
+/// warm the caches.
 fn warm_up(operation: &mut dyn Repeated, effort: &Effort) -> io::Result<u64> {
     let wanted_ns = (effort.time_ns / BATCHES).clamp(1, LONGEST_BATCH_NS);
     let mut count = 1;
@@ -144,7 +146,7 @@ fn run_batches(
     Ok(batches)
 }
 
-/// The time of loop and clock that every measurement includes, in nanoseconds.
+/// The overhead of loop and clock that every measurement includes, in nanoseconds.
 struct Overhead {
     turn_ns: f64,
     clock_ns: f64,
@@ -175,8 +177,8 @@ fn median(values: &mut [f64]) -> f64 {
     }
 }
 
-/// Waits for a request, runs the timed part, reports the result, and waits again. Returns `false` if the controller has
-/// gone.
+/// Waits for the controller's byte, runs the timed part, reports the result, and waits again. Returns `false` if the
+/// controller has disconnected.
 fn run_section(
     name: &str,
     work: impl FnOnce() -> io::Result<Vec<Batch>>,
@@ -210,7 +212,7 @@ fn run_section(
     await_go()
 }
 
-/// Reads one byte from the controller; `false` at its end.
+/// Reads one byte from the controller; returns `false` at the end of the input.
 fn await_go() -> io::Result<bool> {
     Ok(io::stdin().lock().read(&mut [0])? == 1)
 }

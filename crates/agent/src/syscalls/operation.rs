@@ -5,21 +5,21 @@ use std::os::fd::RawFd;
 
 /// An operation that is repeated many times.
 pub trait Operation {
-    /// How many operations one turn of the loop makes.
+    /// Number of operations per iteration of the loop.
     const EACH: u64 = 1;
-    /// Makes one turn.
+    /// Performs one iteration of the loop.
     fn once(&mut self) -> io::Result<()>;
-    /// Checks that all `turns` succeeded.
+    /// Checks that all iterations of a batch had their effect.
     fn check(&mut self, _turns: u64) -> io::Result<()> {
         Ok(())
     }
-    /// The other process that takes part, if there is one.
+    /// Returns the process id of the other process that takes part, if there is one.
     fn partner(&self) -> Option<libc::pid_t> {
         None
     }
 }
 
-/// Returns an error unless one byte was moved.
+/// Returns an error unless one byte was transferred.
 fn moved(count: libc::ssize_t) -> io::Result<()> {
     match count {
         1 => Ok(()),

@@ -18,7 +18,7 @@ impl Child {
         if pid > 0 {
             return Ok(Self(pid));
         }
-        // SAFETY: plain system calls; we are the child and nothing of the parent's is to be run at our end.
+        // SAFETY: plain system calls; we are the child, and no exit handler of the parent must run.
         unsafe {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
             while work().is_ok() {}
@@ -66,7 +66,7 @@ impl Operation for Pipes {
     }
 }
 
-/// Passes the turn to the other process and back: changes a word in shared memory, wakes its waiter, and waits. One
+/// Passes control to the other process and back: changes a word in shared memory, wakes its waiter, and waits. One
 /// operation is one of the two hand-overs: a wake, a wait and the context switch.
 pub struct Futexes {
     child: Child,
@@ -105,7 +105,7 @@ impl Futexes {
 impl Operation for Futexes {
     const EACH: u64 = 2;
 
-    /// Passes the turn there and back.
+    /// Passes control there and back.
     fn once(&mut self) -> io::Result<()> {
         hand_to(self.word, THEIRS)?;
         wait_while(self.word, THEIRS)

@@ -1,4 +1,4 @@
-//! Runs the client's end: connects, measures, and reports to the controller.
+//! Implements the client's end: connects, measures, and reports to the controller.
 
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -23,7 +23,7 @@ use super::socket::{connect, limit_waits, read_answer, read_frame, write_frame};
 use super::stream::{receive_stream, send_stream};
 use crate::sys;
 
-/// The most streams in each direction.
+/// Maximum number of streams in each direction.
 const MOST_FLOWS: u32 = 256;
 
 /// The server's addresses.
@@ -33,7 +33,7 @@ struct Peer {
     bare: SocketAddr,
 }
 
-/// `guestmark-agent traffic measure ADDRESS PORT BARE-PORT` reads its tasks from standard input.
+/// `guestmark-agent traffic measure ADDRESS PORT BARE-PORT` executes the tasks that it reads from standard input.
 pub fn measure(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let peer =
         parse(arguments).ok_or_else(|| sys::usage("traffic measure ADDRESS PORT BARE-PORT"))?;
@@ -95,7 +95,7 @@ struct Test {
 }
 
 impl Test {
-    /// Runs the test; returns `None` if the controller no longer listens.
+    /// Runs the test; returns `None` if the controller has disconnected.
     fn run(&self) -> io::Result<Option<TrafficResult>> {
         match self.task.test {
             TrafficTest::Upload => self.run_streams(true, false, false),
@@ -127,7 +127,8 @@ impl Test {
         self.task.time_ns / 4
     }
 
-    /// Reports that everything is prepared, and waits for the order to begin; returns `None` if none comes.
+    /// Reports that everything is prepared, and waits for the byte to begin; returns `None` if the controller has
+    /// disconnected.
     fn wait(&self) -> io::Result<Option<Begin>> {
         write_frame(&mut io::stdout(), &TrafficEvent::Ready(self.task.clone()))?;
         if io::stdin().read(&mut [0])? == 0 {
@@ -145,7 +146,7 @@ impl Test {
         Ok(stream)
     }
 
-    /// Runs streams in any direction, and requests beside them.
+    /// Runs streams in one or both directions, and requests at the same time if `asks`.
     fn run_streams(&self, up: bool, down: bool, asks: bool) -> io::Result<Option<TrafficResult>> {
         let each = self.task.flows.clamp(1, MOST_FLOWS);
         let mut flows = Vec::new();
@@ -165,7 +166,7 @@ impl Test {
                 Ok(stream)
             })
             .transpose()?;
-        // The server sends as soon as it gets the order, so a download is ordered only after the controller's byte.
+        // The server sends as soon as it receives the order, so downloads are ordered only after the controller's byte.
         let mut streams = Vec::new();
         for (upload, span) in flows {
             streams.push((upload, span, connect(self.peer.main)?));
@@ -207,7 +208,7 @@ impl Test {
             let theirs: Report = read_answer(&mut stream)?;
             if let Some(failure) = theirs.failure {
                 return Err(io::Error::other(format!(
-                    "the peer's end of a stream: {failure}"
+                    "the peer's end of a stream failed: {failure}"
                 )));
             }
             let (flow, spent_ns) = join_ends(ours, theirs)
@@ -236,7 +237,7 @@ impl Test {
         Ok((times.summarize(elapsed_ns), spent.cpu_ns))
     }
 
-    /// Runs connections that end with their response, or without any.
+    /// Makes one connection after the other, each with one request and its response or without data.
     fn run_connections(&self) -> io::Result<Option<TrafficResult>> {
         let exchange = self.make_exchange();
         let mut control = self.open(&Order::Accept(exchange))?;
@@ -316,7 +317,7 @@ impl Test {
     }
 }
 
-/// This side's end of a stream.
+/// The result of a stream at this end.
 enum End {
     Received(Received),
     Sent(Sent),
@@ -332,7 +333,8 @@ fn run_end(upload: bool, span: Span, mut stream: TcpStream) -> io::Result<(Span,
     }
 }
 
-/// Combines both ends of a stream; also returns the server's processor time for it. `None` without the other end.
+/// Combines the results of both ends of a stream; also returns the server's processor time for it. `None` if the other
+/// end has no result.
 fn join_ends(ours: End, theirs: Report) -> Option<(TrafficFlow, u64)> {
     let upload = matches!(ours, End::Sent(_));
     let (received, sent, spent_ns) = match ours {

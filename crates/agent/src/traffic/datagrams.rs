@@ -1,4 +1,4 @@
-//! Sends datagrams one by one, as many as the sender can, and counts how many of them arrive.
+//! Sends datagrams one by one as fast as the sender can, and counts how many of them arrive.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -12,13 +12,13 @@ use crate::sys::monotonic_ns;
 pub const SMALLEST: u32 = 16;
 /// The largest datagram of UDP over IPv4.
 pub const LARGEST: u32 = 65_507;
-/// After a silence this long, no more datagrams are expected.
+/// After a pause of this length, no more datagrams are expected.
 const LAST: Duration = Duration::from_millis(300);
-/// If no datagram has come this long after the end of the test's time, all are lost.
+/// If no datagram has arrived this long after the end of the test, all are considered lost.
 const BEGINNING: Duration = Duration::from_secs(2);
 /// How often the receiver announces its address until it has received something.
 const GREETING: Duration = Duration::from_millis(50);
-/// How many datagram numbers are remembered to recognise duplicates; older datagrams count as late, not as new.
+/// How many datagram numbers are remembered to recognise duplicates.
 const REMEMBERED: usize = 1 << 16;
 
 /// Sends to the connected peer, or to `to`.
@@ -44,7 +44,7 @@ pub fn send_datagrams(
             Err(error) => match error.raw_os_error() {
                 // The device's queue is full: the kernel has dropped the datagram and reported it.
                 Some(libc::ENOBUFS) => {}
-                // gVisor's kernel does not wait either.
+                // gVisor's kernel does not block either.
                 Some(libc::EAGAIN) => std::thread::yield_now(),
                 _ => return Err(error),
             },
@@ -65,8 +65,8 @@ pub fn drain_socket(socket: &UdpSocket) -> io::Result<()> {
     socket.set_nonblocking(false)
 }
 
-/// Counts the datagrams of a test until there is silence. With `greet`, announces itself repeatedly until the first has
-/// come.
+/// Counts the datagrams of a test until no more arrive. With `greet`, announces its address repeatedly until the first
+/// one has arrived.
 pub fn receive_datagrams(
     socket: &UdpSocket,
     span: DatagramSpan,
@@ -76,7 +76,7 @@ pub fn receive_datagrams(
     let before = count_overflows(socket);
     let mut buffer = vec![0; LARGEST as usize];
     let mut seen = Seen::new();
-    // Another machine may need time to begin; afterwards silence means the end.
+    // The other machine may need time to begin; afterwards a pause means the end.
     let patience_ns = monotonic_ns() + span.time_ns + BEGINNING.as_nanos() as u64;
     loop {
         let begun = seen.count > 0;
@@ -114,7 +114,7 @@ pub fn await_greeting(socket: &UdpSocket, id: u64) -> io::Result<SocketAddr> {
     }
 }
 
-/// Returns the number of the next datagram of this test; `None` if there is silence.
+/// Returns the number of the next datagram of this test; `None` if none arrives in time.
 fn receive_one(socket: &UdpSocket, buffer: &mut [u8], id: u64) -> io::Result<Option<u64>> {
     loop {
         match socket.recv(buffer) {
@@ -132,7 +132,7 @@ fn receive_one(socket: &UdpSocket, buffer: &mut [u8], id: u64) -> io::Result<Opt
     }
 }
 
-/// Which of the latest numbers have come, to recognise duplicates.
+/// Which of the latest datagram numbers have arrived, to recognise duplicates.
 struct Seen {
     latest: Vec<u64>,
     count: u64,

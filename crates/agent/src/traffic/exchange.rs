@@ -1,4 +1,4 @@
-//! Exchanges requests and responses: on one connection, or each on a connection of its own.
+//! Exchanges requests and responses, on one connection or each on a connection of its own.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,7 +13,7 @@ use crate::sys::monotonic_ns;
 /// Largest size of a request and of a response.
 pub const LARGEST: u32 = 1 << 20;
 
-/// A message of each side, read and written over and over.
+/// One request and one response buffer, reused for every exchange.
 pub struct Messages {
     request: Vec<u8>,
     response: Vec<u8>,
@@ -47,21 +47,21 @@ impl Messages {
     }
 }
 
-/// Connects, and sets the connection up for requests: none of them waits for more to send.
+/// Connects, and configures the connection for requests: none of them waits for more data to send.
 pub fn connect_for_requests(to: SocketAddr) -> io::Result<TcpStream> {
     let stream = connect(to)?;
     expect_requests(&stream)?;
     Ok(stream)
 }
 
-/// Sets a connection up for requests. Its waits have no time limit: the kernel would set a timer for each, which costs
-/// time. [`repeat`] watches instead, and a server ends with its client.
+/// Configures a connection for requests. Its waits have no time limit: the kernel would set a timer for each, which
+/// takes time. [`repeat`] watches the time instead, and a server's wait ends with its client.
 pub fn expect_requests(stream: &TcpStream) -> io::Result<()> {
     wait_without_limit(stream)?;
     stream.set_nodelay(true)
 }
 
-/// Ends the program if `done` stays unchanged for too long during `work`.
+/// Exits the program if the counter that `work` updates stays unchanged for too long.
 fn watch<T>(work: impl FnOnce(&AtomicU64) -> T) -> T {
     let done = AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -84,8 +84,8 @@ fn watch<T>(work: impl FnOnce(&AtomicU64) -> T) -> T {
     })
 }
 
-/// Repeats an action, and records the time of each that begins between the end of `warm_ns` and the end of the
-/// `time_ns` after it. Also returns the length of the timed part.
+/// Repeats an action for `warm_ns`, then for `time_ns`, and records the times of those begun in the second part. Also
+/// returns the length of the timed part.
 pub fn repeat(
     warm_ns: u64,
     time_ns: u64,
@@ -119,8 +119,8 @@ fn repeat_watched(
     }
 }
 
-/// Makes one connection, sends one request if it has a size, and waits for the peer to close: so it is the peer that
-/// keeps the closed connection's ports for a minute.
+/// Makes one connection, sends one request if it has a size, and waits for the peer to close. The peer, not this end,
+/// therefore keeps the connection in `TIME_WAIT` for a minute.
 pub fn transact(to: SocketAddr, messages: &mut Messages) -> io::Result<()> {
     let mut stream = TcpStream::connect(to)?;
     if !messages.request.is_empty() {

@@ -2,10 +2,10 @@
 
 use guestmark_wire::traffic::TrafficTimes;
 
-/// Bits of the number of buckets for each power of two: a quantile is at most 1/256 too high.
+/// Binary logarithm of the number of buckets for each power of two: a quantile is at most 1/256 too high.
 const BITS: u32 = 8;
 const EACH: usize = 1 << BITS;
-/// Times of 2^40 ns, 18 minutes, and longer share a bucket.
+/// Times of 2^40 ns (18 minutes) and longer share a bucket.
 const LONGEST_BITS: u32 = 40;
 
 /// How often each time occurred, in nanoseconds.
@@ -38,8 +38,8 @@ impl Histogram {
         self.highest = self.highest.max(ns);
     }
 
-    /// Returns the smallest time that at least `per_mille` of all times did not exceed, rounded up to the end of its
-    /// bucket; 0 if there are none.
+    /// Returns the smallest time that at least `per_mille` of all times do not exceed, rounded up to the end of its
+    /// bucket; 0 if there are no times.
     pub fn quantile(&self, per_mille: u64) -> u64 {
         let rank = (u128::from(self.count) * u128::from(per_mille)).div_ceil(1000) as u64;
         let mut seen = 0;

@@ -1,9 +1,9 @@
-//! `guestmark-agent traffic`: measures what the path between two machines carries, and how fast it responds.
+//! `guestmark-agent traffic`: measures throughput and response times of the path between two machines.
 //!
-//! One program is both ends: `serve` on the peer, `measure` on the machine, which makes every connection, because some
-//! networks do not let the peer do so. It makes plain calls on kernel sockets, one for each block, message or datagram,
-//! so that a figure describes the path and no optimisation; it sets `TCP_NODELAY` only where requests wait for
-//! responses. Every wait has a limit, and the program ends with its standard input.
+//! The same program serves as both ends: `serve` on the peer, `measure` on the machine, which opens every connection,
+//! because some networks do not let the peer do so. It makes plain calls on kernel sockets, one for each block, message
+//! or datagram, so that a figure describes the path and not an optimisation; it sets `TCP_NODELAY` only where requests
+//! wait for responses. Every wait has a limit, and the program exits at the end of its standard input.
 
 mod client;
 mod datagrams;

@@ -4,24 +4,24 @@ use serde::{Deserialize, Serialize};
 
 use guestmark_wire::traffic::TrafficSender;
 
-/// The first frame on a connection to the server: what the connection is for.
+/// The first frame on a connection to the server, which tells the server what to do.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// Receives a stream; [`Order::Report`] asks for its result.
+    /// Receive a stream; [`Order::Report`] asks for its result.
     Receive(Span),
-    /// Sends a stream; [`Order::Report`] likewise.
+    /// Send a stream; [`Order::Report`] asks for its result.
     Send(Span),
-    /// Answers each request on this connection with a response, and its end with [`Spent`].
+    /// Answer each request on this connection with a response, and its end with [`Spent`].
     Echo(Exchange),
-    /// Does the same once on each connection to the other port, until this connection ends; answered with [`Begun`],
-    /// and at the end with [`Spent`].
+    /// Answer one request on each connection to the other port until this connection ends; the server replies
+    /// [`Begun`], and at the end [`Spent`].
     Accept(Exchange),
-    /// Counts datagrams until none come any more: [`Begun`], then [`DatagramsReceived`].
+    /// Count datagrams until no more arrive; the server replies [`Begun`], then [`DatagramsReceived`].
     ReceiveDatagrams(DatagramSpan),
-    /// Sends datagrams to the sender of the first greeting: [`DatagramsSent`].
+    /// Send datagrams to the sender of the first greeting; the server replies [`DatagramsSent`].
     SendDatagrams(DatagramSpan),
-    /// Asks for the result of the stream with this number: [`Report`].
+    /// Reply the result of the stream with this number as a [`Report`].
     Report(u64),
 }
 
@@ -32,14 +32,14 @@ pub struct Report {
     pub received: Option<Received>,
     /// Result of a sent stream.
     pub sent: Option<Sent>,
-    /// Reason of a failure.
+    /// The error, if the stream failed.
     pub failure: Option<String>,
 }
 
 /// The number and the time span of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Span {
-    /// Number by which its result is asked for.
+    /// Number by which its result is requested.
     pub id: u64,
     /// Length of the time before the timed part.
     pub warm_ns: u64,
@@ -84,16 +84,16 @@ pub struct Begun {}
 /// Processor time that the server used.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Spent {
-    /// Of its threads.
+    /// Processor time of the threads involved.
     pub cpu_ns: u64,
 }
 
 /// Result of a received stream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Received {
-    /// Bytes of the timed part.
+    /// Bytes received in the timed part.
     pub bytes: u64,
-    /// Its length.
+    /// Length of the timed part.
     pub elapsed_ns: u64,
     /// Processor time of the thread that read.
     pub cpu_ns: u64,
@@ -104,16 +104,16 @@ pub struct Received {
 pub struct Sent {
     /// Processor time of the thread that wrote.
     pub cpu_ns: u64,
-    /// The connection, as its kernel describes it.
+    /// `TCP_INFO` of the connection.
     pub sender: Option<TrafficSender>,
 }
 
 /// Result of received datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct DatagramsReceived {
-    /// How many.
+    /// Number of datagrams received.
     pub count: u64,
-    /// How many datagrams the socket dropped.
+    /// Number of datagrams that the socket dropped.
     pub overflowed: Option<u64>,
     /// Processor time of the thread.
     pub cpu_ns: u64,
@@ -122,9 +122,9 @@ pub struct DatagramsReceived {
 /// Result of sent datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct DatagramsSent {
-    /// How many.
+    /// Number of datagrams sent.
     pub count: u64,
-    /// How long.
+    /// How long they were sent for.
     pub elapsed_ns: u64,
     /// Processor time of the thread.
     pub cpu_ns: u64,

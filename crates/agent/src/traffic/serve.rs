@@ -1,4 +1,4 @@
-//! Serves the other end of every test, with a thread for each connection.
+//! Implements the server's end of every test, with a thread for each connection.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -17,15 +17,15 @@ use super::socket::{limit_waits, read_frame, thread_cpu_ns, write_frame, SILENCE
 use super::stream::{receive_stream, send_stream};
 use crate::sys;
 
-/// The most connections at a time: more than any test makes.
+/// Maximum number of connections at a time; more than any test needs.
 const MOST: usize = 1024;
 
 /// State that the threads share.
 struct Server {
     datagrams: UdpSocket,
-    /// Held during a test of datagrams: there is one at a time.
+    /// Held during a test of datagrams, because only one can run at a time.
     turn: Mutex<()>,
-    /// Results of streams by number, until they are asked for.
+    /// Results of streams by number, until they are requested.
     reports: Mutex<HashMap<u64, Report>>,
     reported: Condvar,
     /// Streams being sent, by number.
@@ -39,7 +39,7 @@ struct Server {
 impl Server {
     fn report(&self, id: u64, report: Report) {
         let mut reports = lock(&self.reports);
-        // Clients that have died never ask for their reports.
+        // Clients that have died never request their reports.
         if reports.len() >= MOST {
             reports.clear();
         }
@@ -47,7 +47,7 @@ impl Server {
         self.reported.notify_all();
     }
 
-    /// Ends the stream if it is still being sent (a device on the path may have hidden the client's end of it), and
+    /// Ends the stream if it is still being sent (a device on the path may hide that the client has closed it), and
     /// returns its report.
     fn take_report(&self, id: u64) -> Report {
         if let Some(stream) = lock(&self.sending).remove(&id) {
@@ -62,7 +62,7 @@ impl Server {
             .unwrap_or_else(PoisonError::into_inner);
         reports
             .remove(&id)
-            .unwrap_or_else(|| Report::of_failure(&io::Error::other("it did not end in time")))
+            .unwrap_or_else(|| Report::of_failure(&io::Error::other("the stream did not end in time")))
     }
 }
 
@@ -99,7 +99,7 @@ pub fn serve(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> 
     std::thread::spawn(move || accept_bare(&bare, &bare_server));
     std::thread::spawn(move || accept_orders(&main, &server));
     write_frame(&mut io::stdout(), &TrafficEvent::Listening(ports))?;
-    // If the starting process dies, its end of this pipe closes.
+    // If the parent process dies, its end of this pipe is closed.
     io::copy(&mut io::stdin(), &mut io::sink())?;
     Ok(ExitCode::SUCCESS)
 }
@@ -124,7 +124,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Option<(IpAddr, TrafficPo
     Some((address, ports))
 }
 
-/// Serves every connection that brings an order in a thread of its own.
+/// Serves every connection that begins with an order, in a thread of its own.
 fn accept_orders(listener: &TcpListener, server: &Arc<Server>) {
     for stream in listener.incoming().flatten() {
         if server.open.fetch_add(1, Ordering::Relaxed) >= MOST {
@@ -133,7 +133,7 @@ fn accept_orders(listener: &TcpListener, server: &Arc<Server>) {
         }
         let server = Arc::clone(server);
         std::thread::spawn(move || {
-            // The client notices the connection's end, and reports it.
+            // The client notices that the connection was closed, and reports it.
             let _ = obey(&stream, &server);
             server.open.fetch_sub(1, Ordering::Relaxed);
         });
@@ -188,7 +188,7 @@ fn obey(mut stream: &TcpStream, server: &Server) -> io::Result<()> {
             *lock(&server.bare) = exchange;
             let began_ns = server.bare_cpu_ns.load(Ordering::Relaxed);
             write_frame(&mut stream, &Begun {})?;
-            // The test may take longer than the limit of a silence.
+            // The test may take longer than the limit of a wait.
             stream.set_read_timeout(None)?;
             stream.read_to_end(&mut Vec::new())?;
             let spent_ns = server.bare_cpu_ns.load(Ordering::Relaxed) - began_ns;
@@ -210,7 +210,7 @@ fn obey(mut stream: &TcpStream, server: &Server) -> io::Result<()> {
     }
 }
 
-/// Serves connections that bring no order, one after the other.
+/// Serves connections that begin with a request or carry no data, one after the other.
 fn accept_bare(listener: &TcpListener, server: &Server) {
     let (mut exchange, mut messages) = (None, None);
     for stream in listener.incoming().flatten() {
@@ -220,7 +220,7 @@ fn accept_bare(listener: &TcpListener, server: &Server) {
             messages = (wanted.request > 0).then(|| Messages::new(wanted));
         }
         if let Some(messages) = &mut messages {
-            // A client that fails reports it. A silent one must not keep the others waiting.
+            // A client reports its failures itself. A silent client must not delay the others.
             let _ = limit_waits(&stream)
                 .and_then(|()| stream.set_nodelay(true))
                 .and_then(|()| messages.answer(&stream));
@@ -230,7 +230,7 @@ fn accept_bare(listener: &TcpListener, server: &Server) {
     }
 }
 
-/// Locks, ignoring that a thread panicked: no lock is held while a value is half changed.
+/// Locks a mutex even if a thread has panicked, since no lock is held while a value is inconsistent.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

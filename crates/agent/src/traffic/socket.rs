@@ -1,4 +1,4 @@
-//! Wraps sockets for the tests: plain calls of the kernel, a limit on each wait, and what the kernel's TCP knows.
+//! Wraps sockets for the tests: frames, a limit on each wait, and the kernel's statistics of a connection.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,9 +12,9 @@ use serde::Serialize;
 
 use crate::sys;
 
-/// Longest wait for the other end; after that it has died, or its network has failed.
+/// Maximum wait for the other end; after that it must have died, or its network must have failed.
 pub const SILENCE: Duration = Duration::from_secs(10);
-/// Longest frame on a connection.
+/// Maximum length of a frame on a connection.
 const LONGEST_FRAME: usize = 4096;
 
 /// Connects to the server.
@@ -37,7 +37,7 @@ pub fn wait_without_limit(stream: &TcpStream) -> io::Result<()> {
     stream.set_write_timeout(None)
 }
 
-/// Makes the error for a wait that was too long.
+/// Makes the error for a wait that exceeded its limit.
 pub fn make_silence_error() -> io::Error {
     io::Error::new(
         io::ErrorKind::TimedOut,
@@ -45,13 +45,13 @@ pub fn make_silence_error() -> io::Error {
     )
 }
 
-/// Makes a close end the connection at once and discard everything in flight.
+/// Makes the closing of a connection abort it at once and discard everything in flight.
 pub fn abort(stream: &TcpStream) -> io::Result<()> {
     let linger = libc::linger {
         l_onoff: 1,
         l_linger: 0,
     };
-    // SAFETY: the option's value is valid and as long as is said.
+    // SAFETY: the option's value is valid and has the given length.
     sys::check(unsafe {
         libc::setsockopt(
             stream.as_raw_fd(),
@@ -64,7 +64,7 @@ pub fn abort(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Describes a wait that was too long, for which `std` has "would block".
+/// Describes what happened to the other end: `std` reports a wait that exceeded its limit as "would block".
 pub fn explain(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => make_silence_error(),
@@ -120,7 +120,7 @@ pub fn thread_cpu_ns() -> u64 {
     sys::clock_ns(ClockId::ThreadCPUTime)
 }
 
-/// Reads a socket option into `buffer`; returns how many bytes of it this kernel has.
+/// Reads a socket option into `buffer`; returns the number of bytes that this kernel provides.
 fn read_option(
     socket: &impl AsRawFd,
     level: libc::c_int,
@@ -141,7 +141,7 @@ fn read_option(
     (result == 0).then_some(length as usize)
 }
 
-/// Returns what the kernel knows about a connection on which we send; `None` if it does not say.
+/// Reads `TCP_INFO` of a connection on which we send; returns `None` if the kernel does not provide it.
 pub fn read_sender(stream: &TcpStream) -> Option<TrafficSender> {
     let mut buffer = [0; 256];
     let length = read_option(stream, libc::IPPROTO_TCP, libc::TCP_INFO, &mut buffer)?;
@@ -155,7 +155,7 @@ pub fn read_sender(stream: &TcpStream) -> Option<TrafficSender> {
     parse_tcp_info(&buffer[..length], &String::from_utf8_lossy(name))
 }
 
-/// Parses `struct tcp_info` of `linux/tcp.h`, which only ever grows and has the same layout on all architectures.
+/// Parses `struct tcp_info` of `linux/tcp.h`, which is only ever extended and has the same layout on all architectures.
 fn parse_tcp_info(info: &[u8], congestion_control: &str) -> Option<TrafficSender> {
     let word = |at: usize| {
         Some(u64::from(u32::from_ne_bytes(
@@ -176,7 +176,7 @@ fn parse_tcp_info(info: &[u8], congestion_control: &str) -> Option<TrafficSender
     })
 }
 
-/// Returns how many datagrams the socket has dropped since it was opened, because nobody read them in time.
+/// Returns how many datagrams the socket has dropped since it was opened because they were not read in time.
 pub fn count_overflows(socket: &impl AsRawFd) -> Option<u64> {
     /// `SK_MEMINFO_DROPS` of `linux/sock_diag.h`.
     const DROPS: usize = 8;

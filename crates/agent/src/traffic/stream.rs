@@ -1,7 +1,7 @@
-//! Runs streams: as many bytes as the connection takes, counted where they arrive.
+//! Sends and receives streams: as much data as the connection carries, counted where it arrives.
 //!
-//! The receiving end ends the stream and discards everything in flight: buffers and queues may hold more than the path
-//! carries in minutes.
+//! The receiving end aborts the stream and discards everything in flight, because buffers and queues may hold more than
+//! the path carries in minutes.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -11,14 +11,14 @@ use super::order::{Received, Sent, Span};
 use super::socket::{abort, explain, read_sender, thread_cpu_ns, SILENCE};
 use crate::sys::monotonic_ns;
 
-/// Bytes of one call, as in `iperf3`.
+/// Bytes per system call, as in `iperf3`.
 const BLOCK: usize = 128 << 10;
 
 /// How long one write may take before the clock is checked again.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Sends until the receiver ends the stream, which is an error before the end of the span. One second after twice the
-/// span the sender ends the stream itself, as a device on the path may have hidden the receiver's end of it.
+/// span the sender ends the stream itself, since a device on the path may hide that the receiver has closed it.
 pub fn send_stream(mut socket: &TcpStream, span: Span) -> io::Result<Sent> {
     socket.set_write_timeout(Some(PATIENCE))?;
     let began_cpu_ns = thread_cpu_ns();
@@ -31,7 +31,7 @@ pub fn send_stream(mut socket: &TcpStream, span: Span) -> io::Result<Sent> {
         let result = socket.write(&block);
         let now_ns = monotonic_ns();
         let passed_ns = now_ns - began_ns;
-        // Read once, and before the end of the stream: afterwards the kernel reports on a closed connection.
+        // Read it once and before the stream ends: afterwards the kernel reports on a closed connection.
         if passed_ns >= full_ns && sender.is_none() {
             sender = read_sender(socket);
         }
@@ -55,8 +55,8 @@ pub fn send_stream(mut socket: &TcpStream, span: Span) -> io::Result<Sent> {
     })
 }
 
-/// Counts the bytes of the timed part, which begins `warm_ns` after the first byte. Then reads for another eighth, so
-/// that other tests beside it end before it does, and ends the stream.
+/// Counts the bytes of the timed part, which begins `warm_ns` after the first byte. Then reads for another eighth of
+/// the time, so that simultaneous tests end before the stream does, and ends the stream.
 pub fn receive_stream(mut socket: &TcpStream, span: Span) -> io::Result<Received> {
     let began_cpu_ns = thread_cpu_ns();
     let mut buffer = vec![0; BLOCK];
