@@ -1,4 +1,4 @@
-//! Why the capture formats are read by our own code: packets per second of our reader and of pcap-parser, nothing else done.
+//! Shows why the capture formats are read by our own code: packets per second of our reader and of pcap-parser.
 //!
 //! `cargo run --release -p guestmark-capture --example reader_race FILE.pcap`
 

@@ -31,21 +31,21 @@ gzip, zstd, xz or bzip2.
   --by connection|endpoint       one row per connection or per endpoint [connection]
   --filter HOST|PORT|FLOW        10.0.0.1, 10.0.0.0/8, 80, http, 10.0.0.1:80, [::1]:80-[::1]:1024
   --top N                        only the N connections that waited longest
-  --merge                        all FILEs are one trace, in this order (default: each is its own)
-  --histograms                   with the latency histograms of endpoints (json)
-  --sequence                     with the points of a time-sequence view of the connection that waited longest (json)
-  --sequences N                  the same for the N that waited longest, at most 8
-  --guilty                       with the packets that ended the longest waits (json)
-  --requests                     with requests over HTTP/1, TLS handshakes and names, by server (json)
-  --extract OUT --frames N,N…    write these packets of FILE as pcapng, and nothing else
-  --points                       compare how packets passed from each FILE's point to the next, and nothing else (json)
-  --memory MB                    limit for open connections [an eighth of what is available, at least 128]
-  --live                         FILE is an interface, or any for all: until SIGINT or SIGTERM
+  --merge                        treat all FILEs as one trace, in this order (default: one trace each)
+  --histograms                   include the latency histograms of endpoints (json)
+  --sequence                     include the points of a time-sequence view of the connection that waited longest (json)
+  --sequences N                  the same for the N connections that waited longest, at most 8
+  --guilty                       include the packets that ended the longest waits (json)
+  --requests                     include HTTP/1 requests, TLS handshakes and DNS queries, by server (json)
+  --extract OUT --frames N,N…    only write these packets of FILE to OUT, as pcapng
+  --points                       only compare how packets passed from each FILE's point of capture to the next (json)
+  --memory MB                    memory limit for open connections [an eighth of the available memory, at least 128]
+  --live                         capture from the interface FILE (any: from all) until SIGINT or SIGTERM
   --progress                     report progress on standard error every second
   -h, --help  -V, --version
 
-Exit status: 0 all read, 1 some file could not be read to its end (what came before is in the output), 2 usage,
-69 no such interface, 77 capturing is not permitted.
+Exit status: 0 all files were read, 1 a file could not be read to its end (the output contains what came before),
+2 wrong usage, 69 no such interface, 77 capturing is not permitted.
 ";
 
 /// `EX_UNAVAILABLE` of sysexits.h.
@@ -108,7 +108,7 @@ fn parse() -> Result<Option<Args>, String> {
                     "csv" => Format::Csv,
                     "tcp-stats" => Format::TcpStats,
                     other => {
-                        return Err(format!("unknown format {other:?}: json, csv or tcp-stats"))
+                        return Err(format!("unknown format {other:?}: use json, csv or tcp-stats"))
                     }
                 }
             }
@@ -118,7 +118,7 @@ fn parse() -> Result<Option<Args>, String> {
                     "endpoint" => By::Endpoint,
                     other => {
                         return Err(format!(
-                            "unknown value {other:?} of --by: connection or endpoint"
+                            "unknown value {other:?} for --by: use connection or endpoint"
                         ))
                     }
                 }
@@ -172,7 +172,7 @@ fn parse_number(text: &str) -> Result<usize, String> {
         .map_err(|_| format!("{text:?} is not a whole number"))
 }
 
-/// Run the program: read its arguments, write to standard output and error.
+/// Run the program: read its arguments, and write to standard output and standard error.
 #[must_use]
 pub fn main() -> ExitCode {
     let args = match parse() {
@@ -216,7 +216,7 @@ pub fn main() -> ExitCode {
                 Err(error) => return explain_refusal(interface, &error),
             }
         }
-        _ => return print_usage("--live takes one interface"),
+        _ => return print_usage("--live needs exactly one interface"),
     };
     if args.files.iter().any(|file| file == "-") {
         outlive_interrupt();
@@ -251,7 +251,7 @@ pub fn main() -> ExitCode {
 /// Write the packets that were asked for.
 fn extract(args: &Args, out: &str) -> ExitCode {
     let [file] = &args.files[..] else {
-        return print_usage("--extract takes packets from one file");
+        return print_usage("--extract needs exactly one file");
     };
     let done = File::create(out)
         .map_err(|e| format!("{out} cannot be written: {e}"))
@@ -272,7 +272,8 @@ fn extract(args: &Args, out: &str) -> ExitCode {
     }
 }
 
-/// Explain why nothing can be captured; the exit status differs if another program may be permitted to.
+/// Explain why nothing can be captured. If permission is missing, only the exit status shows it, because another
+/// program may have it.
 fn explain_refusal(interface: &str, error: &io::Error) -> ExitCode {
     if error.kind() == ErrorKind::PermissionDenied {
         return ExitCode::from(NOT_PERMITTED);
@@ -290,7 +291,7 @@ struct Points {
     pairs: Vec<Pair>,
 }
 
-/// Compare how packets passed from point to point.
+/// Compare how packets passed from one point of capture to the next.
 fn compare(files: &[String], filter: Option<&Filter>) -> ExitCode {
     let pairs = match points::compare(files, filter) {
         Ok(pairs) => pairs,
@@ -331,8 +332,8 @@ struct Job {
     requests: bool,
 }
 
-/// Survive the first Ctrl-C: it ends the program that writes the capture, and with it the input; what was captured is
-/// still reported.
+/// Survive the first Ctrl-C: it ends the program that writes the capture, and thus the input; what was captured until
+/// then is still reported.
 fn outlive_interrupt() {
     extern "C" fn nothing(_: libc::c_int) {}
     // SAFETY: all-zero is a valid action, and a handler that does nothing is async-signal-safe.

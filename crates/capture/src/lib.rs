@@ -1,5 +1,5 @@
-//! Find out who is slow in a trace: exact statistics of every connection in a packet capture, in one pass and bounded
-//! memory.
+//! Find out who is slow in a trace: exact statistics of every connection in a packet capture, in one pass and in
+//! bounded memory.
 //!
 //! The modules are layers, and each one uses only those before it:
 //!

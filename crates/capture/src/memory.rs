@@ -1,14 +1,14 @@
-//! Choose how much memory open connections may take on this machine.
+//! Choose how much memory open connections may use on this machine.
 
 use std::fs;
 
-/// Use a share of the available memory, because an analysis is rarely alone on a machine.
+/// One part in this many of the available memory is used, because an analysis is rarely alone on a machine.
 const SHARE: u64 = 8;
 const LEAST_MB: u64 = 128;
 /// Enough for ten million open connections.
 const MOST_MB: u64 = 8192;
 
-/// Return the megabytes for open connections, unless the user sets another limit.
+/// Return the default memory limit for open connections, in megabytes.
 #[must_use]
 pub fn default_megabytes() -> usize {
     let available = fs::read_to_string("/proc/meminfo")

@@ -1,5 +1,5 @@
-//! Clocks that are set while they are captured: connections of any length that a file can tell are analysed without a number that
-//! overflows, and the parts of their time add up to it.
+//! Clocks that are set during a capture: connections of any length that a file can express are analysed without an
+//! overflow, and the parts of their time add up to the whole.
 
 use guestmark_capture::engine::analysis::Analysis;
 use guestmark_capture::results::summary::Summary;

@@ -122,7 +122,7 @@ fn build(spec: &Spec) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// What was put in comes out, whichever path decodes it.
+    /// Whichever path decodes a frame, the result is what the frame was built from.
     #[test]
     fn decodes_what_etherparse_builds(spec in specs()) {
         let frame = build(&spec);
@@ -146,7 +146,7 @@ proptest! {
         }
     }
 
-    /// On anything: what the fast path takes, the general path decodes to the very same.
+    /// Whatever the fast path accepts, the general path decodes to the same segment.
     #[test]
     fn the_fast_path_is_the_general_path(spec in specs(), cut in 0_usize..1600, at in 0_usize..60, with: u8, more in 0_u32..3000) {
         let mut frame = build(&spec);
@@ -161,7 +161,7 @@ proptest! {
         prop_assert_eq!(decode(&packet).map(|s| shown(&s)), general(&packet).map(|s| shown(&s)));
     }
 
-    /// On frames cut and damaged anywhere: the same ports and flags as etherparse's lax slices, or nothing.
+    /// Frames that are cut and damaged anywhere yield the same ports and flags as etherparse's lax slices, or nothing.
     #[test]
     fn agrees_with_etherparse_on_damaged_frames(spec in specs(), cut in 14_usize..1600, at in 12_usize..60, with: u8) {
         let mut frame = build(&spec);
@@ -171,7 +171,7 @@ proptest! {
         let (Ok(ours), Ok(theirs)) = (general(&packet(data, frame.len() as u32)), LaxSlicedPacket::from_ethernet(data)) else {
             return Ok(());
         };
-        // Damage may make a tunnel of it, which etherparse does not look through.
+        // Damage may turn the frame into a tunnel, which etherparse does not decode.
         prop_assume!(ours.tunnels == 0);
         let sent_by = usize::from(ours.from);
         let ports = (ours.key.port[sent_by], ours.key.port[1 - sent_by]);

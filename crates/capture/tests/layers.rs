@@ -1,5 +1,5 @@
-//! The modules of `src` are layers: each one uses only itself and those before it. That no files use each other in a
-//! circle is a test of all crates (`tests/unit/project/test_rust_modules.py`).
+//! The modules of `src` are layers: each one uses only itself and those before it. A test of all crates
+//! (`tests/unit/project/test_rust_modules.py`) checks that files do not use each other in a circle.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -28,7 +28,7 @@ fn uses_of(layer: &str) -> BTreeMap<String, BTreeSet<String>> {
         .map(|path| {
             let name = path.file_stem().expect("a name").to_string_lossy();
             let text = fs::read_to_string(&path).expect("Rust source");
-            // Links in comments may lead anywhere.
+            // Links in comments may refer to any module.
             let code = text
                 .lines()
                 .filter(|line| !line.trim_start().starts_with("//"));

@@ -1,4 +1,4 @@
-//! A capture tells the same however often it is analysed, although hashes of connections are keyed at random each time.
+//! A capture yields the same results however often it is analysed, although the hash of connections has a random key.
 
 use guestmark_capture::engine::analysis::Analysis;
 use guestmark_capture::results::summary::Summary;
@@ -8,7 +8,7 @@ use std::io::Cursor;
 
 const CONNECTIONS: u32 = 900;
 
-/// Segments of many connections, each captured again when about as many have passed as are remembered.
+/// Segments of many connections, each of which is captured again after about as many others as are remembered.
 fn twice() -> Vec<u8> {
     let mut file = Vec::new();
     for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 1] {

@@ -1,4 +1,4 @@
-//! A capture file that becomes shorter while it is read: an error, and everything before it counted.
+//! A capture file that becomes shorter while it is read is an error, and everything before that point is counted.
 
 use guestmark_capture::engine::analysis::Analysis;
 use guestmark_capture::results::summary::Summary;
@@ -71,7 +71,7 @@ fn next_generation() -> Vec<u8> {
     file
 }
 
-/// Cuts the file when it has seen some packets.
+/// Truncates the file after some packets.
 struct Cutter<'f> {
     file: &'f File,
     to: u64,
@@ -95,7 +95,7 @@ impl PacketSink for Cutter<'_> {
     fn dropped(&mut self, _: u64) {}
 }
 
-/// Reads `bytes` as a file that is cut to `to` bytes meanwhile: packets seen and the error.
+/// Reads `bytes` as a file that is truncated to `to` bytes meanwhile; returns the number of packets and the error.
 fn cut(name: &str, bytes: &[u8], to: u64) -> (usize, String) {
     let scratch = scratch(name, bytes);
     let file = File::options().write(true).open(&scratch.0).expect("open");

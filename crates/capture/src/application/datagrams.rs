@@ -1,8 +1,8 @@
-//! Follow protocols over UDP: requests and answers, message by message.
+//! Follow protocols over UDP message by message: requests and answers.
 //!
 //! DHCP messages go to and from all-zero and broadcast addresses, and a TFTP server answers from a new port; such
-//! messages become one flow here, so that its waits are seen. Questions for names are in [`crate::application::dns`];
-//! QUIC's handshake is timed.
+//! messages are joined to one flow here, so that waits within it are recognised. DNS queries are in
+//! [`crate::application::dns`]; of QUIC, the handshake is timed.
 
 use crate::application::dns::{self, Asked, End, Questions, Way, DNS};
 use crate::application::exchange::Exchange;
@@ -18,15 +18,15 @@ const TFTP: u16 = 69;
 const DHCP_SERVER: u16 = 67;
 const DHCP_CLIENT: u16 = 68;
 const DHCP_COOKIE: [u8; 4] = [0x63, 0x82, 0x53, 0x63];
-/// The most exchanges that are kept; later ones are still counted in the flows.
+/// Maximum number of exchanges that are kept; later ones are still counted in the flows.
 const MOST: usize = 1024;
-/// The most transfers that wait for their server.
+/// Maximum number of transfers that wait for their server.
 const MOST_PENDING: usize = 65_536;
 
-/// The exchanges in all understood protocols over UDP.
+/// The exchanges of all supported protocols over UDP.
 #[derive(Debug, Default)]
 pub struct Datagrams {
-    /// In order of appearance.
+    /// The exchanges in order of appearance.
     pub exchanges: Vec<Exchange>,
     /// Transfers by client and server address: the exchange, the port from which the server answers, and the port that
     /// was asked.
@@ -46,7 +46,7 @@ fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 impl Datagrams {
-    /// Take in one datagram; its flow may be changed to the one it belongs to. `number` numbers names.
+    /// Process one datagram; its flow may be changed to the one it belongs to. `number` returns the number of a name.
     pub fn see(
         &mut self,
         segment: &mut Segment,
@@ -215,7 +215,7 @@ impl Datagrams {
             if *port != server.1 {
                 continue;
             }
-            // The server answers from a port of its own, but belongs to the request to another port.
+            // The server answers from a new port, but its messages belong to the request that was sent to another one.
             let known = (server.0, *asked);
             let (from, to) = if is_client {
                 (client, known)
@@ -309,7 +309,7 @@ impl Datagrams {
         }
     }
 
-    /// Follow what QUIC does not encrypt: the kinds of long headers, until both ends use short ones.
+    /// Follow the part of QUIC that is not encrypted: the types of long headers, until both ends use short ones.
     fn follow_quic(&mut self, segment: &Segment, payload: &[u8], source: End, target: End) {
         let (Some(&first), Some(version)) = (payload.first(), read_u32(payload, 1)) else {
             return;
@@ -324,7 +324,8 @@ impl Datagrams {
         ) {
             (Some(&at), _) => (at, true),
             (_, Some(&at)) => (at, false),
-            // Only a client's first packet is padded to this; the second bit of later ones may be anything (RFC 9287).
+            // Only a client's first packet is padded to this size; the second bit of later ones may have any value (RFC
+            // 9287).
             _ if first & 0xc0 == 0xc0 && payload.len() >= 1200 => {
                 let host = |words| Host::new(segment.key.family, words, &[]).to_string();
                 let server = Some(format!("{}:{}", host(target.0), target.1));
@@ -352,7 +353,7 @@ impl Datagrams {
             (true, 2) => "handshake",
             (true, _) => "retry",
         };
-        // Without a checksum, nothing shows that a packet repeats the same contents.
+        // Without a checksum, repeated contents cannot be recognised.
         let contents = match segment.checksum {
             0 => segment.ts as u64,
             checksum => u64::from(checksum),
@@ -362,7 +363,8 @@ impl Datagrams {
     }
 }
 
-/// Whether this requests a file although it was not sent to TFTP's port: operation, name and mode, complete (RFC 1350).
+/// Whether this is a complete TFTP request (operation, name and mode, RFC 1350), although it was not sent to TFTP's
+/// port.
 fn is_tftp_request(payload: &[u8]) -> bool {
     if !matches!(payload, [0, 1 | 2, ..]) {
         return false;

@@ -1,4 +1,4 @@
-//! Name queries over UDP (RFC 1035): each question, how often it was asked, and its answer.
+//! Follow DNS queries over UDP (RFC 1035): each question, how often it was asked, and its answer.
 
 use crate::application::flow::MOST_NAME;
 use crate::application::served::{Request, Served};
@@ -8,13 +8,13 @@ use crate::wire::packet::{AddrWords, Family, Segment};
 use std::collections::hash_map::{Entry, HashMap};
 use std::fmt::Write;
 
-/// The most questions that wait for an answer, and the most servers whose questions are listed one by one.
+/// Maximum number of questions that wait for an answer, and of servers whose questions are listed one by one.
 const MOST_PENDING: usize = 65_536;
 const MOST_SERVERS: usize = 1024;
 pub(crate) const DNS: u16 = 53;
-/// Bytes before the first question.
+/// Length of the header, which precedes the first question.
 const HEADER: usize = 12;
-/// Kinds of records by number (RFC 1035, 3596, 2782, 4034, 6698, 9460).
+/// Types of records by number (RFC 1035, 3596, 2782, 4034, 6698, 9460).
 const KINDS: [(u16, &str); 16] = [
     (1, "A"),
     (2, "NS"),
@@ -37,7 +37,7 @@ const KINDS: [(u16, &str); 16] = [
 /// An address and a port.
 pub(crate) type End = (AddrWords, u16);
 
-/// Client and server, with the number of the question.
+/// What identifies a question: client, server and the id in the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Way {
     pub family: Family,
@@ -46,7 +46,7 @@ pub(crate) struct Way {
     pub id: u16,
 }
 
-/// A question when it is first asked.
+/// A question that waits for its answer; time and frame are those of the first attempt.
 #[derive(Debug)]
 struct Pending {
     name: String,
@@ -60,15 +60,15 @@ struct Pending {
 pub(crate) enum Asked {
     /// It is new.
     New,
-    /// It is new and has the number of an earlier one, which therefore is not answered.
+    /// It is new and has the id of an earlier one, which therefore is not answered any more.
     Instead,
     /// It was asked before and is not answered yet.
     Again,
-    /// Too many questions wait.
+    /// It is not followed, because too many questions are waiting.
     Unfollowed,
 }
 
-/// Questions of all clients.
+/// The questions of all clients.
 #[derive(Debug, Default)]
 pub(crate) struct Questions {
     pending: HashMap<Way, Pending>,
@@ -110,8 +110,7 @@ impl Questions {
         let Entry::Occupied(entry) = self.pending.entry(way) else {
             return None;
         };
-        // Servers repeat the question in their answers. Numbers are reused, and an answer may be older than the
-        // question.
+        // Servers repeat the question in their answers. Ids are reused, so an answer may belong to an earlier question.
         if parse_question(message).is_some_and(|name| name != entry.get().name) {
             return None;
         }
@@ -168,15 +167,15 @@ impl Questions {
     }
 }
 
-/// Return the number of a question for a name, and whether this is its answer.
+/// Return the id of a DNS query or answer, and whether it is an answer.
 #[inline]
 pub(crate) fn parse_number(message: &[u8]) -> Option<(u16, bool)> {
     let &[high, low, flags, ..] = message.first_chunk::<HEADER>()?;
-    // Notifications and updates are not questions.
+    // Notifications and updates are not followed.
     (flags & 0x78 == 0).then_some((u16::from_be_bytes([high, low]), flags & 0x80 != 0))
 }
 
-/// Return kind and name of the first question as in zone files: `AAAA www.example.org`; `None` if it was cut off.
+/// Return type and name of the first question as in zone files: `AAAA www.example.org`; `None` if it was cut off.
 fn parse_question(message: &[u8]) -> Option<String> {
     let (mut at, mut name) = (HEADER, String::new());
     loop {
@@ -184,7 +183,7 @@ fn parse_question(message: &[u8]) -> Option<String> {
         if length == 0 {
             break;
         }
-        // Longer labels would be pointers to earlier names, and there are none.
+        // Larger values are pointers to earlier names, which cannot occur in the first question.
         let label = (length < 64).then(|| message.get(at + 1..=at + length))??;
         if !name.is_empty() {
             name.push('.');

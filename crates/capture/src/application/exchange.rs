@@ -6,7 +6,7 @@ use crate::connection::latency::RoundTrips;
 use crate::wire::packet::NO_TIME;
 use serde::Serialize;
 
-/// The most messages that are listed.
+/// Maximum number of messages that are listed.
 const MOST_MESSAGES: usize = 16;
 
 /// One message of an exchange.
@@ -14,9 +14,9 @@ const MOST_MESSAGES: usize = 16;
 pub struct Message {
     /// Seconds since the first one.
     pub at_s: f64,
-    /// Sent by the client.
+    /// Whether the client sent it.
     pub client: bool,
-    /// Its kind, in the protocol's words.
+    /// Its type, in the protocol's words.
     pub kind: String,
 }
 
@@ -29,25 +29,25 @@ pub struct Exchange {
     pub client: String,
     /// The server.
     pub server: Option<String>,
-    /// A file's name.
+    /// Name of the transferred file.
     pub name: Option<String>,
-    /// First message, nanoseconds since 1970.
+    /// Time of the first message, nanoseconds since 1970.
     pub start_ns: i64,
-    /// To the last message.
+    /// Time from the first message to the last.
     pub duration_s: f64,
     /// Time that the client took to continue.
     pub client_s: f64,
     /// Time that the server took to answer.
     pub server_s: f64,
-    /// Time until a repetition was sent.
+    /// Time spent before repetitions.
     pub recovery_s: f64,
-    /// Repeated messages.
+    /// Number of repeated messages.
     pub repeated: u64,
-    /// Questions, or blocks of a file.
+    /// Number of questions, or of blocks of a file.
     pub count: u64,
-    /// Questions without an answer.
+    /// Number of questions without an answer.
     pub unanswered: u64,
-    /// Payload of a file.
+    /// Bytes of the file.
     pub bytes: u64,
     /// The server's answers one by one: to each block, to each question.
     pub answers: RoundTrips,
@@ -62,7 +62,7 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Note one message; `what` shows if it is the same as its sender's last. Return false if it is a repetition.
+    /// Note one message; `what` identifies its contents. Return false if it repeats its sender's last message.
     pub(crate) fn note_message(&mut self, ts: i64, is_client: bool, kind: &str, what: u64) -> bool {
         let (last, by_client, before) = self.last;
         self.last = (ts, is_client, what);

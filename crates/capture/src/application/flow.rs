@@ -1,13 +1,13 @@
-//! Follow the requests of one TCP connection: those that await an answer, and the answer that is being read.
+//! Keep the requests of one TCP connection that wait for an answer, and the answer that is being read.
 
 use crate::application::served::{Request, Served};
 use crate::application::stream::{Half, Piece, State};
 use crate::connection::latency::seconds;
 use std::collections::VecDeque;
 
-/// The longest name, in characters.
+/// Maximum length of a name, in characters.
 pub(crate) const MOST_NAME: usize = 120;
-/// The most requests of one connection that wait for an answer.
+/// Maximum number of requests of one connection that wait for an answer.
 pub(crate) const MOST_PENDING: usize = 1024;
 
 /// A request that waits for its answer.
@@ -39,7 +39,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Note a piece of the answer. Bytes that were there before the bytes in front of them have waited for those.
+    /// Note a piece of the answer. A piece that passed before its predecessors counts from when they had passed.
     pub(crate) fn continue_with(&mut self, piece: &Piece<'_>) {
         self.last = self.last.max((piece.ts, piece.frame));
     }
@@ -85,7 +85,7 @@ impl Flow {
         }
     }
 
-    /// End the message that the previous byte completed.
+    /// End the message whose last byte was just read.
     pub(crate) fn end_message(&mut self, asks: bool, piece: &Piece<'_>, served: &mut [Served]) {
         if asks {
             if let Some(pending) = self.pending.back_mut() {
@@ -96,7 +96,7 @@ impl Flow {
         }
     }
 
-    /// Finish the first waiting request: its answer is complete, or as complete as it will be.
+    /// Finish the first waiting request: its answer is complete, or no more of it will come.
     pub(crate) fn finish_answer(&mut self, served: &mut Served, whole: bool) {
         let answer = self.answer.take();
         let begun = self.pending.front().map(|asked| asked.begun);

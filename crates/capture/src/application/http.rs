@@ -1,26 +1,26 @@
 //! Parse the heads of HTTP/1 messages and the length of their bodies (RFC 9112, 6.3), and follow the messages of a
-//! connection, persistent or not, with pipelined requests.
+//! connection, which may be persistent and have pipelined requests.
 
 use crate::application::flow::{Answer, Flow, Pending, MOST_NAME, MOST_PENDING};
 use crate::application::served::Served;
 use crate::application::stream::{Piece, State};
 use crate::wire::heads::{find_body_length, find_end, is_answer, is_request, may_begin, Length};
 
-/// The largest head, in bytes.
+/// Maximum size of a head, in bytes.
 const MOST_HEAD: usize = 16_384;
 
 /// The relevant contents of a head.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Method and target of a request.
+    /// Method and target of a request; empty for an answer.
     pub name: String,
     /// The status of an answer.
     pub status: Option<u16>,
-    /// The body that follows, unless status or request say that none does.
+    /// The length of the body, unless the status or the request exclude a body.
     pub length: Length,
 }
 
-/// Parse a head, whole or as far as it was captured; `None` if this is not one.
+/// Parse a head, as far as it was captured; `None` if this is not a head.
 #[must_use]
 pub fn read(bytes: &[u8]) -> Option<Head> {
     let text = String::from_utf8_lossy(bytes);
@@ -44,7 +44,7 @@ pub fn read(bytes: &[u8]) -> Option<Head> {
 }
 
 impl Flow {
-    /// Take in a head, or a part of one.
+    /// Process a head, or a part of one.
     pub(crate) fn follow_head(
         &mut self,
         from: usize,
@@ -109,7 +109,7 @@ impl Flow {
             let bodiless = self.pending.front().is_some_and(Pending::bodiless);
             match head.status {
                 Some(100..=199) => {
-                    // The answer is still to come, unless the connection now speaks another protocol.
+                    // The final answer follows, unless the connection switches to another protocol.
                     self.answer = None;
                     let other = head.status == Some(101);
                     self.halves[from].state = if other { State::Lost } else { State::Head };
@@ -158,7 +158,7 @@ impl Flow {
         }
     }
 
-    /// Take in a line between chunks, or a part of one.
+    /// Process a line between chunks, or a part of one.
     pub(crate) fn follow_line(
         &mut self,
         from: usize,

@@ -1,6 +1,6 @@
 //! Follow requests over TCP, one by one: HTTP/1 with persistent connections and pipelining, and TLS handshakes.
 //!
-//! Both directions are read in order. A segment that comes too early waits for the ones before it, so an answer is
+//! Both directions are read in order. A segment that arrives early waits for the ones before it, so an answer is
 //! complete when its last hole is filled, as in Wireshark. Bodies are counted but not examined.
 
 use crate::application::flow::Flow;
@@ -14,7 +14,7 @@ use crate::wire::packet::{flag, AddrWords, Family, FlowKey, Segment};
 use ahash::RandomState;
 use std::collections::{HashMap, VecDeque};
 
-/// The most connections that are followed at a time, and the most servers.
+/// Maximum number of connections that are followed at a time, and of servers.
 const MOST_FLOWS: usize = 65_536;
 const MOST_SERVERS: usize = 1024;
 
@@ -27,7 +27,7 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Take in one TCP segment; `data` is its frame.
+    /// Process one TCP segment; `data` is its frame.
     pub fn see(&mut self, segment: &Segment, data: &[u8]) {
         if segment.flags & flag::SYN != 0 {
             self.end(&segment.key);
@@ -62,7 +62,7 @@ impl Requests {
         self.served
     }
 
-    /// Begin to follow a connection if a request begins here; return whether one does.
+    /// Begin to follow a connection if a request begins here and there is room; return whether it is followed.
     fn begin(&mut self, segment: &Segment, payload: &[u8]) -> bool {
         let tls = is_client_hello(payload);
         if !tls && !heads::is_request(payload) || self.flows.len() >= MOST_FLOWS {
@@ -116,7 +116,7 @@ impl Requests {
 }
 
 impl Flow {
-    /// Take in one segment; return true when nothing more is of interest.
+    /// Process one segment; return true if the rest of the connection is of no interest.
     fn take(&mut self, segment: &Segment, payload: &[u8], served: &mut [Served]) -> bool {
         let from = usize::from(segment.from & 1);
         if segment.payload == 0 {
@@ -167,7 +167,7 @@ impl Flow {
         self.tls && (self.pending.is_empty() || self.halves.iter().any(|h| h.state == State::Lost))
     }
 
-    /// Skip what is missing up to `ack`, which the other end has received: it was not captured.
+    /// Skip what is missing up to `ack`: the other end has received it, so it was not captured.
     fn catch_up(&mut self, from: usize, ack: u32, served: &mut [Served]) {
         loop {
             let half = &self.halves[from];
@@ -198,8 +198,8 @@ impl Flow {
         self.unpark(from, None, served);
     }
 
-    /// Drop all but the last request: an answer begins after others that were not followed, and is taken to belong to
-    /// it.
+    /// Drop all requests but the last: an answer begins after others that were not followed, and is assumed to belong
+    /// to it.
     fn forget_before(&mut self, ts: i64, served: &mut [Served]) {
         self.answer = None;
         let asked = self
@@ -212,7 +212,7 @@ impl Flow {
         }
     }
 
-    /// Read the bytes that have waited: they have been in order since `at`, or, if no hole was filled, since they
+    /// Read the segments that have waited: they have been in order since `at`, or, if no hole was filled, since they
     /// passed.
     fn unpark(&mut self, from: usize, at: Option<(i64, u64)>, served: &mut [Served]) {
         loop {
@@ -229,7 +229,7 @@ impl Flow {
         }
     }
 
-    /// Read bytes that begin where the last ones ended, or before.
+    /// Read bytes that begin where the last ones ended, or before; those already read are skipped.
     fn read_in_order(
         &mut self,
         from: usize,
@@ -256,7 +256,7 @@ impl Flow {
         }
     }
 
-    /// Read the first of these bytes.
+    /// Read the first part of these bytes, as the state of the direction requires.
     fn read(&mut self, from: usize, piece: &mut Piece<'_>, served: &mut [Served]) {
         let asks = from == usize::from(self.client);
         let left = u64::from(piece.length);

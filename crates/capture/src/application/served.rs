@@ -1,18 +1,18 @@
-//! Collect the requests to each server, and how long the answers took.
+//! Collect the requests to each server, and the times of the answers.
 
 use crate::connection::latency::Latency;
 use crate::connection::latency::RoundTrips;
 use serde::Serialize;
 
-/// The most requests of a server that are listed.
+/// Maximum number of requests of a server that are listed.
 const MOST_NAMED: usize = 16;
 
 /// One request and its answer.
 #[derive(Clone, Debug, Serialize)]
 pub struct Request {
-    /// `GET /index.html`; in TLS the name that the client asked for; in DNS kind and name.
+    /// In HTTP method and target, such as `GET /index.html`; in TLS the requested server name; in DNS type and name.
     pub name: String,
-    /// HTTP's status; DNS's response code.
+    /// HTTP status, or DNS response code.
     pub status: Option<u16>,
     /// The client.
     pub client: String,
@@ -30,7 +30,7 @@ pub struct Request {
     pub answer_frames: Option<(u64, u64)>,
     /// Bytes of the answer, with its head.
     pub bytes: u64,
-    /// How often it was repeated before the answer; times run from the first attempt.
+    /// How often it was repeated before the answer; times count from the first attempt.
     pub repeated: u32,
 }
 
@@ -41,13 +41,14 @@ pub struct Served {
     pub protocol: &'static str,
     /// Address and port.
     pub server: String,
-    /// Requests.
+    /// Number of requests.
     pub count: u64,
-    /// Requests without an answer.
+    /// Number of requests without an answer.
     pub unanswered: u64,
-    /// Requests whose answer reports a failure: in HTTP a status from 400 on, in DNS any response code but 0.
+    /// Number of requests whose answer reports a failure: in HTTP a status of 400 or more, in DNS a response code other
+    /// than 0.
     pub failed: u64,
-    /// How many requests were repetitions.
+    /// Number of requests that were repetitions.
     pub repeated: u64,
     /// From the end of a request to the first byte of its answer.
     pub first_byte: RoundTrips,
@@ -101,8 +102,8 @@ impl Served {
         }
     }
 
-    /// Keep the longest. A question without an answer is longer than any; a request without one may just not have been
-    /// captured completely.
+    /// Keep the requests that took longest. A DNS query without an answer ranks first; another request without one
+    /// ranks last, since it may only not have been captured completely.
     fn keep_longest(&mut self) {
         let none = if self.protocol == "dns" {
             f64::INFINITY

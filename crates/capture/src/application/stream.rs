@@ -1,12 +1,12 @@
-//! Read one direction of a connection in order: its position in its messages, and the segments that wait for a hole
-//! before them.
+//! Keep the state of one direction of a connection: its position in its messages, and the segments that wait for
+//! earlier ones.
 
 use crate::wire::heads;
 
-/// The most bytes that may wait for an earlier segment.
+/// Maximum number of bytes that may wait for an earlier segment.
 pub(crate) const MOST_PARKED: usize = 1 << 18;
 
-/// Bytes in order: the captured ones of `length`, and when they were known to have passed.
+/// Bytes in order: the captured part of `length` bytes, with the time and the frame from which on they were in order.
 pub(crate) struct Piece<'p> {
     pub(crate) seen: &'p [u8],
     pub(crate) length: u32,
@@ -21,15 +21,17 @@ pub(crate) enum State {
     Head,
     /// In a body, with this many bytes to come.
     Body(u64),
-    /// In the line before a chunk, in a chunk and the line's end behind it, or in what follows the last chunk.
+    /// In the line before a chunk.
     ChunkLine,
+    /// In a chunk or the line end behind it, with this many bytes to come.
     Chunk(u64),
+    /// Behind the last chunk.
     Trailer,
     /// In a body whose end is not known.
     Open,
-    /// In a record of TLS, or before its header.
+    /// In a TLS record with this many bytes to come, or in the header of the next one.
     Record(u64),
-    /// Before the next recognisable message.
+    /// Between messages that can be recognised.
     Lost,
 }
 
@@ -43,7 +45,7 @@ pub(crate) struct Parked {
 }
 
 impl Parked {
-    /// The memory that it holds, in bytes.
+    /// Return the memory that it uses, in bytes.
     pub(crate) fn size(&self) -> usize {
         self.bytes.len() + 64
     }
@@ -58,6 +60,7 @@ pub(crate) struct Half {
     /// The bytes read so far of a head, a line or a record's header.
     pub(crate) head: Vec<u8>,
     pub(crate) parked: Vec<Parked>,
+    /// Memory of the parked segments in bytes.
     pub(crate) size: usize,
 }
 
@@ -73,14 +76,14 @@ impl Half {
         }
     }
 
-    /// Return the position of the first waiting segment.
+    /// Return the sequence number of the first waiting segment.
     pub(crate) fn first_parked(&self) -> Option<u32> {
         let next = self.next;
         let seqs = self.parked.iter().map(|parked| parked.seq);
         seqs.min_by_key(|seq| seq.wrapping_sub(next))
     }
 
-    /// Skip what comes before `seq`, which was not captured: continue there, or where a message begins.
+    /// Skip the bytes before `seq`, which were not captured: continue there, or where the next message begins.
     pub(crate) fn skip_to(&mut self, seq: u32) {
         let missing = u64::from(seq.wrapping_sub(self.next));
         self.next = seq;

@@ -9,7 +9,7 @@ const CHANGE_CIPHER_SPEC: u8 = 20;
 const APPLICATION_DATA: u8 = 23;
 
 impl Flow {
-    /// Take in a TLS record or its header; of interest until both ends can encrypt.
+    /// Process a TLS record or its header, until both ends can encrypt.
     pub(crate) fn follow_record(
         &mut self,
         from: usize,
@@ -77,7 +77,7 @@ pub(crate) fn is_client_hello(bytes: &[u8]) -> bool {
     matches!(bytes, [22, 3, _, _, _, 1, ..])
 }
 
-/// Return the server name in a TLS client's first message, as far as its first segment contains it (RFC 6066, 3).
+/// Return the server name in a TLS client's first message, if the first segment contains it (RFC 6066, 3).
 fn parse_server_name(record: &[u8]) -> Option<String> {
     let two = |at: usize| {
         Some(usize::from(u16::from_be_bytes([
@@ -85,7 +85,7 @@ fn parse_server_name(record: &[u8]) -> Option<String> {
             *record.get(at + 1)?,
         ])))
     };
-    // Headers of record and message, version, random; then fields with lengths.
+    // Headers of record and message, version and random bytes precede fields with lengths.
     let session = 5 + 4 + 2 + 32;
     let ciphers = session + 1 + usize::from(*record.get(session)?);
     let compressions = ciphers + 2 + two(ciphers)?;

@@ -1,9 +1,10 @@
-//! Attribute a connection's time to causes: who would have had to act for it to be shorter.
+//! Attribute a connection's time to causes: what would have had to be faster to make it shorter.
 //!
-//! Time is cut where something *moves on*: new data or a retransmission. Each piece is explained by what ended it (see
-//! [`crate::cause::explanation`]), as its sender saw the connection at that moment ([`crate::connection::view`]):
-//! which acknowledgements had reached it, and whether the window, the path or its own program held it up. The
-//! sender's view is the same wherever the capture was taken, so captures at both ends tell the same story.
+//! Time is divided where something *moves on*, that is, at new data and at retransmissions. Each part is explained by
+//! the packet that ended it (see [`crate::cause::explanation`]), as its sender saw the connection at that moment
+//! ([`crate::connection::view`]): which acknowledgements had reached it, and whether the window, the path or its own
+//! program delayed it. The sender's view is the same wherever the capture was taken, so captures at both ends yield the
+//! same causes.
 //!
 //! The classes are those of T-RAT (Zhang, Breslau, Paxson, Shenker: On the Characteristics and Origins of Internet Flow
 //! Rates, SIGCOMM 2002) and of Dapper (Ghasemi, Benson, Rexford, SOSR 2017).
@@ -16,12 +17,13 @@ use crate::evidence::step::Step;
 use crate::wire::packet::{flag, Segment, NO_TIME};
 
 impl Conn {
-    /// Attribute the time up to `segment`, and note what it tells about the time to come. Returns the heap's growth.
+    /// Attribute the time up to `segment`, and note what it shows about the time that follows. Return the growth of the
+    /// heap.
     #[inline]
     pub(crate) fn attribute(&mut self, segment: &Segment, step: &Step) -> usize {
         let from = usize::from(segment.from & 1);
         let peer = 1 - from;
-        // A copy made by the path is no action of either end.
+        // A copy that the path has made is not an action of either end.
         let acts = step.fresh || step.repeats && step.order != Order::Earlier;
         let moves = (acts || segment.flags & flag::RST != 0) && !self.is_probe(segment);
         let mut grown = 0;
@@ -31,7 +33,7 @@ impl Conn {
             (moves && waited > self.account.longest.nanos()).then_some(self.account.spent);
         let before = self.opens_hole(segment, step).then_some(self.account.spent);
         if moves && step.late && !step.repeats {
-            // It was in flight and overtaken: only the other end may have waited for it.
+            // It was overtaken in flight, so only the other end may have waited for it.
             if let Some(losses) = &mut self.account.losses {
                 losses.late = (segment.ts, segment.from & 1);
             }
@@ -52,7 +54,7 @@ impl Conn {
                 .longest
                 .see(&earlier, &spent, on::is_waited_for);
         }
-        // The time of each end's program, whatever else took longer: the rows of the endpoints show it.
+        // Note the longest time of each end's program even if another cause took longer: the endpoint rows show it.
         for (end, before) in programs.into_iter().enumerate() {
             let now = self.account.spent[on::APPLICATION + end];
             self.own[end].note(now.saturating_sub(before));
@@ -88,7 +90,7 @@ impl Conn {
         grown
     }
 
-    /// Whether this probes a window or a silent peer: it has at most one byte, which was acknowledged already.
+    /// Whether this is a window or keep-alive probe: it has at most one byte, which was acknowledged already.
     fn is_probe(&self, segment: &Segment) -> bool {
         let peer = usize::from(1 - (segment.from & 1));
         segment.payload <= 1
@@ -118,12 +120,12 @@ impl Conn {
         } else if self.losses().is_some_and(Losses::repairing) {
             spent[on::RECOVERY] += left;
         } else if self.is_shut(0) || self.is_shut(1) {
-            // The end that does not read has not continued.
+            // The end that does not read its data is the cause.
             spent[on::APPLICATION + usize::from(!self.is_shut(0))] += left;
         } else {
             let trip = self.paths[end].round_trip().min(left);
             let network = match other {
-                // The last acknowledgements of a stream come as soon as its data has left the queues.
+                // The last acknowledgements of a stream arrive as soon as its data have left the queues.
                 true if self.account.streaming => left,
                 true => trip,
                 false => 0,
@@ -142,7 +144,7 @@ impl Conn {
         if spent[on::RECOVERY] > 0 && self.has_only_copies() {
             spent[on::UNKNOWN] += std::mem::take(&mut spent[on::RECOVERY]);
         }
-        // If clocks stepped backwards, some time may have been counted twice.
+        // If the clock stepped backwards, some time may have been counted twice.
         let mut over = spent.iter().sum::<u64>().saturating_sub(self.duration());
         for part in &mut spent {
             let less = over.min(*part);

@@ -1,41 +1,41 @@
-//! Find which end owes the next packet when neither sends; time in which neither owes one is idle.
+//! Determine which end owes the next packet while neither sends; time in which neither owes one is idle.
 //!
-//! A server owes the answer to a request, an end in the middle of a message the rest of it, an end in a TLS handshake
-//! its next message, and the end that accepted a connection the first word. How messages continue is read from the
-//! messages themselves ([`crate::wire::message`]); for others only the order of packets is known.
+//! A server owes the answer to a request, an end in the middle of a message owes the rest, an end in a TLS handshake
+//! owes its next message, and the end that accepted a connection may owe the first message. How messages continue is
+//! read from the messages themselves ([`crate::wire::message`]); for others only the order of packets is known.
 
 use crate::connection::conn::Conn;
 use crate::connection::spent::{on, IDLE_FROM};
 use crate::wire::message::{Debt, Says};
 use crate::wire::packet::{flag, Segment};
 
-/// An end is near if its part of the round trip is at most one in this many.
+/// An end is near if its part of the round trip is at most one part in this many.
 const NEAR: u64 = 8;
 const DNS: u16 = 53;
-/// On shorter paths one cannot tell which end is near.
+/// Shorter round trips do not show which end is near.
 const FAR: u64 = 1_000_000;
 
-/// Bits of [`crate::connection::account::Account::talk`]: what both ends have said.
+/// Bits of [`crate::connection::account::Account::talk`]: which messages have passed.
 mod talk {
     /// A TLS handshake has begun.
     pub const HELLO: u8 = 1;
-    /// The first end of the key encrypts; the bit above, that the second one does.
+    /// The first end of the key encrypts; the next bit means that the second one does.
     pub const CIPHERS: u8 = 2;
     pub const BOTH: u8 = 6;
     /// The handshake is over.
     pub const SHAKEN: u8 = 8;
-    /// The last request is answered without a body.
+    /// The answer to the last request has no body.
     pub const BODILESS: u8 = 16;
-    /// Something was said.
+    /// Data has been sent.
     pub const BEGUN: u8 = 32;
 }
 
-/// Which end owed the packet that a silence lacked.
+/// Which end owed the next packet during a silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Debtor {
     /// This end.
     End(usize),
-    /// This end, unless it never meant to send anything.
+    /// This end, unless it never intended to send anything.
     Perhaps(usize),
     /// An end whose packets may have been lost.
     Hidden,
@@ -44,7 +44,8 @@ enum Debtor {
 }
 
 impl Conn {
-    /// Attribute `nanos` before `segment` to `end`'s program; a long silence goes to the end that owed the next packet.
+    /// Attribute `nanos` before `segment` to `end`'s program, or, if they are a long silence, to the end that owed the
+    /// next packet.
     #[inline]
     pub(crate) fn charge_own_time(&mut self, end: usize, nanos: u64, segment: &Segment) {
         let cause = if nanos < IDLE_FROM {
@@ -91,13 +92,13 @@ impl Conn {
         }
     }
 
-    /// Find who owed the packet before which `end` broke a silence; `speaks` is true if that packet has payload.
+    /// Determine which end owed a packet when `end` broke a silence; `speaks` is true if its packet has payload.
     fn find_debtor(&self, end: usize, speaks: bool) -> Debtor {
         let other = 1 - end;
         if self.is_asked(end) || self.is_in_message(end) {
             Debtor::End(end)
         } else if self.is_in_message(other) {
-            // It stopped in the middle, and the waiting end has given up.
+            // The other end stopped in the middle of a message, and this end has given up waiting.
             if self.is_near(other) {
                 Debtor::End(other)
             } else {
@@ -116,7 +117,7 @@ impl Conn {
         }
     }
 
-    /// Whether `end` is a server that was asked something.
+    /// Whether `end` is a server that has received a request.
     #[inline]
     pub(crate) fn is_asked(&self, end: usize) -> bool {
         usize::from(self.account.from) != end && end != self.client_end()
@@ -130,14 +131,13 @@ impl Conn {
             || path.debt == Debt::Unknown && path.last_len > 0 && !path.pushed && self.was_full(end)
     }
 
-    /// Whether the client has sent a request that is known to be complete, and neither end has said anything since.
+    /// Whether the client has sent a request that is known to be complete, and neither end has sent data since.
     fn is_unanswered(&self) -> bool {
         let client = self.client_end();
         usize::from(self.account.from) == client && self.paths[client].debt == Debt::Whole
     }
 
-    /// Whether `end` has asked for a name and has had no answer since. The question may have been lost as well as the
-    /// answer.
+    /// Whether `end` has sent a DNS query without an answer since. Either of the two may have been lost.
     fn awaits_name(&self, end: usize) -> bool {
         let asked = usize::from(self.account.from) == end && end == self.client_end();
         asked && self.key.port.contains(&DNS)
@@ -149,7 +149,7 @@ impl Conn {
         talk & talk::HELLO != 0 && talk & talk::SHAKEN == 0
     }
 
-    /// Whether this was captured on `end`'s machine or next to it; then everything that it sends is seen.
+    /// Whether this was captured on `end`'s machine or near it, so that everything it sends is seen.
     #[inline]
     #[must_use]
     pub(crate) fn is_near(&self, end: usize) -> bool {
@@ -157,7 +157,7 @@ impl Conn {
         self.local == Some(end as u8) || whole >= FAR && own <= whole / NEAR
     }
 
-    /// Follow the message of `from` that `segment` begins or continues.
+    /// Track the message of `from` that `segment` begins or continues.
     #[inline]
     pub(crate) fn follow_message(&mut self, segment: &Segment, from: usize) {
         let next = self.sent[from].space.next();

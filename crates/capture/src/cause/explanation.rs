@@ -1,4 +1,5 @@
-//! Explain why an end continued at this moment and not before: the path, a window, a rule of TCP, or its own time.
+//! Explain why an end continued at this moment and not earlier: because of the path, a window, a rule of TCP, or its
+//! own program.
 
 use crate::connection::conn::Conn;
 use crate::connection::losses::Silence;
@@ -12,22 +13,22 @@ use crate::wire::packet::{flag, Segment, NO_TIME};
 
 /// A jump in packet numbers explains a silence of at least this length: no timer repeats a packet sooner.
 const REPEATED_FROM: u64 = 20_000_000;
-/// Unacknowledged data is sent again after this time at the earliest (RFC 6298, as Linux implements it).
+/// Minimum time after which unacknowledged data is sent again (RFC 6298, as Linux implements it).
 const AGAIN_FROM: u64 = 200_000_000;
-/// More repeats in a row than this are no accident, and nobody waits for them.
+/// More repeats in a row than this are not lost by chance, and nobody waits for them.
 const FEW_REPEATS: u16 = 3;
-/// An acknowledgement this late is delayed: by at least 40 ms, less the inaccuracy of timers.
+/// An acknowledgement this late is a delayed one: the delay is at least 40 ms, less the inaccuracy of timers.
 const DELAYED_FROM: u64 = 30_000_000;
-/// Larger variations of a path look like pauses of a program.
+/// Larger variations of a path cannot be distinguished from pauses of a program.
 const MOST_VARIED: u64 = 60_000_000;
-/// How much sooner than usual an end may answer, in addition to a sixteenth of the round trip.
+/// How much earlier than usual an end may answer, in addition to a sixteenth of the round trip.
 const SOONER: i64 = 100_000;
 /// If a datagram is repeated after this time, the sender waited in vain for an answer.
 const SAID_AGAIN_FROM: u64 = 50_000_000;
 const DHCP: u16 = 67;
 
 impl Conn {
-    /// Attribute the time before `segment`, which moves on. Return the growth of the heap.
+    /// Attribute the time before `segment`, at which something moves on. Return the growth of the heap.
     #[inline]
     pub(crate) fn explain_time_before(&mut self, segment: &Segment, step: &Step) -> usize {
         let gap = segment.ts.saturating_sub(self.account.mark).max(0) as u64;
@@ -54,7 +55,8 @@ impl Conn {
         }
         if step.repeats && !step.fresh {
             self.account.release_held(false);
-            // A repeat into a closed window asks if it has opened; otherwise the repairing round trip is still to come.
+            // A repeat into a closed window probes whether it has opened; otherwise the round trip of the repair
+            // follows.
             if self.is_shut(1 - from) && arrived.is_none_or(|known| !known.has_room(segment.seq, 1))
             {
                 self.account.spent[on::APPLICATION + (1 - from)] += gap;
@@ -67,7 +69,7 @@ impl Conn {
             return grown;
         }
         if step.late {
-            // It was in flight, wherever it was.
+            // It was in flight, whatever delayed it there.
             self.account.release_held(false);
             self.account.spent[on::LATENCY] += gap;
             return grown;
@@ -127,7 +129,7 @@ impl Conn {
     }
 
     /// Attribute the time in which the other end had to wait for an overtaken packet of the end that moved on last;
-    /// return how much of the time since then it is.
+    /// return that time.
     #[inline]
     fn wait_for_overtaken(&mut self, gap: u64) -> u64 {
         let mark = self.account.mark;
@@ -135,22 +137,22 @@ impl Conn {
         if late.0 <= mark || late.1 != self.account.from {
             return 0;
         }
-        // Clocks may step backwards.
+        // The clock may step backwards.
         let waited = late.0.abs_diff(mark).min(gap);
         self.account.spent[on::LATENCY] += waited;
         self.account.mark += waited as i64;
         waited
     }
 
-    /// Attribute the time in which the other end had no room for anything, until it opened its window; return how much
-    /// of the time since something moved on it is. If the sender's packets are followed, their room is known.
+    /// Attribute the time in which the other end had no room for data, until it opened its window; return that time, as
+    /// far as it is after something last moved on. If the sender's view is followed, the room is known.
     #[inline]
     fn wait_for_reader(&mut self, gap: u64, from: usize) -> u64 {
         let (shut, opened) = self.rare(1 - from).shut;
         if shut == 0 || opened < shut || opened <= self.account.mark {
             return 0;
         }
-        // Before the first captured packet, the window had been closed already.
+        // The window had been closed before the first captured packet.
         let began = if self.paths[from].last_len == 0 {
             self.account.mark
         } else {
@@ -162,11 +164,11 @@ impl Conn {
         waited
     }
 
-    /// Explain an answer of `from` to the other end: the way there and back is the path's time, the rest its own.
+    /// Explain an answer of `from` to the other end: the round trip is the path's time, and the rest its own.
     #[inline]
     fn explain_answer(&mut self, segment: &Segment, step: &Step, gap: u64, from: usize) {
         if self.paths[from].nearest == u64::MAX && self.account.covered == NO_TIME {
-            // The first acknowledgement was lost or overtaken, so the length of the path is unknown.
+            // The first acknowledgement was lost or overtaken, so the round trip is unknown.
             let cause = if gap < AGAIN_FROM {
                 on::LATENCY
             } else {
@@ -178,9 +180,9 @@ impl Conn {
         let covered = (self.account.covered != NO_TIME)
             .then(|| (self.account.covered - self.account.mark).max(0) as u64);
         let way = match covered {
-            // The acknowledgement of the last of many segments was not delayed; it also shows the length of the queues.
+            // The acknowledgement of the last of many segments is not delayed, and also shows the length of the queues.
             Some(covered) if self.account.streaming => covered,
-            // Another acknowledgement may have been delayed, but then by more than a path varies.
+            // Any other acknowledgement may be a delayed one, but then it is later than a path's variation.
             Some(covered) if covered <= self.paths[from].longest_undelayed() => covered,
             _ => self.paths[from].usual_round_trip(),
         };
@@ -200,16 +202,16 @@ impl Conn {
         } else if rest >= AGAIN_FROM
             && (step.order == Order::Perhaps || step.order == Order::Skipped && covered.is_none())
         {
-            // Behind a loss, a first packet that was lost and sent again looks like this; and an end that acknowledges
-            // nothing for so long may have done so in a packet that was lost on the way.
+            // A first packet that was lost before the point of capture and sent again looks like this; and an end that
+            // acknowledges nothing for so long may have done so in a packet that was lost.
             self.account.spent[on::UNKNOWN] += rest;
         } else if rest <= self.tolerate_variation(from) {
-            // Packets overtake each other by as much, so either the path or the end may have taken this time.
+            // Packets overtake each other by as much, so either the path or the end may have caused this time.
             self.account.spent[on::UNKNOWN] += rest;
         } else {
             let next = matches!(step.order, Order::Next | Order::Earlier);
             if rest >= AGAIN_FROM && !next {
-                // An end that takes so long to answer acknowledges first.
+                // An end that takes this long to answer sends an acknowledgement first.
                 self.note_doubt(
                     from,
                     rest,
@@ -253,7 +255,7 @@ impl Conn {
         }
         let blind = self.paths[1 - from].scale == NO_SCALE;
         if flying && path.nearest == u64::MAX || blind && self.was_small(1 - from, arrived) {
-            // Nothing shows whether it waited for an acknowledgement or for room; but a zero window is zero at any
+            // Nothing shows whether it waited for an acknowledgement or for room. But a zero window is zero at any
             // scale.
             let shut = blind && arrived.is_some_and(|arrived| arrived.window_low == 0);
             let cause = if shut {
@@ -265,18 +267,19 @@ impl Conn {
             self.set_limit(from, cause, gap);
             return;
         }
-        // Of a window with an unknown scale, only its unscaled number is certain.
+        // Of a window with an unknown scale, only the unscaled value is certain.
         let least = segment.payload.min(self.largest_segment(from));
         let unproven = blind && !arrived.is_some_and(|known| known.has_room(segment.seq, least));
         let answered = within(path.longest_undelayed().max(trip + slack))
             || self.is_held(from, arrived, since);
         if flying && !flies_on && answered && !whole && path.pushed && !unproven {
-            // Nagle's rule: a small segment waited until the one before was acknowledged, over a path that varies.
+            // Nagle's algorithm: a small segment waited until the previous one was acknowledged, over a path that
+            // varies.
             self.account.release_held(false);
             self.account.held = gap;
             return;
         }
-        // No acknowledgement has passed here, let alone reached the sender.
+        // No acknowledgement has passed the point of capture, let alone reached the sender.
         let unacked = !self.all_acknowledged(from, step.next);
         if unacked && !whole && path.pushed && segment.payload <= path.last_len {
             self.paths[from].nodelay = true;
@@ -314,7 +317,7 @@ impl Conn {
                 view.usual = view.usual.saturating_mul(7).saturating_add(gap) / 8;
             }
         } else {
-            // Whatever the sender did meanwhile, the queue kept the path's slowest link busy.
+            // Whatever the sender did meanwhile, the queue kept the path's bottleneck busy.
             let queue = if flying {
                 self.find_emptying_time(from, segment.ts).min(gap)
             } else {
@@ -339,8 +342,8 @@ impl Conn {
         }
     }
 
-    /// Whether Nagle's rule held back what `from` sends until an acknowledgement that the other end had delayed, on a
-    /// path that varies more than it seemed. Acknowledgements are delayed by at least 40 ms, and the path adds its
+    /// Whether Nagle's algorithm held back what `from` sends until a delayed acknowledgement of the other end, on a
+    /// path that varies more than it seemed. Acknowledgements are delayed by at least 40 ms, to which the path adds its
     /// usual time.
     #[inline]
     fn is_held(&self, from: usize, arrived: Option<Arrived>, since: Option<u64>) -> bool {
@@ -354,8 +357,8 @@ impl Conn {
         !path.nodelay && delayed >= least && since <= most
     }
 
-    /// Return how many packets were lost before `segment`, which follows a silence of `gap`. A packet without data, or
-    /// one long after the last request, was not waited for.
+    /// Return how many packets were lost before `segment`, which follows a silence of `gap`. Nobody waited for a packet
+    /// without data, or for one long after the last request.
     #[inline]
     fn count_lost(&self, segment: &Segment, step: &Step, gap: u64) -> Option<u16> {
         let Order::Jumped(lost) = step.order else {
@@ -366,7 +369,7 @@ impl Conn {
         (segment.payload > 0 && long && awaited).then_some(lost)
     }
 
-    /// Return what the sender of `segment` knew, if that is followed.
+    /// Return which acknowledgements have reached the sender of `segment`, if its view is followed.
     #[inline]
     fn deliver_acknowledgements(&mut self, segment: &Segment, from: usize) -> Option<Arrived> {
         let least = segment.payload.min(self.largest_segment(from));
@@ -374,14 +377,14 @@ impl Conn {
         let trip = path.round_trip() as i64;
         let view = path.view.as_mut()?;
         let need = segment.seq.wrapping_add(least);
-        // A little earlier, because ends do not always take equally long.
+        // Allow for a little less, because ends do not always take equally long.
         let until = segment
             .ts
             .saturating_sub((trip - trip / 16 - SOONER).max(0));
         Some(view.deliver_until(until, need))
     }
 
-    /// Follow what `from` knows from now on; so far it has sent up to `next`.
+    /// Begin to follow the view of `from`, which has sent up to `next`.
     fn begin_view(&mut self, from: usize, next: u32, ts: i64) -> usize {
         let peer = 1 - from;
         let acked = if self.flags[peer] & flag::ACK == 0 {
@@ -407,7 +410,7 @@ impl Conn {
         size_of::<View>()
     }
 
-    /// Attribute the time before a datagram: to its sender, or to recovery if it repeats an earlier one after a while.
+    /// Attribute the time before a datagram to its sender, or to recovery if it repeats the previous one after a while.
     pub(crate) fn attribute_datagram(&mut self, segment: &Segment) {
         let gap = segment.ts.saturating_sub(self.account.mark).max(0) as u64;
         let from = usize::from(segment.from & 1);

@@ -1,9 +1,9 @@
-//! Distinguish losses in the network from packets that were only overtaken, and from packets that the capture lost.
+//! Distinguish losses in the network from packets that were only reordered, and from packets that the capture lost.
 //!
-//! A hole that the receiver reports (RFC 2018, RFC 6675) begins an episode. It ends when everything is acknowledged
-//! that had arrived beyond the hole. Its time is loss recovery if something was retransmitted in the meantime;
-//! otherwise packets were overtaken, and the time is explained as usual. A block below the highest acknowledgement
-//! carries no news: it is a duplicate (RFC 2883), or its packet was itself overtaken.
+//! A hole that the receiver reports (RFC 2018, RFC 6675) begins an episode. The episode ends when everything is
+//! acknowledged that had arrived beyond the hole. Its time is loss recovery if something was retransmitted in the
+//! meantime; otherwise packets were reordered, and the time is explained as usual. A block below the highest
+//! acknowledgement is irrelevant: it reports a duplicate (RFC 2883), or its packet was itself overtaken.
 //!
 //! If the receiver acknowledges data that the capture lacks, the capture lost it: the cause of the time around it is
 //! unknown.
@@ -16,13 +16,13 @@ use crate::connection::spent::{on, Spent};
 use crate::evidence::step::Step;
 use crate::wire::packet::{flag, Segment, NO_TIME};
 
-/// The most holes of one connection whose repair is awaited.
+/// Maximum number of holes of one connection whose repair is awaited.
 const MOST_HOLES: usize = 64;
 
-/// A repeat after this time is no tail probe: its sender waited in vain (RFC 6298, as Linux implements it).
+/// A repeat after this time is not a tail loss probe but follows a timeout (RFC 6298, as Linux implements it).
 const TIMEOUT: u64 = 200_000_000;
 
-/// A path that drops large packets still passes these: every network has to.
+/// Every network has to carry packets of this size, even a path that drops larger ones.
 const SHORT: u32 = 536;
 
 impl Conn {
@@ -50,7 +50,7 @@ impl Conn {
         if segment.flags & flag::ACK != 0 && segment.flags & flag::RST == 0 && segment.seq_known {
             let data = &self.sent[1 - from].space;
             let known = data.started() && self.sent[1 - from].packets > 0;
-            let step_over = 1; // An acknowledged SYN or FIN that is not there is no data.
+            let step_over = 1; // an acknowledged SYN or FIN that was not captured is not data
             let advances = step
                 .acked
                 .is_none_or(|acked| !not_after(segment.ack, acked));
@@ -80,7 +80,7 @@ impl Conn {
             && self.sent[usize::from(segment.from & 1)].packets > 1
     }
 
-    /// Note that bytes are missing before `segment`. The time before it was explained as if none were.
+    /// Note that bytes are missing before `segment`. The time before it has been explained as if none were.
     #[cold]
     fn begin_hole(&mut self, segment: &Segment, step: &Step, before: Spent) {
         let (mut spent, at) = (self.account.spent, segment.ts);
@@ -89,7 +89,8 @@ impl Conn {
         }
         let both = self.both_trips();
         let losses = self.losses_mut();
-        // The first repeat of a timer goes alone; a round trip later, the next packets show what was sent before it.
+        // The first repeat after a timeout is sent alone; a round trip later, the next packets show what was sent
+        // before it.
         let after = losses.silence.take_if(|silence| {
             let since = at.saturating_sub(silence.at).max(0) as u64;
             silence.end == segment.from & 1
@@ -179,15 +180,15 @@ impl Conn {
         let losses = self.losses_mut();
         if losses.since.is_none() {
             losses.since = Some((at, spent));
-            // The first hole decides: otherwise continued overtaking would become one long recovery.
+            // The first hole determines the end: otherwise continued reordering would become one long recovery.
             losses.until = edge;
             losses.end = peer as u8;
             losses.repaired = again && !not_after(losses.resent, acked);
         }
     }
 
-    /// Whether `segment` repeats data that was captured next to the other end, which did not react. Then nothing was
-    /// lost on the way: its queue of connections is full, or it drops what it receives.
+    /// Whether `segment` repeats data that was captured near the other end, which did not react. Then nothing was lost
+    /// on the path: the other end's accept queue is full, or it drops what it receives.
     pub(crate) fn is_ignored(&self, segment: &Segment, from: usize) -> bool {
         let phantom = u32::from(segment.flags & flag::FIN != 0);
         let length = segment.payload + phantom;
@@ -199,8 +200,8 @@ impl Conn {
 
     /// Attribute the `gap` before a repeat, which counts as recovery until the other end reports that nothing was lost.
     ///
-    /// A short first message that is repeated again and again may not have been lost: a server whose queue of
-    /// connections is full looks like this to its client.
+    /// A short first message that is repeated several times may not have been lost: a server whose accept queue is full
+    /// looks like this to its client.
     pub(crate) fn attribute_repeat(&mut self, segment: &Segment, gap: u64) {
         let from = usize::from(segment.from & 1);
         let peer = &self.sent[1 - from];
@@ -231,8 +232,9 @@ impl Conn {
         }
     }
 
-    /// Attribute the `gap` in which `lost` packets before `segment` did not pass: they were lost, or overtaken. Return
-    /// the part of `gap` that their repeats cannot have taken, each of which waits twice as long as the previous one.
+    /// Attribute the `gap` in which `lost` packets before `segment` did not pass, because they were lost or overtaken.
+    /// Return the part of `gap` that their repeats cannot have taken: each waits at most twice as long as the previous
+    /// one.
     pub(crate) fn infer_loss(&mut self, segment: &Segment, lost: u16, gap: u64) -> u64 {
         let first = TIMEOUT.max(self.both_trips()).saturating_mul(3) / 2;
         let most = first.saturating_mul((1 << lost.min(16)) - 1);
@@ -244,7 +246,7 @@ impl Conn {
         gap - took
     }
 
-    /// Note a packet of `from` that was sent before others, which had only overtaken it.
+    /// Note a packet of `from` that was sent before others: it was not lost but overtaken.
     fn note_overtaken(&mut self, from: usize, ts: i64) {
         let both = self.both_trips();
         let Some(losses) = &mut self.account.losses else {
@@ -266,8 +268,8 @@ impl Conn {
         self.account.spent[on::APPLICATION + from] += gap;
     }
 
-    /// Undo a recovery: the other end has received twice what `end` retransmitted from `seq` on, so it was not lost;
-    /// only its acknowledgement was late.
+    /// Undo a recovery: the other end has received the data at `seq`, which `end` retransmitted, twice. So they were
+    /// not lost; only their acknowledgement was late.
     fn undo_recovery(&mut self, end: usize, seq: u32) {
         let Some(again) = self.account.losses.as_mut().and_then(|losses| {
             losses.again.take_if(|again| {
@@ -301,7 +303,7 @@ impl Conn {
         losses.since = None;
         let took = ts.saturating_sub(since).max(0) as u64;
         if !losses.repaired {
-            // Nothing was retransmitted, so the missing data had only been overtaken.
+            // Nothing was retransmitted, so the missing data were only reordered.
             if took < both {
                 losses.varies = losses.varies.max(took);
                 losses.overtaken = losses.overtaken.saturating_add(1);
@@ -310,7 +312,7 @@ impl Conn {
         }
         losses.episodes = losses.episodes.saturating_add(1);
         losses.ended = ts;
-        // Take back the time attributed since; time not attributed before belongs to the path.
+        // Revoke what was attributed since the episode began; unattributed time before it belongs to the path.
         let whole: u64 = before.iter().sum();
         let until_since = since.saturating_sub(self.start_ts).max(0) as u64;
         let mut spent = before;
@@ -386,14 +388,13 @@ impl Conn {
         again
     }
 
-    /// Correct inferred causes. They do not hold if the capture itself lost packets; and on a lossy path, a long
-    /// silence before a packet without a number may have been the repeat of one that was lost before the point of
-    /// capture.
+    /// Correct inferred causes. They are invalid if the capture itself lost packets. On a lossy path, a long silence
+    /// before a packet without a number may be due to the repeat of one that was lost before the point of capture.
     pub(crate) fn correct_inferences(&self, spent: &mut Spent) {
         let (hands, server) = (&self.handshake, 1 - self.client_end());
         let unanswered = hands.syn != NO_TIME && hands.synack >= hands.last_syn;
         if unanswered && hands.last_syn > hands.syn && self.is_near(server) {
-            // They have arrived, and the server answered none but the last.
+            // The SYNs arrived, and the server answered only the last one.
             let ignored = ((hands.last_syn - hands.syn) as u64).min(spent[on::RECOVERY]);
             spent[on::RECOVERY] -= ignored;
             spent[on::APPLICATION + server] += ignored;

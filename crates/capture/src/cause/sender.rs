@@ -1,5 +1,5 @@
-//! Find what delayed a sender that had more to send: the path's length or rate, a window, its own buffer, or a pause of
-//! its program.
+//! Determine what delayed a sender that had more to send: the path's latency or rate, a window, its own buffer, or a
+//! pause of its program.
 
 use crate::connection::conn::Conn;
 use crate::connection::queue::Queue;
@@ -9,20 +9,20 @@ use crate::connection::view::Arrived;
 use crate::connection::view::EXACTLY;
 use crate::wire::packet::Segment;
 
-/// If segment sizes are unknown, smaller ones are not taken for full.
+/// If the maximum segment size is unknown, smaller segments are not considered full.
 const LARGE: u32 = 1200;
-/// After this many round trips without growth, the sender itself limits what is in flight.
+/// After this many round trips without growth, the sender itself limits the data in flight.
 const PLATEAU: u64 = 4;
-/// On shorter paths one cannot tell the reason for a plateau.
+/// Shorter round trips do not show the reason for a plateau.
 const LONG: u64 = 1_000_000;
-/// One packet in this many overtakes others on a path whose times show no queue.
+/// If at least one packet in this many is overtaken, the path's times show no queues.
 const OFTEN: u64 = 100;
-/// Packets of a connection before its queues are followed, unless an end sends several in a row.
+/// Number of packets of a connection before its queues are followed, unless an end sends several in a row.
 const SHORT: u64 = 16;
 
 impl Conn {
-    /// Whether the program of `from` paused within this round trip, and nothing that it has written since is
-    /// acknowledged. Acknowledgements of earlier data release nothing.
+    /// Whether the program of `from` paused within the last round trip, and nothing that it has written since is
+    /// acknowledged. Acknowledgements of earlier data do not release packets.
     #[inline]
     pub(crate) fn has_paused(&self, segment: &Segment, from: usize) -> bool {
         let least = self.both_trips();
@@ -35,7 +35,7 @@ impl Conn {
         })
     }
 
-    /// Whether `end` announced less than half of its largest window, by numbers with an unknown scale.
+    /// Whether `end` announced less than half of its largest window, by window values with an unknown scale.
     #[inline]
     pub(crate) fn was_small(&self, end: usize, arrived: Option<Arrived>) -> bool {
         let path = &self.paths[end];
@@ -52,7 +52,7 @@ impl Conn {
         })
     }
 
-    /// Whether time stamps show a standing queue.
+    /// Whether there is a standing queue on the path of the data that `from` sends.
     #[inline]
     pub(crate) fn has_standing_queue(&self, segment: &Segment, from: usize) -> bool {
         let (least, overtaken) = (self.both_trips(), self.find_reordering_time());
@@ -62,8 +62,8 @@ impl Conn {
         })
     }
 
-    /// Whether `from` left room unused that acknowledgements had given it long before: a quarter of what it had in
-    /// flight.
+    /// Whether `from` left room unused that acknowledgements had given it long before: at least a quarter of the data
+    /// in flight.
     #[inline]
     pub(crate) fn left_room(&self, segment: &Segment, from: usize, arrived: &Arrived) -> bool {
         let (Some(view), Some(began)) = (&self.paths[from].view, arrived.began) else {
@@ -99,7 +99,7 @@ impl Conn {
         size_of::<[Queue; 2]>()
     }
 
-    /// Return how much of the time since `from` last sent its queues took to empty.
+    /// Return how much of the time since `from` last sent the queues needed to drain.
     #[inline]
     pub(crate) fn find_emptying_time(&self, from: usize, ts: i64) -> u64 {
         let whole = self.both_trips();
@@ -108,7 +108,7 @@ impl Conn {
         })
     }
 
-    /// Attribute `gap` to `cause`, which limits `from` until another cause does.
+    /// Attribute `gap` to `cause`, and note it as what limits `from`.
     #[inline]
     pub(crate) fn set_limit(&mut self, from: usize, cause: usize, gap: u64) {
         self.account.spent[cause] += gap;
@@ -133,8 +133,8 @@ impl Conn {
         path.last_len + 40 >= mss || path.full > 0 && path.last_len >= path.full
     }
 
-    /// Explain a wait of a sender that had more to send into an open window: the rate of the path, its length, or the
-    /// sender's own buffer.
+    /// Explain a wait of a sender that had more to send into an open window: by the rate of the path, its latency, or
+    /// the sender's own buffer.
     #[inline]
     pub(crate) fn explain_path_limit(&mut self, segment: &Segment, gap: u64, from: usize) -> usize {
         let least = self.both_trips();
@@ -152,7 +152,7 @@ impl Conn {
         let silent = view.silent_at.min(view.sent_after_silence);
         let busy = segment.ts.saturating_sub(silent).max(0) as u64;
         let long = least >= LONG;
-        // Segments that never follow each other closely have passed a slow link, one by one.
+        // Segments that never follow each other closely have passed a slow link one by one.
         let loose = segment.ts.saturating_sub(view.tight_at).max(0) as u64;
         let apart = loose
             >= least
@@ -205,7 +205,7 @@ impl Conn {
             .max(seen.saturating_mul(2))
     }
 
-    /// Return by how much packets overtake each other, if they often do. Retransmitted losses may look the same.
+    /// Return by how much time packets overtake each other, if they often do; 0 if the holes may as well be losses.
     #[inline]
     pub(crate) fn find_reordering_time(&self) -> u64 {
         self.losses().map_or(0, |losses| {

@@ -1,4 +1,4 @@
-//! Count one packet after another, and attribute the time before each.
+//! Count each packet, and attribute the time before it.
 
 use crate::connection::conn::{Conn, Steps};
 use crate::connection::sent::track_segment;
@@ -49,7 +49,7 @@ impl Conn {
         let (seen, again) = if segment.seq_known {
             track_segment(&mut own.space, segment)
         } else {
-            // A row without a sequence number continues where the last one ended.
+            // A row without a sequence number is assumed to continue where the last one ended.
             (own.space.payload(own.space.next(), segment.payload), false)
         };
         own.unique += seen.new;

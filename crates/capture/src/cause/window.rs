@@ -1,4 +1,4 @@
-//! Find out if a sender waited for room in the other end's window, and which end caused that.
+//! Determine whether a sender waited for room in the other end's window, and what caused that.
 
 use crate::connection::conn::Conn;
 use crate::connection::path::NO_SCALE;
@@ -29,7 +29,7 @@ impl Conn {
         let full = !arrived.has_room(segment.seq, least);
         let base = self.paths[from].recent_round_trip();
         let slack = self.both_trips() / 16 + EXACTLY;
-        // While there is a standing queue, a window with room delays nobody.
+        // While there is a standing queue, a window that still has room delays nothing.
         let queued = self.find_emptying_time(from, segment.ts) > 0;
         let at = if full {
             arrived.released
@@ -59,14 +59,14 @@ impl Conn {
             (losses.filled_window(at), losses.missing())
         });
         let cause = if held && !self.read_late_before(from) {
-            // Data beyond a loss filled the window, and no program could read it.
+            // Data behind a loss filled the window, and no program could read them yet.
             on::LATENCY
         } else if missing && self.read_late_before(from)
             || !missing && self.reads_late(peer, at, arrived)
         {
             on::APPLICATION + peer
         } else if queued {
-            // A larger window would only lengthen the queue.
+            // A larger window would only make the queue longer.
             on::BANDWIDTH
         } else {
             on::RECEIVE_BUFFER + peer
@@ -79,7 +79,7 @@ impl Conn {
         true
     }
 
-    /// Whether the window that opened at `at` was small because of unread data, not because of a small buffer.
+    /// Whether the window that opened at `at` was small because of unread data rather than a small buffer.
     #[inline]
     fn reads_late(&self, peer: usize, at: i64, arrived: &Arrived) -> bool {
         let most = self.paths[peer].window_max;
@@ -90,14 +90,14 @@ impl Conn {
         if arrived.window_now < most / 2 {
             return true;
         }
-        // All the room came at once; a reading program would have made it right after the acknowledgement.
+        // All the room became free at once; a program that reads would have freed it right after the acknowledgement.
         let prompt = arrived
             .acked_at
             .is_some_and(|acked| (at - acked).max(0) as u64 <= PROMPT);
         arrived.update && !prompt
     }
 
-    /// Whether the other end's window was small even before something was missing there.
+    /// Whether the other end's window was already small before data was missing there.
     #[inline]
     fn read_late_before(&self, from: usize) -> bool {
         let view = self.paths[from].view.as_ref();

@@ -1,4 +1,4 @@
-//! Keep a connection's time by cause, and the time that is not attributed yet.
+//! Keep a connection's time by cause, and what is needed to attribute the time that follows.
 
 use crate::connection::losses::Losses;
 use crate::connection::spent::{on, Spent};
@@ -10,22 +10,23 @@ use crate::wire::packet::NO_TIME;
 pub struct Account {
     /// Nanoseconds by cause.
     pub spent: Spent,
-    /// Time up to which all of the connection has been attributed.
+    /// Time up to which the connection's time has been attributed.
     pub(crate) mark: i64,
     /// When all data of the end that moved on last was acknowledged.
     pub(crate) covered: i64,
-    /// Time that a small segment waited, in addition to other causes' time; it belongs to Nagle's rule if the other end
-    /// answers next.
+    /// Time that a small segment waited, not yet attributed; its cause is Nagle's algorithm if the other end answers
+    /// next.
     pub(crate) held: u64,
     /// What is known about losses.
     pub(crate) losses: Option<Box<Losses>>,
     /// The end that moved on last.
     pub(crate) from: u8,
-    /// The end that moved on last had more than two segments in flight, so the other end acknowledges without delay.
+    /// Whether the end that moved on last had more than two segments in flight, so that the other end acknowledges
+    /// without delay.
     pub(crate) streaming: bool,
-    /// Data that the capture lacks was acknowledged since.
+    /// Whether data that the capture lacks has been acknowledged since.
     pub(crate) unseen: bool,
-    /// What both ends have said, as [`crate::cause::debt`] follows it.
+    /// Which messages have passed, as tracked by [`crate::cause::debt`].
     pub(crate) talk: u8,
     /// The longest single wait.
     pub(crate) longest: Wait,
@@ -49,8 +50,8 @@ impl Account {
         }
     }
 
-    /// Attribute the time that a small segment was held back: to Nagle's rule if the other end waited for it
-    /// (`answered`), otherwise to the sender's program.
+    /// Attribute the time for which a small segment was held back: to Nagle's algorithm if the other end waited for the
+    /// segment (`answered`), otherwise to the sender's program.
     #[inline]
     pub(crate) fn release_held(&mut self, answered: bool) {
         let held = std::mem::take(&mut self.held);

@@ -1,4 +1,4 @@
-//! Hold the state of an open connection: everything is updated packet by packet, in constant time and bounded space.
+//! Hold the state of an open connection, which is updated packet by packet in constant time and bounded space.
 
 use crate::connection::account::Account;
 use crate::connection::copies::{Counted, Twice};
@@ -11,32 +11,32 @@ use crate::connection::seqspace::not_after;
 use crate::connection::wait::Brief;
 use crate::wire::packet::{flag, FlowKey, Segment, NO_TIME, TCP};
 
-/// A byte with one value. Its spare values are where `Option<Conn>` keeps `None`, in a cache line that every packet
+/// A byte with a single valid value. `Option<Conn>` uses its other values for `None`, in a cache line that every packet
 /// reads anyway.
 #[derive(Debug)]
 #[repr(u8)]
 pub enum Occupied {
-    /// There is a connection.
+    /// The connection exists.
     Yes = 0,
 }
 
-/// Interfaces of one machine see a packet within this many microseconds of each other.
+/// Interfaces of one machine see the same packet within this many microseconds.
 const APART: u64 = 500;
-/// The fewest repeats that count as two merged captures, if everything was repeated.
+/// Minimum number of repeats that count as two merged captures, if everything was repeated.
 const MERGED_FROM: u32 = 4;
 
-/// How far time stamps stepped backwards at most.
+/// By how much time stamps stepped backwards at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Steps {
     /// Not at all.
     None,
-    /// By less than a millisecond, as happens when several processors capture.
+    /// By less than a millisecond, as happens if several processors capture.
     Small,
-    /// By more.
+    /// By a millisecond or more.
     Large,
 }
 
-/// Time stamps of the three-way handshake in nanoseconds, [`NO_TIME`] for a packet that was not seen.
+/// Time stamps of the three-way handshake in nanoseconds; [`NO_TIME`] for a packet that was not seen.
 #[derive(Clone, Copy, Debug)]
 pub struct Handshake {
     /// First SYN.
@@ -51,8 +51,8 @@ pub struct Handshake {
 
 /// One open connection.
 ///
-/// The layout follows the use: the first cache line has all that every packet reads besides its sender's part, and the
-/// last one is for the few packets that begin, end or disturb a connection.
+/// The layout follows the use: the first cache line contains everything that each packet reads besides its sender's
+/// part, and the last one is used by the few packets that begin, end or disturb a connection.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Conn {
@@ -60,29 +60,29 @@ pub struct Conn {
     pub key: FlowKey,
     /// Time of the last packet.
     pub last_ts: i64,
-    /// The peer's maximum segment size, for each end as sender; 0 when unknown.
+    /// For each end, the maximum segment size that its peer has announced; 0 if unknown.
     pub limit: [u16; 2],
-    /// Flags ever sent by either end.
+    /// All flags that each end has sent so far.
     pub flags: [u8; 2],
     /// Which end sent the last packet.
     pub last_from: u8,
-    /// Touched since the eviction hand last came by.
+    /// Whether it was used since the eviction hand last passed it.
     pub touched: bool,
-    /// In the queue of closed connections.
+    /// Whether it is in the queue of closed connections.
     pub closed: bool,
-    /// The handshake was seen to its end.
+    /// Whether the whole handshake was seen.
     pub shaken: bool,
-    /// How far packets had a time before the previous one's.
+    /// By how much packets had a time before the previous one's.
     pub backwards: Steps,
-    /// The same addresses and ports were used by an earlier connection.
+    /// Whether an earlier connection used the same addresses and ports.
     pub reused: bool,
     /// Which ends permit selective acknowledgements.
     pub selective: [bool; 2],
     /// Whether the connection exists.
     pub occupied: Occupied,
-    /// Both directions.
+    /// What each end has sent.
     pub sent: [Sent; 2],
-    /// Both sides of the path.
+    /// Each end's side of the path.
     pub paths: [Path; 2],
     /// The time by cause.
     pub account: Account,
@@ -92,9 +92,9 @@ pub struct Conn {
     pub(crate) rare: Option<Box<[Rare; 2]>>,
     /// The queues of each direction; only in connections of more than a few packets.
     pub(crate) queues: Option<Box<[Queue; 2]>>,
-    /// Smallest time.
+    /// Smallest time stamp.
     pub start_ts: i64,
-    /// Largest time before a step backwards.
+    /// Largest time stamp before a step backwards.
     pub latest: i64,
     /// Number in order of appearance.
     pub index: u64,
@@ -106,9 +106,9 @@ pub struct Conn {
     pub heap: u32,
     /// The longest times for each end's program.
     pub(crate) own: [Brief; 2],
-    /// Which end is the client, when the packets say so.
+    /// Which end is the client, if the packets show it.
     pub client: Option<u8>,
-    /// Which end is the capturing machine, when the packets say so.
+    /// Which end is the capturing machine, if the packets show it.
     pub local: Option<u8>,
 }
 
@@ -218,14 +218,14 @@ impl Conn {
         u32::from(self.limit[end].max(536))
     }
 
-    /// Return the number of segments that the last data of `end` made on the wire.
+    /// Return the number of segments on the wire that the last packet of `end` with data consisted of.
     #[inline]
     #[must_use]
     pub(crate) fn last_segments(&self, end: usize) -> u32 {
         self.paths[end].last_len.div_ceil(self.largest_segment(end))
     }
 
-    /// Return the counters of `end` that few packets change.
+    /// Return the counters of `end` that only few packets change.
     #[must_use]
     pub fn rare(&self, end: usize) -> Rare {
         self.rare
@@ -269,7 +269,8 @@ impl Conn {
         )
     }
 
-    /// Whether `end` announces a window too small for the other end to continue (receivers avoid silly windows).
+    /// Whether `end` announces a window too small for the other end to continue (receivers avoid the silly window
+    /// syndrome).
     #[inline]
     pub(crate) fn is_shut(&self, end: usize) -> bool {
         let path = &self.paths[end];
@@ -283,14 +284,14 @@ impl Conn {
         path.window < segment.min(path.window_max / 2)
     }
 
-    /// Whether everything that `from` has sent was acknowledged, as far as the point of capture knows.
+    /// Whether everything that `from` has sent has been acknowledged, as seen at the point of capture.
     #[inline]
     pub(crate) fn all_acknowledged(&self, from: usize, next: u32) -> bool {
         not_after(next, self.sent[1 - from].acked)
     }
 
-    /// Note a doubt: the repeat of a packet that was lost before the point of capture may have taken `nanos` that are
-    /// attributed to `end`; `likely` if a second sign says so.
+    /// Note a doubt: `nanos` that are attributed to `end` may be due to the repeat of a packet that was lost before the
+    /// point of capture; `likely` if there is a second sign of it.
     #[cold]
     pub(crate) fn note_doubt(&mut self, end: usize, nanos: u64, likely: bool) {
         let micros = u32::try_from(nanos / 1000).unwrap_or(u32::MAX);
@@ -321,7 +322,7 @@ impl Conn {
         self.account.losses.get_or_insert_with(Box::default)
     }
 
-    /// Return how many bytes of end `which` the other end acknowledged and the capture lacks.
+    /// Return how many bytes of end `which` the other end has acknowledged although they were not captured.
     pub(crate) fn count_missing_from(&self, which: usize) -> u64 {
         let (sent, peer) = (&self.sent[which], &self.sent[1 - which]);
         if self.flags[1 - which] & flag::ACK == 0 || !sent.space.started() {
@@ -337,12 +338,12 @@ impl Conn {
         }
     }
 
-    /// Return how many bytes were acknowledged and are not in the capture.
+    /// Return how many bytes were acknowledged although they were not captured.
     pub(crate) fn missing(&self) -> u64 {
         self.count_missing_from(0) + self.count_missing_from(1)
     }
 
-    /// Return the counters of direction `which` with each packet counted once, for a connection that is over.
+    /// Return the counters of direction `which` of a finished connection, with each packet counted once.
     #[must_use]
     pub fn counted(&self, which: usize) -> Counted {
         let (sent, rare) = (&self.sent[which], self.rare(which));
@@ -384,11 +385,10 @@ impl Conn {
         out
     }
 
-    /// Whether nearly everything was captured twice, too far apart for interfaces of one machine. Then it is two
-    /// captures, of two points of the path.
+    /// Whether nearly everything was captured twice, too far apart for interfaces of one machine. Then captures of two
+    /// points of the path were merged.
     ///
-    /// A sender may have to repeat everything, but then in new packets, one after the other. A second capture shows old
-    /// ones.
+    /// A sender may have to repeat everything, but then it sends new packets in order. A second capture shows old ones.
     #[must_use]
     pub fn is_merged(&self) -> bool {
         if self.key.protocol != TCP || self.sent.iter().any(|sent| sent.packets == 0) {
@@ -408,7 +408,7 @@ impl Conn {
         repeats >= MERGED_FROM && stale * 5 >= repeats * 4 && sides.iter().all(twice)
     }
 
-    /// Whether all apparent repeats turned out to be copies: then no loss was seen.
+    /// Whether all apparent repeats are copies, so that no loss was seen.
     #[must_use]
     pub(crate) fn has_only_copies(&self) -> bool {
         let ends = [0, 1];
@@ -436,7 +436,7 @@ mod tests {
     use super::Conn;
     use std::mem::offset_of;
 
-    /// With half a million open connections, speed is limited by the cache lines that each packet touches.
+    /// With half a million open connections, the cache lines that each packet touches limit the speed.
     #[test]
     fn a_connection_is_fourteen_cache_lines() {
         assert_eq!(

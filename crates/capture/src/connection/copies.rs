@@ -1,13 +1,13 @@
-//! Count copies of packets in the capture: those left out of a direction's counters, and those that were counted.
+//! Count the copies of packets in the capture: those excluded from a direction's counters, and those that were counted.
 
 use crate::wire::packet::{flag, Segment};
 
-/// Twins on the same interface in one direction, either left out or counted like other packets.
+/// Twins on the same interface in one direction, either excluded or counted like other packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     /// Packets.
     pub packets: u32,
-    /// Those with payload, SYN or FIN.
+    /// Packets with payload, SYN or FIN.
     pub repeating: u32,
     /// Bytes on the wire.
     pub wire: u64,
@@ -28,20 +28,20 @@ impl Tally {
 /// Counters of the twins in one direction.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Twice {
-    /// Copies for certain.
+    /// Packets that are certainly copies.
     pub certain: u32,
-    /// Microseconds between all twins.
+    /// Sum of the times between twins, in microseconds.
     pub apart: u64,
-    /// Taken for copies when they passed.
+    /// Twins that were taken for copies when they passed.
     pub left_out: Tally,
-    /// Taken for repetitions when they passed.
+    /// Twins that were taken for repetitions when they passed.
     pub counted: Tally,
 }
 
 impl Twice {
-    /// Whether twins are copies, if `packets` were counted and `more` twins were not noted yet.
+    /// Whether twins are copies, given that `packets` were counted and `more` twins have not been noted yet.
     ///
-    /// The answer may change as packets come; asked at the end, it is final.
+    /// The result may change with further packets; at the end of the connection it is final.
     #[must_use]
     pub fn is_captured_twice(&self, packets: u64, more: u64) -> bool {
         let twins = u64::from(self.left_out.packets) + u64::from(self.counted.packets) + more;
@@ -61,8 +61,8 @@ pub struct Counted {
     pub unique: u64,
     /// Payload bytes sent again.
     pub repeated: u64,
-    /// Packets that repeat something.
+    /// Packets that repeat payload, SYN or FIN.
     pub retransmissions: u32,
-    /// Copies.
+    /// Packets that are copies.
     pub copies: u32,
 }

@@ -1,4 +1,4 @@
-//! Do the first half of an analysis: bytes → packets → segments, in batches, with what limits their reliability.
+//! Do the first half of an analysis: bytes → packets → segments, in batches, and count what limits their reliability.
 
 use crate::application::datagrams::Datagrams;
 use crate::application::requests::Requests;
@@ -18,7 +18,7 @@ use std::io;
 use std::sync::Arc;
 
 const MAX_INTERFACES: usize = 65_536;
-/// Segments that are handed on together: few enough for the caches, enough that handing them on costs nothing.
+/// Number of segments that are delivered together: few enough for the caches, and enough to make the delivery cheap.
 const BATCH: usize = 1024;
 
 /// The format of an input, as detected.
@@ -30,7 +30,7 @@ pub struct Kind {
     pub compression: Compression,
 }
 
-/// Everything that is known before segments become connections.
+/// The state of the first half, which knows no connections.
 pub struct Front {
     filter: Option<Filter>,
     batch: Vec<Segment>,
@@ -39,7 +39,7 @@ pub struct Front {
     names: Names,
     list: Vec<Arc<str>>,
     told: usize,
-    /// Segments that are handed on together.
+    /// Number of segments that are delivered together.
     pub together: usize,
     /// The smallest time stamp.
     pub first_ts: Option<i64>,
@@ -127,7 +127,7 @@ impl Reading<'_, '_> {
         services: &Services,
         kind: &mut Option<Kind>,
     ) -> Result<(), Fault> {
-        // Enough for a packet list's header line; a shorter input is judged by what there is.
+        // Enough for a packet list's header line; of a shorter input, everything is examined.
         source
             .need(4096)
             .map_err(|e| Fault::io(source.offset(), &e))?;
@@ -205,8 +205,8 @@ impl Reading<'_, '_> {
         self.counted(segment.tunnels);
     }
 
-    /// Look into the last segment of the batch, which may begin or end a message and belong to a request; `data` is its
-    /// frame.
+    /// Parse the payload of the batch's last segment, which may begin or end a message or belong to a request; `data`
+    /// is its frame.
     #[inline]
     fn look_into(&mut self, data: &[u8]) {
         if let Some(segment) = self.front.batch.last_mut() {
@@ -219,7 +219,7 @@ impl Reading<'_, '_> {
         }
     }
 
-    /// Note how many tunnels the last segment of the batch was in.
+    /// Count the batch's last segment, which was in this many tunnels.
     #[inline]
     fn counted(&mut self, tunnels: u8) {
         self.front.truth.counted += 1;
@@ -263,7 +263,7 @@ impl Reading<'_, '_> {
     }
 }
 
-/// Return a hint as to which program converts an input that begins like this into a capture.
+/// Return a hint that names the program which converts an input that begins like this to a capture.
 fn choose_reader(head: &[u8]) -> &'static str {
     match head {
         [4, 0x22, 0x4d, 0x18, ..] => "it is compressed by LZ4: lz4 -dc FILE | guestmark capture -",
@@ -272,7 +272,7 @@ fn choose_reader(head: &[u8]) -> &'static str {
         }
         [b'P', b'K', 3, 4, ..] => "it is a ZIP archive: unzip -p FILE | guestmark capture -",
         [b'7', b'z', 0xbc, 0xaf, ..] => "it is a 7z archive: 7z x -so FILE | guestmark capture -",
-        _ => "other formats: editcap -F pcapng FILE OUT",
+        _ => "convert another format first: editcap -F pcapng FILE OUT",
     }
 }
 

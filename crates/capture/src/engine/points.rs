@@ -1,9 +1,9 @@
-//! Compare the same packets at several points of their path: which were lost in between, and how long the rest took.
+//! Compare the same packets at several points of their path: which were lost in between, and how long the others took.
 //!
 //! Packets are matched by content: flow, sequence and acknowledgement numbers, length, time stamps and IPv4's
-//! identification. Systems that split large segments, or join small ones, behind the point of capture preserve the end
-//! of the data and the time stamp; among the remaining candidates, the latest that was sent before is taken (see
-//! [`crate::engine::clocks`]).
+//! identification. Systems that split large segments or join small ones behind the point of capture preserve the end of
+//! the data and the time stamp. If several packets match, an arrival is matched with the last packet sent before it
+//! (see [`crate::engine::clocks`]).
 
 use crate::connection::seqspace::not_after;
 use crate::engine::clocks::Clock;
@@ -18,9 +18,9 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The most packets; bounds the memory to a few gigabytes.
+/// Maximum number of packets; bounds the memory to a few gigabytes.
 const MOST: usize = 30_000_000;
-/// Packets that follow the other point's last one by less than this may still be in flight.
+/// Packets sent less than this before the end of the common time may still be in flight.
 const MARGIN: i64 = 200_000_000;
 
 /// One packet at one point.
@@ -42,7 +42,7 @@ impl Seen {
         self.seq.wrapping_add(self.length)
     }
 
-    /// Return what is the same at every point.
+    /// Return the fields that are the same at every point.
     fn whole(&self) -> Key {
         (
             self.flow,
@@ -56,7 +56,7 @@ impl Seen {
         )
     }
 
-    /// Return what stays the same if segments are split or joined; `None` for a packet without data.
+    /// Return the fields that stay the same if segments are split or joined; `None` for a packet without data.
     fn tail(&self) -> Option<Key> {
         (self.length > 0).then(|| (self.flow, self.from, 0, self.end(), 0, 0, self.stamp, 0))
     }
@@ -64,7 +64,7 @@ impl Seen {
 
 type Key = (u32, u8, u8, u32, u32, u32, u32, u16);
 
-/// Everything that one point has seen, in order of time.
+/// All packets seen at one point, in order of time.
 struct Point {
     seen: Vec<Seen>,
 }
@@ -121,13 +121,13 @@ impl Delay {
 /// One direction between two points.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Way {
-    /// Packets that the point nearer to the sender has seen while the other one was capturing too.
+    /// Packets seen at the point nearer to the sender while the other point was captured too.
     pub sent: u64,
-    /// Packets that the other point did not see and that were retransmitted or never acknowledged: lost in between.
+    /// Packets that were not seen at the other point and were retransmitted or never acknowledged: lost in between.
     pub lost: u64,
-    /// Packets that the other point did not see although their data arrived: lost by its capture.
+    /// Packets that were not seen at the other point although their data arrived: lost by its capture.
     pub uncaptured: u64,
-    /// Delays of the packets that both saw.
+    /// Delays of the packets seen at both points.
     pub delay: Delay,
 }
 
@@ -159,7 +159,7 @@ pub struct Pair {
 ///
 /// # Errors
 ///
-/// If a file cannot be read; with its name.
+/// If a file cannot be read; the error contains its name.
 pub fn compare(files: &[String], filter: Option<&Filter>) -> Result<Vec<Pair>, (String, Fault)> {
     let mut flows = Flows::default();
     let services = Services::system();
@@ -193,7 +193,7 @@ fn read(
     });
     read?;
     if seen.len() == MOST {
-        return Err(Fault::new(0, "it has too many packets to match")
+        return Err(Fault::new(0, "the capture has too many packets to match")
             .hint("choose connections: --filter HOST, PORT or FLOW"));
     }
     seen.sort_by_key(|seen| seen.ts);
@@ -233,8 +233,8 @@ impl Matches {
         self.of_second[second as usize] = Some(first);
     }
 
-    /// Match the remaining packets by `key`. Keys that occur once at each point are certain; for others, if a clock is
-    /// known, take the last one that was sent before.
+    /// Match the remaining packets by `key`. A key that occurs once at each point identifies its packet. For any other
+    /// key, if the clocks are known, match each arrival with the last packet sent before it.
     fn match_by(
         &mut self,
         points: [&Point; 2],
@@ -266,7 +266,7 @@ impl Matches {
         }
     }
 
-    /// Among equal packets, match each arrival with the last one that was sent before.
+    /// Among equal packets, match each arrival with the last one sent before it.
     fn nearest(
         &mut self,
         points: [&Point; 2],
@@ -279,7 +279,7 @@ impl Matches {
             return;
         };
         let slack = (clock.offset_error_s * 1e9) as i64;
-        // Whether the first point sees it first.
+        // Whether these packets pass the first point first.
         let ahead = nearer[some.flow as usize].is_none_or(|point| (point == 0) == (some.from == 0));
         let mut sent: Vec<(i64, u32)> = first
             .into_iter()
@@ -333,7 +333,7 @@ fn compare_pair(one: &Point, two: &Point, flows: &Flows) -> Pair {
     }
 }
 
-/// Return which point is nearer to the first end of each flow: it sees that end's packets sooner, whatever the clocks
+/// Return which point is nearer to the first end of each flow: that end's packets pass it sooner, whatever the clocks
 /// show.
 fn find_nearer(points: [&Point; 2], matches: &Matches, flows: usize) -> Vec<Option<usize>> {
     let mut least = vec![[i64::MAX; 2]; flows];
@@ -344,7 +344,7 @@ fn find_nearer(points: [&Point; 2], matches: &Matches, flows: usize) -> Vec<Opti
         let least = &mut least[seen.flow as usize][usize::from(seen.from)];
         *least = (*least).min(sign * (there.ts - seen.ts));
     }
-    // There and back add up to two delays, or to a negative time if the points are the other way round.
+    // The two differences add up to two delays, or to a negative time if the points are in the other order.
     let told = |[there, back]: [i64; 2]| {
         (there != i64::MAX && back != i64::MAX).then(|| usize::from(there + back < 0))
     };
@@ -369,8 +369,7 @@ fn estimate_clock(
     Clock::of(&ways[0], &ways[1])
 }
 
-/// Return the time during which both points captured, by the first one's clock, less the time that packets may be in
-/// flight.
+/// Return the beginning and the end of the time during which both points were captured, by the first one's clock.
 fn find_common_time(points: [&Point; 2], clock: &Clock) -> Option<(i64, i64)> {
     let (one, two) = (&points[0].seen, &points[1].seen);
     let from = one.first()?.ts.max(clock.back(two.first()?.ts));
@@ -378,7 +377,7 @@ fn find_common_time(points: [&Point; 2], clock: &Clock) -> Option<(i64, i64)> {
     Some((from, to))
 }
 
-/// The data of a direction that a point has seen, and what was acknowledged.
+/// The data of one direction that were seen at a point, and the highest acknowledgement of them.
 #[derive(Default)]
 struct Coverage {
     /// (sequence number, end, time), by time.
@@ -402,7 +401,7 @@ fn collect_coverage(point: &Point, flows: usize) -> Vec<[Coverage; 2]> {
         }
     }
     for way in covers.iter_mut().flatten() {
-        // All numbers are of one connection, so they are compared with wrap-around.
+        // All sequence numbers are of one connection, so compare them with wrap-around.
         let base = way.data.first().map_or(0, |first| first.0);
         way.data
             .sort_by_key(|&(seq, ..)| seq.wrapping_sub(base.wrapping_sub(1 << 30)));
@@ -419,7 +418,7 @@ impl Coverage {
             .data
             .partition_point(|&(seq, ..)| place(seq) < place(seen.end()));
         let mut any = false;
-        // Joined segments are at most 64 kB long, and are retransmitted a few dozen times.
+        // Joined segments are at most 64 kB long, and are retransmitted at most a few dozen times.
         for &(_, end, stamp) in self.data[..until].iter().rev().take(256) {
             if !not_after(end, seen.seq) {
                 any = true;
@@ -480,7 +479,7 @@ fn count_ways(
             let (same, any) = there.has(seen);
             let acked = covers[point][flow][end].acked;
             if same {
-                // It arrived in other pieces.
+                // It arrived split or joined.
             } else if seen.length > 0
                 && !any
                 && acked.is_some_and(|acked| not_after(seen.end(), acked))

@@ -1,4 +1,4 @@
-//! Count what limits the reliability of a capture while reading, and report it afterwards.
+//! Count what limits the reliability of a capture while it is read, and report it afterwards.
 
 use crate::connection::latency::seconds;
 use crate::results::summary::{Captured, Mark, Point, Summary};
@@ -6,22 +6,22 @@ use crate::wire::link::Skip;
 use crate::wire::packet::NO_TIME;
 use serde::Serialize;
 
-/// Counters of everything that makes figures less than exact.
+/// Counters of everything that makes the figures inexact.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Truth {
     /// Packets read.
     pub packets: u64,
     /// Bytes on the wire of all packets.
     pub wire_bytes: u64,
-    /// Packets that are part of a flow (and fit the filter).
+    /// Packets that are part of a flow and match the filter.
     pub counted: u64,
-    /// Packets of flows that do not fit the filter.
+    /// Packets of flows that do not match the filter.
     pub filtered: u64,
     /// Packets shortened by the snapshot length.
     pub cut: u64,
     /// Packets shortened so much that ports or flags are missing.
     pub cut_headers: u64,
-    /// Packets that the capturing side reports as lost.
+    /// Packets that the capturing program or kernel reports as lost.
     pub dropped: u64,
     /// Later IP fragments, which have no ports.
     pub fragments: u64,
@@ -41,7 +41,7 @@ pub struct Truth {
     pub clock_backwards: u64,
     /// Largest of these steps in nanoseconds.
     pub clock_backwards_ns: u64,
-    /// Connections with any packet larger than the peer's maximum segment size.
+    /// Connections with packets larger than the peer's maximum segment size.
     pub offload: u64,
     /// Largest frame.
     pub largest_frame: u32,
@@ -67,7 +67,7 @@ pub struct Truth {
     pub near_server: u64,
     /// Rows of a packet list whose ports or lengths were inferred from the rows before.
     pub inferred: u64,
-    /// Rows whose port is a name that no services file has.
+    /// Rows whose port is a name that is not in the services file.
     pub unnamed_ports: u64,
 }
 
@@ -76,9 +76,9 @@ pub struct Truth {
 pub struct Limit {
     /// The name of its counter.
     pub kind: &'static str,
-    /// How many.
+    /// The counter's value.
     pub count: u64,
-    /// A sentence: what was found and what it means for the figures.
+    /// The rest of a sentence that begins with the count: what was found, and what it means for the figures.
     pub text: String,
 }
 
@@ -115,7 +115,7 @@ impl Truth {
         self.unnamed_ports += other.unnamed_ports;
         self.clock_backwards_ns = self.clock_backwards_ns.max(other.clock_backwards_ns);
         self.largest_frame = self.largest_frame.max(other.largest_frame);
-        // Only connections show which packets are copies.
+        // Which packets are copies is known only from the connections.
         self.counted -= self.copies.min(self.counted);
     }
 
@@ -158,33 +158,33 @@ impl Truth {
         self.near_server += u64::from(summary.capture_point == Point::Server);
     }
 
-    /// Return everything that limits reliability, most damaging first.
+    /// Return everything that limits the reliability, most serious first.
     #[must_use]
     pub fn limits(&self) -> Vec<Limit> {
         let frame = self.largest_frame;
         let step = spell_limit(self.clock_backwards_ns);
         let all = [
-            ("dropped", self.dropped, ("packet was", "packets were"), " lost by the capture, as the capture itself reports: latencies and counts lack what was lost".to_owned()),
-            ("missing_bytes", self.missing_bytes, ("byte was", "bytes were"), " acknowledged without being in the capture: the capture lost packets".to_owned()),
+            ("dropped", self.dropped, ("packet was", "packets were"), " lost by the capture, as the capture itself reports: latencies and counts do not include lost packets".to_owned()),
+            ("missing_bytes", self.missing_bytes, ("byte was", "bytes were"), " acknowledged but not captured: the capture lost packets".to_owned()),
             ("cut_headers", self.cut_headers, ("packet is", "packets are"), " cut too short to show ports or flags, and not counted (capture with a snapshot length of at least 96)".to_owned()),
-            ("overlapping", self.overlapping, ("file begins", "files begin"), " before the previous one ends: --merge is for files that follow each other, and what two of them contain is counted twice (analyse each alone)".to_owned()),
-            ("merged", self.merged, ("connection holds", "connections hold"), " nearly everything twice, far apart: captures of two points were merged, so retransmissions and causes are not known (analyse each capture alone)".to_owned()),
+            ("overlapping", self.overlapping, ("file begins", "files begin"), " before the previous one ends: --merge is for files that follow each other; a packet in two files is counted twice (analyse each file alone)".to_owned()),
+            ("merged", self.merged, ("connection contains", "connections contain"), " nearly every byte twice, far apart: captures of two points were merged, so retransmissions and causes are unknown (analyse each capture alone)".to_owned()),
             ("evicted", self.evicted, ("connection was", "connections were"), " evicted while open to stay within the memory limit; later packets count as another connection (raise --memory)".to_owned()),
-            ("inexact", self.inexact, ("connection has", "connections have"), " too many gaps at once: unique and retransmitted bytes are bounds".to_owned()),
-            ("clock_backwards", self.clock_backwards, ("time stamp is", "time stamps are"), format!(" smaller than the previous one, by up to {step}: gaps that would be negative are left out")),
-            ("copies", self.copies, ("packet was", "packets were"), " captured more than once (on several interfaces on the way): counted once, at the first time".to_owned()),
+            ("inexact", self.inexact, ("connection has", "connections have"), " too many gaps at once: unique and retransmitted bytes are only bounds".to_owned()),
+            ("clock_backwards", self.clock_backwards, ("time stamp is", "time stamps are"), format!(" smaller than the previous one, by up to {step}: negative gaps are left out")),
+            ("copies", self.copies, ("packet was", "packets were"), " captured more than once (on several interfaces of the path): counted once, with the first time stamp".to_owned()),
             ("untimed", self.untimed, ("packet has", "packets have"), " no time stamp: counted at the time of the previous packet".to_owned()),
             ("fragments", self.fragments, ("IP fragment has", "IP fragments have"), " no ports: not counted".to_owned()),
-            ("malformed", self.malformed, ("packet contradicts itself and is not counted", "packets contradict themselves and are not counted"), String::new()),
+            ("malformed", self.malformed, ("packet has contradictory length fields and is not counted", "packets have contradictory length fields and are not counted"), String::new()),
             ("unknown_link", self.unknown_link, ("packet has", "packets have"), " a link type that cannot be read".to_owned()),
             ("opaque", self.opaque, ("packet is", "packets are"), " in tunnels that cannot be decoded (ESP, L2TP, unknown kinds of GRE): not counted".to_owned()),
             ("tunnelled", self.tunnelled, ("packet was", "packets were"), " in tunnels: the packets inside are counted, sizes on the wire are those of whole frames".to_owned()),
-            ("offload", self.offload, ("connection holds", "connections hold"), format!(" packets larger than the segment size (largest frame {frame} bytes): segmentation offload, so one packet here was several on the wire, and packet counts and burst times are the sending machine's")),
+            ("offload", self.offload, ("connection contains", "connections contain"), format!(" packets larger than the maximum segment size (largest frame {frame} bytes): with segmentation offload, one captured packet was several on the wire; packet counts and times within bursts are those of the sending machine")),
             ("half_captured", self.half_captured, ("connection was", "connections were"), " captured without beginning or end".to_owned()),
-            ("one_sided", self.one_sided, ("connection was", "connections were"), " captured in one direction only: the response latency is unknown, and the shares leave out the time".to_owned()),
-            ("cut", self.cut, ("packet is", "packets are"), " shortened by the snapshot length; lengths are taken from the headers, so only requests suffer, which are not timed beyond it".to_owned()),
+            ("one_sided", self.one_sided, ("connection was", "connections were"), " captured in one direction only: the response latency is unknown, and the time is not part of the shares".to_owned()),
+            ("cut", self.cut, ("packet is", "packets are"), " shortened by the snapshot length; lengths are taken from the headers, so only the timing of requests is affected".to_owned()),
             ("inferred", self.inferred, ("row of the packet list does", "rows of the packet list do"), " not show ports or length, which were taken from earlier rows".to_owned()),
-            ("unnamed_ports", self.unnamed_ports, ("row names", "rows name"), " a port that /etc/services does not have: not counted (export with transport name resolution off)".to_owned()),
+            ("unnamed_ports", self.unnamed_ports, ("row names", "rows name"), " a port that is not in /etc/services: not counted (export with transport name resolution off)".to_owned()),
             ("near_client", self.near_client, ("connection was", "connections were"), " captured on or near the client: the server's response includes the network's round trip".to_owned()),
             ("near_server", self.near_server, ("connection was", "connections were"), " captured on or near the server: the client's response includes the network's round trip".to_owned()),
         ];

@@ -1,8 +1,8 @@
-//! Decode a captured frame to a TCP segment or UDP datagram, without copying.
+//! Decode a captured frame to a TCP segment or UDP datagram without copying it.
 //!
-//! [`fast`] knows only one form, Ethernet, IPv4 without options and TCP, which nearly every packet of nearly every
-//! trace has; [`general`] knows all forms. Whatever `fast` accepts, `general` decodes to the same (a property test
-//! checks that).
+//! [`fast`] knows only one form, which nearly every packet of nearly every trace has: Ethernet, IPv4 without options
+//! and TCP. [`general`] knows all forms. Whatever `fast` accepts, `general` decodes to the same segment (a property
+//! test checks this).
 
 use crate::wire::ip::{parse_ipv4, parse_ipv6, Ip};
 use crate::wire::link::{self, read_u16, read_u32, skip_labels, skip_ppp, skip_tags, Skip};
@@ -11,17 +11,18 @@ use crate::wire::options::options;
 use crate::wire::packet::{flag, Direction, Family, FlowKey, Options, Packet, Segment, TCP, UDP};
 use crate::wire::tunnels;
 
-/// Deepest nesting of tunnels that is followed.
+/// Maximum nesting of tunnels that is followed.
 const MOST_TUNNELS: u8 = 4;
 
-/// Decode by the fast path: `None` means "ask [`general`]", never "there is nothing".
+/// Decode by the fast path; `None` means that [`general`] has to decode the packet.
 #[must_use]
 pub fn fast(packet: &Packet<'_>) -> Option<Segment> {
     let mut segment = Segment::EMPTY;
     fast_into(packet, &mut segment).then_some(segment)
 }
 
-/// Decode by the fast path in place: copying a segment costs as much as decoding it.
+/// Decode by the fast path in place, because copying a segment takes as long as decoding it. Return false if
+/// [`general`] has to decode the packet.
 #[inline]
 pub fn fast_into(packet: &Packet<'_>, segment: &mut Segment) -> bool {
     let Some(head) = packet.data.first_chunk::<54>() else {
@@ -42,7 +43,7 @@ pub fn fast_into(packet: &Packet<'_>, segment: &mut Segment) -> bool {
     if !plain || headers < 40 || ip_len < headers || packet.wire_len < 14 + ip_len {
         return false;
     }
-    // Nearly all segments have no option, or only a time stamp in the alignment that every system uses.
+    // Nearly all segments have no options, or only a time stamp with the padding that every system uses.
     let stamps = match head[46] >> 4 {
         5 => None,
         8 => {
@@ -151,7 +152,7 @@ fn decode_network(
         _ => return Err(Skip::NotIp),
     };
     if let Some((at, version)) = tunnels::inner(data, ip.protocol, ip.at) {
-        // Bytes that only look like a tunnel are a datagram, or of an unknown protocol.
+        // If the bytes only look like a tunnel, decode the packet as a datagram or as an unknown protocol.
         if tunnels < MOST_TUNNELS {
             if let Ok(segment) = decode_network(packet, at, version, ip.end, tunnels + 1) {
                 return Ok(segment);

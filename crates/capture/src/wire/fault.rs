@@ -6,7 +6,7 @@ use std::io;
 /// Reading stopped at `offset` (in decompressed bytes) for `reason`; everything before it was counted.
 #[derive(Debug)]
 pub struct Fault {
-    /// Offset in bytes; for a packet list the line number is in the reason.
+    /// Offset in bytes; for a packet list, the reason contains the line number.
     pub offset: u64,
     /// What is wrong, in one line.
     pub reason: String,
@@ -15,7 +15,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Create a fault without advice.
+    /// Create a fault without a hint.
     #[must_use]
     pub fn new(offset: u64, reason: impl Into<String>) -> Self {
         Self {
@@ -31,7 +31,7 @@ impl Fault {
         Self::new(offset, format!("cannot be read: {error}"))
     }
 
-    /// Add advice.
+    /// Add a hint.
     #[must_use]
     pub fn hint(mut self, hint: &'static str) -> Self {
         self.hint = hint;

@@ -20,7 +20,7 @@ struct End {
     port: Option<u16>,
 }
 
-/// Which packets to keep: those where one end (or, for a flow, both ends) matches.
+/// A filter for packets: one end must match it (or, for a flow, both ends).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Filter {
     first: End,
@@ -112,7 +112,7 @@ impl Filter {
     /// port.
     #[must_use]
     pub fn parse(text: &str, services: &Services) -> Option<Self> {
-        // A name may contain a dash, so a flow is two ends of which at least one has a port.
+        // A name may contain a dash, so at least one end of a flow must be an address, or a name with a port.
         for (at, _) in text.match_indices('-') {
             let (left, right) = (&text[..at], &text[at + 1..]);
             if let (Some(first), Some(second)) =

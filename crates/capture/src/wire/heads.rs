@@ -1,17 +1,17 @@
-//! Find where HTTP/1's heads begin and end, and how the bodies behind them end (RFC 9112, 6.3).
+//! Find where the heads of HTTP/1 messages begin and end, and how their bodies end (RFC 9112, 6.3).
 
 const METHODS: [&str; 9] = [
     "GET ", "POST ", "PUT ", "HEAD ", "DELETE ", "OPTIONS ", "PATCH ", "CONNECT ", "TRACE ",
 ];
 const ANSWER: &str = "HTTP/1.";
-/// How a body ends.
+/// How the end of a body is determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
     /// After this many bytes.
     Known(u64),
-    /// With the last of its chunks.
+    /// By its last chunk.
     Chunked,
-    /// With the connection, or at an unknown place.
+    /// By the end of the connection, or not known.
     Open,
 }
 
@@ -30,7 +30,7 @@ pub fn is_answer(bytes: &[u8]) -> bool {
     bytes.starts_with(ANSWER.as_bytes())
 }
 
-/// Whether a request, or an answer, may begin with these bytes and others that follow.
+/// Whether these bytes may be the beginning of a request or, if `request` is false, of an answer.
 #[must_use]
 pub fn may_begin(bytes: &[u8], request: bool) -> bool {
     let fits = |start: &str| {
@@ -40,7 +40,7 @@ pub fn may_begin(bytes: &[u8], request: bool) -> bool {
     !bytes.is_empty() && (request && METHODS.into_iter().any(fits) || !request && fits(ANSWER))
 }
 
-/// Return where a head ends: behind its empty line, which may also end with a bare line feed.
+/// Return the end of a head: the position behind its empty line. Lines may also end with a bare line feed.
 #[must_use]
 pub fn find_end(bytes: &[u8]) -> Option<usize> {
     memchr::memchr_iter(b'\n', bytes).find_map(|at| match &bytes[at + 1..] {
@@ -57,7 +57,7 @@ pub fn find_body_length(head: &[u8]) -> Length {
     let first = lines.next().unwrap_or(&[]);
     let mut length = None;
     for line in lines {
-        // Few lines are examined, and none is copied.
+        // Only few lines are examined, and none are copied.
         let Some(colon) = memchr::memchr(b':', line) else {
             continue;
         };

@@ -2,12 +2,12 @@
 
 use crate::wire::packet::flag;
 
-/// The contents of the Info column.
+/// The relevant contents of the Info column.
 #[derive(Default)]
 pub struct Detail<'t> {
     /// Source and destination as written: numbers or service names.
     pub ports: Option<(&'t str, &'t str)>,
-    /// TCP flags are shown.
+    /// Whether TCP flags are shown.
     pub tcp: bool,
     /// The flags (see [`flag`]).
     pub flags: u8,
@@ -15,7 +15,7 @@ pub struct Detail<'t> {
     pub seq: Option<u32>,
     /// Relative acknowledgement.
     pub ack: u32,
-    /// Window, capped.
+    /// Window, at most 65,535.
     pub window: u16,
     /// Payload bytes.
     pub len: Option<u32>,
@@ -24,7 +24,7 @@ pub struct Detail<'t> {
 }
 
 impl<'t> Detail<'t> {
-    /// Parse what can be parsed; everything may be missing.
+    /// Parse a cell of the column; any part may be missing.
     #[must_use]
     pub fn parse(info: &'t str) -> Self {
         let mut out = Self {
@@ -93,7 +93,7 @@ fn port_name(text: &str) -> &str {
         .map_or(text, |(_, number)| number.trim_end_matches(')'))
 }
 
-/// Split a line of CSV; return false if a quote does not end.
+/// Split a line of CSV into fields; return false if a quoted field does not end.
 pub fn split(line: &str, fields: &mut Vec<String>) -> bool {
     fields.clear();
     let mut chars = line.chars().peekable();

@@ -1,13 +1,13 @@
 //! Read a file or standard input, plain or compressed, through one buffer that fits into the second-level cache.
 //!
-//! The file is not mapped: the length of each record says where the next one begins, so waiting for main memory at
-//! every step would cost more than copying, for which the processor prefetches.
+//! The file is not mapped into memory: each record has to be read to find the next one, so waiting for main memory at
+//! every step would take longer than copying, for which the processor prefetches.
 
 use std::fs::File;
 use std::io::{self, Read};
 
 const BUFFER: usize = 256 * 1024;
-/// Limit of the buffer, which may grow to hold one record.
+/// Maximum size of the buffer, which may grow to hold one record.
 pub const MAX_RECORD: usize = 16 * 1024 * 1024;
 
 /// How the input was compressed.
@@ -37,7 +37,7 @@ impl Compression {
         }
     }
 
-    /// Return its name in the document.
+    /// Return its name in the JSON document.
     #[must_use]
     pub fn name(self) -> Option<&'static str> {
         match self {
@@ -69,7 +69,7 @@ impl Read for Whole {
     }
 }
 
-/// Limit of the memory for the dictionary of an xz stream.
+/// Memory limit for the dictionary of an xz stream.
 const XZ_MEMORY: u64 = 128 << 20;
 
 /// A reader with a window of unread bytes, which knows its offset.
@@ -100,7 +100,7 @@ impl<'a> Source<'a> {
         Source::new(Box::new(Whole { file, expected }))
     }
 
-    /// Read from any source, and decompress what begins like a compressed file.
+    /// Read from any source; the input is decompressed if it begins like a compressed file.
     pub fn new(inner: Box<dyn Read + 'a>) -> io::Result<Self> {
         let mut source = Self {
             inner,
@@ -164,10 +164,10 @@ impl<'a> Source<'a> {
 
     /// Read until the buffer has at least `n` bytes; return `false` if the input ends before. At most [`MAX_RECORD`].
     ///
-    /// An error of the input is returned only if fewer than `n` bytes came before it, and then every time.
+    /// An error of the input is returned only if fewer than `n` bytes precede it, and then on every call.
     pub fn need(&mut self, n: usize) -> io::Result<bool> {
         if n > MAX_RECORD {
-            return Err(io::Error::other("record larger than 16 MiB"));
+            return Err(io::Error::other("a record is larger than 16 MiB"));
         }
         while self.end - self.start < n && !self.ended {
             self.fill(n);

@@ -13,7 +13,7 @@ pub(crate) struct Ip {
     pub(crate) id: u16,
     /// Offset of the transport header in the frame.
     pub(crate) at: usize,
-    /// End of the datagram in the frame as it was on the wire.
+    /// End of the IP packet in the frame, as it was on the wire.
     pub(crate) end: usize,
 }
 
@@ -30,7 +30,7 @@ pub(crate) fn parse_ipv4(data: &[u8], at: usize, wire: usize) -> Result<Ip, Skip
     if fragment != 0 {
         return Err(Skip::Fragment);
     }
-    // Segmentation offload writes length 0 for packets that will be split later; a length beyond the frame is wrong.
+    // Segmentation offload writes length 0 for packets that will be split later. A length beyond the frame is invalid.
     let end = if total == 0 {
         wire
     } else {

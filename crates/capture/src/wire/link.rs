@@ -1,4 +1,4 @@
-//! Parse the link layer: its types, and what follows its headers: VLAN tags, PPP, MPLS labels.
+//! Parse the link layer: its types, and the VLAN tags, PPP headers and MPLS labels that may follow.
 
 /// BSD loopback, family in the host's byte order.
 pub const NULL: u16 = 0;
@@ -23,7 +23,7 @@ pub const IPV6: u16 = 229;
 /// Linux cooked capture, version 2.
 pub const LINUX_SLL2: u16 = 276;
 
-/// Why a packet is not part of a flow.
+/// The reason why a packet is not part of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Skip {
     /// Not IP.
@@ -36,7 +36,7 @@ pub enum Skip {
     Fragment,
     /// Cut off by the snapshot length before the ports and flags.
     Cut,
-    /// Its own length fields contradict each other.
+    /// Its length fields contradict each other.
     Malformed,
     /// A link type that cannot be read.
     UnknownLink,
@@ -54,7 +54,7 @@ pub(crate) fn read_u32(data: &[u8], at: usize) -> Option<u32> {
 
 /// Return offset of the network header and IP version behind an `EtherType` at `at`; skip VLAN tags, PPP and MPLS.
 pub(crate) fn skip_tags(data: &[u8], mut at: usize) -> Result<(usize, Option<u8>), Skip> {
-    // Two tags are QinQ; provider networks have more. A limit of eight bounds a hostile frame.
+    // QinQ has two tags, and provider networks may have more. Eight is the limit for malicious frames.
     for _ in 0..8 {
         match read_u16(data, at).ok_or(Skip::Cut)? {
             0x0800 => return Ok((at + 2, Some(4))),
@@ -68,7 +68,7 @@ pub(crate) fn skip_tags(data: &[u8], mut at: usize) -> Result<(usize, Option<u8>
     Err(Skip::NotIp)
 }
 
-/// Skip MPLS labels, behind which only the first half-byte shows what follows.
+/// Skip MPLS labels; only the first four bits behind them show what follows.
 pub(crate) fn skip_labels(data: &[u8], mut at: usize) -> Result<(usize, Option<u8>), Skip> {
     for _ in 0..8 {
         let label = read_u32(data, at).ok_or(Skip::Cut)?;

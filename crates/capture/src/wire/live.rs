@@ -1,8 +1,8 @@
-//! Read packets from an interface, out of a ring that the kernel shares with this process (packet(7), `TPACKET_V3`).
+//! Read packets of an interface from a ring buffer that the kernel shares with this process (packet(7), `TPACKET_V3`).
 //!
-//! If headers suffice, a filter that cuts packets copies only these; blocks of the ring are handed over whole, so a
-//! million packets a second cost a few thousand system calls. The kernel counts packets that found no room, and the
-//! sink gets that count.
+//! If headers suffice, a filter truncates the packets, so that the kernel copies only these. The ring is handed over
+//! block by block, so a million packets a second take only a few thousand system calls. The kernel counts packets for
+//! which there was no room, and the sink is told that count.
 
 use crate::wire::link;
 use crate::wire::packet::{Direction, Packet, PacketSink};
@@ -13,23 +13,23 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{fence, AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Size of headers and of the messages of DHCP, DNS and TFTP; QUIC's would need whole packets.
+/// Captured bytes per packet: enough for headers and for messages of DHCP, DNS and TFTP, but not for QUIC's.
 const HEADERS: u32 = 320;
-/// Size of the largest packet, for following messages.
+/// Captured bytes per packet if messages are followed: the size of the largest packet.
 const WHOLE: u32 = 65_535;
 const BLOCK: usize = 1 << 20;
 const BLOCKS: usize = 128;
 const FRAME: usize = 2048;
-/// A block that is not full is handed over after this many milliseconds.
+/// Time after which the kernel hands over a block that is not full, in milliseconds.
 const RETIRED_AFTER: u32 = 50;
-/// Packets that came before the end are handed over within this time.
+/// Time within which packets that arrived before the end are handed over, in milliseconds.
 const LAST_BLOCK: i32 = 3 * RETIRED_AFTER as i32;
 const TOLD_EVERY: Duration = Duration::from_secs(1);
 const ALL: &str = "any";
 
 static STOP: AtomicBool = AtomicBool::new(false);
 
-/// Make SIGINT and SIGTERM end what a [`Ring`] reads; the death of the parent process ends it too.
+/// Make SIGINT and SIGTERM end the reading of a [`Ring`]; this process is killed when its parent dies.
 pub fn end_on_signal() {
     extern "C" fn stop(_: libc::c_int) {
         STOP.store(true, Ordering::Relaxed);
@@ -45,7 +45,7 @@ pub fn end_on_signal() {
     }
 }
 
-/// The ring of one interface, or of all.
+/// The ring buffer of one interface, or of all.
 pub struct Ring {
     socket: OwnedFd,
     start: *mut u8,
@@ -54,11 +54,11 @@ pub struct Ring {
     loopback: u32,
 }
 
-// SAFETY: the map belongs to the ring alone, and one thread at a time has that.
+// SAFETY: the mapping belongs to the ring alone, and the ring belongs to one thread at a time.
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// Capture from `interface`, or from every one if it is `any`: `whole` packets, or only headers.
+    /// Capture from `interface`, or from all interfaces if it is `any`: `whole` packets, or only headers.
     ///
     /// # Errors
     ///
@@ -130,7 +130,7 @@ impl Ring {
         address.sll_family = libc::AF_PACKET as u16;
         address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
         address.sll_ifindex = index as i32;
-        // SAFETY: the address is as long as is said.
+        // SAFETY: the address has the given length.
         let bound = unsafe {
             let length = size_of::<libc::sockaddr_ll>() as u32;
             libc::bind(ring.socket.as_raw_fd(), (&raw const address).cast(), length)
@@ -141,7 +141,7 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Hand packets to `sink` until a signal comes (see [`end_on_signal`]); `handed` is called after each block.
+    /// Deliver packets to `sink` until a signal arrives (see [`end_on_signal`]); `handed` is called after each block.
     ///
     /// # Errors
     ///
@@ -167,7 +167,7 @@ impl Ring {
         }
     }
 
-    /// Wait for a block for this many milliseconds; return false if none came.
+    /// Wait at most this many milliseconds for a block; return false if there is none.
     fn wait(&self, milliseconds: i32) -> io::Result<bool> {
         let mut poll = libc::pollfd {
             fd: self.socket.as_raw_fd(),
@@ -190,7 +190,7 @@ impl Ring {
         Ok(ready > 0)
     }
 
-    /// Return the number of packets that found no room since the last call.
+    /// Return the number of packets dropped for lack of room since the last call.
     fn count_dropped(&self) -> u64 {
         // SAFETY: all-zero is a valid value of these counters, and their length is what is said.
         unsafe {
@@ -209,7 +209,7 @@ impl Ring {
         }
     }
 
-    /// Hand on the packets of the next block and give it back; return false if the kernel still has it.
+    /// Deliver the packets of the next block and return it to the kernel; return false if the kernel still has it.
     fn take_block<S: PacketSink>(&mut self, sink: &mut S) -> bool {
         // SAFETY: `next` is below the number of blocks, so the block is inside the map.
         let block = unsafe { self.start.add(self.next * BLOCK) };
@@ -258,7 +258,7 @@ impl Ring {
         let interface = word(address + offset_of!(libc::sockaddr_ll, sll_ifindex));
         let kind = record.get(address + offset_of!(libc::sockaddr_ll, sll_pkttype));
         let outgoing = kind == Some(&libc::PACKET_OUTGOING);
-        // Loopback shows every packet twice.
+        // The loopback interface shows every packet twice.
         if outgoing && interface == self.loopback {
             return;
         }
@@ -288,13 +288,13 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: the map is this long, and nothing borrows from it any more.
+        // SAFETY: the mapping has this length, and nothing borrows from it any more.
         unsafe { libc::munmap(self.start.cast(), BLOCK * BLOCKS) };
     }
 }
 
 fn set<T>(socket: &OwnedFd, level: i32, name: i32, value: &T) -> io::Result<()> {
-    // SAFETY: the value is as long as is said, and lives longer than the call.
+    // SAFETY: the value has the given length and outlives the call.
     let done = unsafe {
         let length = size_of::<T>() as u32;
         libc::setsockopt(
@@ -327,10 +327,10 @@ fn find_index(interface: &str) -> io::Result<u32> {
 
 /// Whether packets of `interface` begin with an Ethernet header.
 ///
-/// The kernel is asked instead of `/sys`, which shows the network namespace in which it was mounted.
+/// The kernel is queried instead of `/sys`, which shows the network namespace in which it was mounted.
 fn is_ethernet(interface: &str) -> io::Result<bool> {
     let name = CString::new(interface).map_err(io::Error::other)?;
-    // SAFETY: all-zero is a valid request; the name is copied up to its zero byte, and fits, or the copy is cut.
+    // SAFETY: all-zero is a valid request; the name is truncated to what fits, and a zero byte remains at the end.
     let kind = unsafe {
         let mut request: libc::ifreq = zeroed();
         let room = request.ifr_name.len() - 1;

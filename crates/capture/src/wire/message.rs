@@ -1,41 +1,41 @@
-//! Find out from the first bytes of a segment where a message ends: what its sender still owes when it falls silent.
+//! Find out from the first bytes of a segment where a message ends, and thus what its sender still owes when it pauses.
 //!
-//! HTTP heads, the headers of TLS records and the frames of HTTP/2 without TLS say how much follows. Only the current
-//! segment is read, so a message whose head spans two segments shows nothing.
+//! HTTP heads, the headers of TLS records and the frames of HTTP/2 without TLS show how much follows. Only the current
+//! segment is read, so nothing is found out about a message whose head spans two segments.
 
 use crate::wire::heads::{self, Length};
 
-/// What a segment says about its message, packed into a word.
+/// What a segment shows about its message, packed into a word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Message(u32);
 
-/// What a segment says about its message, unpacked.
+/// What a segment shows about its message, unpacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Says {
     /// Nothing.
     Nothing,
-    /// A message of this many bytes begins with it.
+    /// It begins a message of this many bytes.
     Ends(u32),
-    /// The same, and its answer has no body, whatever the answer's head says.
+    /// It begins a request of this many bytes whose answer has no body, whatever the answer's head shows.
     Asks(u32),
-    /// A message of unknown length begins with it.
+    /// It begins a message of unknown length.
     Open,
-    /// It ends such a message.
+    /// It ends a message of unknown length.
     Last,
-    /// Records or frames of this total length begin with it.
+    /// It begins with TLS records or HTTP/2 frames.
     Records(Records),
 }
 
 /// The TLS records or HTTP/2 frames in a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Records {
-    /// Total bytes, up to the end of the last.
+    /// Their total length in bytes, including what follows in later segments.
     pub length: u32,
-    /// A handshake begins: the client's first message.
+    /// Whether a handshake begins with the client's first message.
     pub hello: bool,
-    /// The sender encrypts from now on.
+    /// Whether the sender encrypts from now on.
     pub ciphers: bool,
-    /// The handshake is over for the sender.
+    /// Whether they contain application data, so that the handshake is over for the sender.
     pub data: bool,
 }
 
@@ -78,10 +78,11 @@ const FRAME: usize = 9;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 impl Message {
-    /// A message that says nothing.
+    /// A segment that shows nothing about its message.
     pub const NOTHING: Self = Self(NOTHING);
 
-    /// Find out what the `seen` bytes of a payload of `length` say; with `pushed`, its sender had nothing more to send.
+    /// Find out what the `seen` bytes of a payload of `length` bytes show; if `pushed`, the sender had nothing more to
+    /// send.
     #[inline]
     #[must_use]
     pub fn of(seen: &[u8], length: u32, pushed: bool) -> Self {
@@ -101,7 +102,7 @@ impl Message {
         Self::NOTHING
     }
 
-    /// Unpack the word that [`Message::word`] returned.
+    /// Convert back the word that [`Message::word`] returned.
     #[must_use]
     pub fn from_word(word: u32) -> Self {
         Self(word)
@@ -113,7 +114,7 @@ impl Message {
         self.0
     }
 
-    /// Return what it says, unpacked.
+    /// Return what it shows, unpacked.
     #[must_use]
     pub fn says(self) -> Says {
         let length = self.0 & ((1 << LENGTH) - 1);
@@ -172,7 +173,7 @@ fn parse_start(seen: &[u8]) -> Message {
     }
 }
 
-/// Return the records that begin here, up to one whose header is not captured; `None` if there is none.
+/// Return the records that begin here, up to one whose header was not captured; `None` if there are none.
 fn parse_records(seen: &[u8]) -> Option<Records> {
     let mut found = Records::default();
     let mut at = 0;
@@ -192,7 +193,7 @@ fn parse_records(seen: &[u8]) -> Option<Records> {
     (at > 0).then_some(found)
 }
 
-/// Return the bytes of the frames that begin here, and their number.
+/// Return the total length of the frames that begin here, and their number.
 fn parse_frames(seen: &[u8]) -> (u64, usize) {
     let (mut at, mut count) = (0, 0);
     while let Some(head) = seen.get(at..).and_then(|rest| rest.first_chunk::<FRAME>()) {

@@ -1,8 +1,8 @@
 //! Read the wire format: bytes of a capture → packets → segments.
 //!
-//! Readers ([`pcap`], [`pcapng`], [`packetlist`], [`live`]) take packets out of a [`input::Source`]; [`decode`] makes a
-//! [`packet::Segment`] of each. Modules here look at one packet and remember nothing from one to the next, except what
-//! a file format requires (sections, interfaces, names of hosts).
+//! Readers ([`pcap`], [`pcapng`], [`packetlist`], [`live`]) extract packets from an [`input::Source`]; [`decode`] turns
+//! each into a [`packet::Segment`]. Modules here process one packet at a time and keep no state, except what a file
+//! format requires (sections, interfaces, names of hosts).
 
 pub mod decode;
 pub mod fault;

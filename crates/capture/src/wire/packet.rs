@@ -2,7 +2,7 @@
 
 use crate::wire::message::Message;
 
-/// Flags of a segment that the tracker looks at.
+/// The TCP flags that are evaluated.
 pub mod flag {
     /// Finish.
     pub const FIN: u8 = 1;
@@ -10,25 +10,25 @@ pub mod flag {
     pub const SYN: u8 = 2;
     /// Reset.
     pub const RST: u8 = 4;
-    /// Push: the sender had nothing more to send at that moment.
+    /// Push: the sender has nothing more to send at the moment.
     pub const PSH: u8 = 8;
     /// Acknowledge.
     pub const ACK: u8 = 16;
 }
 
-/// Protocol numbers.
+/// Protocol number of TCP.
 pub const TCP: u8 = 6;
-/// Protocol numbers.
+/// Protocol number of UDP.
 pub const UDP: u8 = 17;
 
-/// What kind of address a key holds.
+/// The kind of the addresses in a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Family {
     /// Four bytes, in the low half of the first word.
     V4,
     /// Sixteen bytes, big-endian in both words.
     V6,
-    /// A name out of a packet list; the first word is its number.
+    /// A name from a packet list; the first word is its number.
     Name,
 }
 
@@ -72,10 +72,10 @@ impl FlowKey {
     }
 }
 
-/// Which way a packet went at the point of capture.
+/// The direction of a packet at the point of capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Direction {
-    /// The capture does not say.
+    /// The capture does not show it.
     #[default]
     Unknown,
     /// Received by the capturing machine.
@@ -118,15 +118,15 @@ pub struct Segment {
     pub checksum: u16,
     /// Options.
     pub options: Options,
-    /// Interface it was seen on, as far as the capture tells them apart.
+    /// Interface on which it was seen, as far as the capture distinguishes them.
     pub interface: u16,
-    /// How many tunnels it was in.
+    /// Number of tunnels that it was in.
     pub tunnels: u8,
     /// Which way it went.
     pub direction: Direction,
     /// Whether the sequence number is known (it is not in some rows of a packet list).
     pub seq_known: bool,
-    /// Number of the frame in the input, from 1 on; 0 when it was not numbered.
+    /// Number of the frame in the input, beginning with 1; 0 if it was not numbered.
     pub frame: u64,
     /// Capture time in nanoseconds since 1970.
     pub ts: i64,
@@ -134,9 +134,9 @@ pub struct Segment {
     pub wire_len: u32,
     /// Payload bytes on the wire.
     pub payload: u32,
-    /// Where the payload begins in the frame.
+    /// Offset of the payload in the frame.
     pub payload_at: u16,
-    /// What the payload says about the message that it is part of.
+    /// What the payload shows about the message that it belongs to.
     pub message: Message,
     /// Sequence number.
     pub seq: u32,
@@ -154,7 +154,7 @@ impl Segment {
         frame.get(at..end).unwrap_or(&[])
     }
 
-    /// A placeholder.
+    /// A segment whose fields are all empty.
     pub const EMPTY: Self = Self {
         key: FlowKey {
             addr: [[0; 2]; 2],
@@ -193,7 +193,7 @@ impl Segment {
 /// The time of a packet whose record has none.
 pub const NO_TIME: i64 = i64::MIN;
 
-/// One captured packet as a reader hands it on.
+/// One captured packet, as a reader delivers it.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     /// Link type (`LINKTYPE_…`).
@@ -206,7 +206,7 @@ pub struct Packet<'a> {
     pub data: &'a [u8],
     /// Length on the wire, not smaller than `data.len()`.
     pub wire_len: u32,
-    /// Which way it went, when the record says so.
+    /// Its direction, if the record shows it.
     pub direction: Direction,
 }
 

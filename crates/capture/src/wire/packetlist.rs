@@ -1,4 +1,4 @@
-//! Read the packet list that Wireshark exports as CSV: one row per packet, ports and lengths inside the Info column.
+//! Read the packet list that Wireshark exports as CSV: one row per packet, with ports and lengths in the Info column.
 //!
 //! Rows of higher protocols (`GET /file HTTP/1.1`) show neither ports nor length: they are assigned to the connection
 //! that those two hosts used last, and their payload is the frame's length less that connection's headers. Such rows
@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// How many rows are examined to recognise the kind of the time column.
+/// How many rows are examined to recognise what the time column shows.
 const LOOKED_AT: usize = 40;
 const MAX_LINE: usize = 64 * 1024;
 const MAX_NAMES: usize = 1 << 20;
@@ -31,7 +31,7 @@ const NOT_TCP: [&str; 17] = [
 pub trait RowSink {
     /// Take one segment.
     fn row(&mut self, segment: Segment, inferred: bool);
-    /// Take a row that is part of no flow, and the length of its frame.
+    /// Take a row that is part of no flow, with the length of its frame.
     fn other_row(&mut self, ts: i64, wire_len: u32, unnamed_port: bool);
     /// Return the number of a host's name.
     fn name(&mut self, name: &str) -> Option<u64>;
@@ -193,18 +193,18 @@ type Pair = (Family, AddrWords, AddrWords);
 struct List<'s> {
     services: &'s Services,
     columns: Option<Columns>,
-    /// Ports and protocol that the two hosts used last.
+    /// Ports and protocol of the last row of each pair of hosts.
     last: HashMap<Pair, (u16, u16, u8)>,
-    /// Bytes of headers in frames of a pair.
+    /// Length of the headers in the last frame of each pair of hosts.
     overhead: HashMap<Pair, u32>,
     line: u64,
-    /// The sum of all times between rows.
+    /// The sum of the times between rows so far.
     now: i64,
 }
 
 impl List<'_> {
-    /// Recognise times since the previous packet, for which Wireshark also calls the column "Time": the first is zero,
-    /// and later ones go up and down, as no clock does.
+    /// Recognise a column "Time" that shows times since the previous packet: the first is zero, and later ones rise and
+    /// fall, as no clock does.
     fn recognise_deltas(&mut self, rows: &[u8]) {
         let Some(columns) = &mut self.columns else {
             return;
@@ -240,7 +240,7 @@ impl List<'_> {
                 .ok_or("the columns Time, Source and Destination are needed")?;
             if found.info.is_none() {
                 return Err(
-                    "there is no column Info, which tells sequence numbers, flags and lengths: export the packet list as \
+                    "there is no column Info, which shows sequence numbers, flags and lengths: export the packet list as \
                      Wireshark shows it, or analyse the capture itself"
                         .into(),
                 );
@@ -364,7 +364,7 @@ fn addresses(source: &str, destination: &str, sink: &mut impl RowSink) -> Option
     }
 }
 
-/// Return the payload of a row: the given one, or the frame less the last headers of its pair of hosts.
+/// Return the payload length of a row: as shown, or the frame's length less the headers that the pair's last frame had.
 fn payload(
     overhead: &mut HashMap<Pair, u32>,
     pair: Pair,
@@ -385,7 +385,7 @@ fn payload(
     len
 }
 
-/// Names of hosts by number.
+/// Numbers of host names.
 #[derive(Default)]
 pub struct Names {
     numbers: HashMap<Arc<str>, u64>,

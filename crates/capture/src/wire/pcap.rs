@@ -4,7 +4,7 @@ use crate::wire::fault::Fault;
 use crate::wire::input::Source;
 use crate::wire::packet::{Direction, Packet, PacketSink};
 
-/// The bound of libpcap and Wireshark on one captured packet.
+/// Maximum length of a captured packet in libpcap and Wireshark.
 pub const MAX_CAPTURED: u32 = 262_144;
 
 /// Whether the input begins like a classic capture file.
@@ -33,7 +33,7 @@ pub fn read(source: &mut Source<'_>, sink: &mut impl PacketSink) -> Result<(), F
     {
         return Err(Fault::new(
             0,
-            "the file header is cut short: a capture file begins with 24 bytes",
+            "the file header is cut short: it has 24 bytes in a whole capture file",
         ));
     }
     let head = source.data();

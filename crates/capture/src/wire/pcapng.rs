@@ -1,4 +1,5 @@
-//! Read pcapng: any number of sections, each with its own byte order and interfaces, each of those with its own clock.
+//! Read pcapng: any number of sections, each with its own byte order and interfaces, and each interface with its own
+//! clock.
 
 use crate::wire::fault::Fault;
 use crate::wire::input::{Source, MAX_RECORD};
@@ -35,7 +36,7 @@ struct Clock {
 }
 
 impl Clock {
-    /// Convert to nanoseconds since 1970; finer clocks are truncated, absurd values saturate.
+    /// Convert to nanoseconds since 1970. Finer clocks are truncated, and values out of range saturate.
     #[inline]
     fn nanos(self, ticks: u64) -> i64 {
         let nanos = match self.resolution {
@@ -214,7 +215,7 @@ impl<S: PacketSink> Reader<'_, S> {
         let major = self.u16(body, 4);
         if body.len() < 16 || major != 1 {
             return Err(format!(
-                "a section of version {major}: only version 1 is known"
+                "a section of version {major}: only version 1 is supported"
             ));
         }
         self.interfaces.clear();
@@ -309,7 +310,7 @@ impl<S: PacketSink> Reader<'_, S> {
         Ok(())
     }
 
-    /// Read a packet without a time: it is counted, but nothing can be timed with it.
+    /// Read a packet without a time: it is counted, but cannot be used to time anything.
     fn read_simple_packet(&mut self, body: &[u8]) -> Result<(), String> {
         let interface = self.find_interface(0)?;
         let original = self.u32(body, 0);

@@ -1,11 +1,11 @@
-//! Look up port names: in the system's services file first, then among the few that published results need.
+//! Look up port names, first in the system's services file, then among the built-in ones that published results need.
 
 use std::collections::HashMap;
 
 /// Old Wireshark's name for the port of Python's HTTP server, which no Debian services file lists.
 const BUILT_IN: [(&str, u16, &str); 2] = [("irdmi", 8000, "tcp"), ("irdmi", 8000, "udp")];
 
-/// Names of ports and ports of names.
+/// A table of port names.
 #[derive(Debug, Default)]
 pub struct Services {
     names: HashMap<(u16, bool), String>,
@@ -16,7 +16,7 @@ impl Services {
     /// Read the system's services file.
     #[must_use]
     pub fn system() -> Self {
-        // A services file has a few hundred lines; without one the built-in names remain.
+        // A services file has a few hundred lines; without one there are only the built-in names.
         Self::parse(&std::fs::read_to_string("/etc/services").unwrap_or_default())
     }
 

@@ -23,7 +23,8 @@ pub fn opaque(protocol: u8) -> Skip {
     }
 }
 
-/// Return offset and IP version of the network header inside the tunnel whose header is at `at`, if it is one.
+/// Return offset and IP version of the network header inside the tunnel whose header is at `at`; `None` if there is no
+/// tunnel.
 #[must_use]
 pub fn inner(data: &[u8], protocol: u8, at: usize) -> Option<(usize, Option<u8>)> {
     match protocol {

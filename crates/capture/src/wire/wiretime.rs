@@ -4,7 +4,7 @@ const SECOND: i64 = 1_000_000_000;
 
 /// Return the nanoseconds of `12.345678`, `2010-05-04 12:13:14.345678`, `2010-05-04T12:13:14Z` or `12:13:14.345678`.
 ///
-/// More than nine decimals are truncated. `None` when it is none of these or out of range.
+/// Digits after the ninth decimal are dropped. `None` if the text has none of these forms or is out of range.
 #[must_use]
 pub fn parse(text: &str) -> Option<i64> {
     let text = text.trim().trim_end_matches('Z').trim_end_matches(" UTC");
