@@ -184,8 +184,8 @@ def test_what_hung_when_a_fleet_was_killed_is_listed_and_ended_by_clean(
     assert left
     listed, ended = (guestmark("clean", *words, env=there).stdout for words in (["-n"], []))
     for pid in left:
-        assert f"would end process {pid}, whose guestmark is gone" in listed
-        assert f"ended process {pid}, whose guestmark is gone" in ended
+        assert f"would end process {pid}, whose guestmark has ended" in listed
+        assert f"ended process {pid}, whose guestmark has ended" in ended
     assert gone(*started)
     guestmark.assert_nothing_left()
 

@@ -67,7 +67,7 @@ def continue_run(
         state, audience = stored.state, build_audience(outputs)
         if state in {RunState.COMPLETE, RunState.STOPPED} and not further.asked:
             say(f"run {stored.id} is already {state.value}; nothing is left to do")
-            say("to extend it: guestmark resume with --blocks or --precision", prefix="  ")
+            say(f"to extend it: guestmark resume {stored.id} --blocks N, or --precision PERCENT", prefix="  ")
             judgement = judge_run(ledger, stored.id)
             run.present_and_remember(judgement, audience)
             return _finish_run(judgement, state, outputs)

@@ -348,7 +348,7 @@ def _read_state(path: Path) -> CampaignState:
             hint=f"known campaigns: {known}" if known else "to begin one: guestmark campaign --help",
         ) from error
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read: {error}", hint="remove it to begin anew") from error
+        raise UsageError(f"{path} cannot be read: {error}", hint="remove it to start again") from error
     try:
         return CampaignState(
             name=found["name"],

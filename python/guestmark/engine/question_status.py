@@ -86,8 +86,8 @@ def _explain_unanswerable(question: Question, plan: Plan, cells: Sequence[Cell])
                 return "what its workloads acknowledge cannot be proven"
             return "its disks are in memory"
     if question.wants in COMPARING_QUESTIONS and not parts:
-        which = "just that" if question.wants is QuestionKind.COMPARE else "what it asks about"
-        return f"no two cells of this run differ in {which}"
+        which = "only in that" if question.wants is QuestionKind.COMPARE else "in what it asks about"
+        return f"no two cells of this run differ {which}"
     return ""
 
 

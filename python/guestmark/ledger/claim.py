@@ -186,7 +186,7 @@ class ServerClaim:
         if self._session is None:
             what = "" if self._blocks is None else f"block {self._blocks[0] + 1} of "
             raise TakenError(
-                f"{what}run {self._run_id} was claimed by another process while the ledger's server was away",
+                f"{what}run {self._run_id} was claimed by another process while the ledger's server was unreachable",
                 hint="let that process finish; everything that this one has stored is safe",
             )
         assert self._session is not None

@@ -24,6 +24,7 @@ from guestmark.core.redaction import redact_url, register_secret
 from guestmark.ledger import checksums, codec, schema
 from guestmark.ledger.environment_variables import strip_unrecorded
 from guestmark.ledger.error_advice import (
+    CHOOSE_ANOTHER,
     NOT_ALLOWED,
     OR_CHOOSE_ANOTHER,
     explain_errors,
@@ -123,7 +124,7 @@ def connect_ledger(where: str | Path | None, *, writable: bool, busy_timeout_s: 
         file = (find_default_ledger() if where is None else Path(where).expanduser()).resolve()
     except (OSError, RuntimeError) as error:
         raise LedgerError(
-            f"the ledger {where or ''} cannot be found: {error}", hint=OR_CHOOSE_ANOTHER
+            f"the ledger {where or ''} cannot be found: {error}", hint=CHOOSE_ANOTHER
         ) from error
     return _connect_file(file, writable, busy_timeout_s)
 
@@ -163,7 +164,9 @@ def _check_file(file: Path, writable: bool, busy_timeout_s: float) -> bool:
             f"{file} is a directory, not a ledger", hint=f"try --ledger {file / 'ledger.sqlite'}"
         )
     if file.exists() and not file.is_file():
-        raise LedgerError(f"{file} is not a file, so not a ledger", hint="choose a file with --ledger FILE")
+        raise LedgerError(
+            f"{file} is not a regular file, so it cannot be a ledger", hint="choose a file with --ledger FILE"
+        )
     _check_companions(file)
     if not file.exists():
         if not writable:
@@ -260,7 +263,7 @@ def _check_pages(connection: Connection, where: str) -> None:
 def _make_foreign_database_error(where: str, why: str) -> LedgerError:
     return LedgerError(
         f"the ledger {where} was not created by guestmark: {why}",
-        hint="do not trust it, " + OR_CHOOSE_ANOTHER,
+        hint=f"do not trust it; {CHOOSE_ANOTHER}",
     )
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from guestmark.core.cause import Cause, Speaker, classify_message
 from guestmark.core.errors import LedgerError
 
-_CHOOSE_ANOTHER = "choose another ledger with --ledger FILE"
-OR_CHOOSE_ANOTHER = f"or {_CHOOSE_ANOTHER}"
+CHOOSE_ANOTHER = "choose another ledger with --ledger FILE"
+OR_CHOOSE_ANOTHER = f"or {CHOOSE_ANOTHER}"
 
 
 def make_not_a_database_error(path: str) -> LedgerError:
@@ -43,7 +43,7 @@ def explain_error(error: BaseException, where: str, doing: str) -> LedgerError:
         return _explain_os_error(cause, where, doing)
     if not isinstance(cause, sqlite3.Error):
         return LedgerError(
-            f"the ledger {where} failed while {doing}: {get_first_error_line(cause)}", hint=_CHOOSE_ANOTHER
+            f"the ledger {where} failed while {doing}: {get_first_error_line(cause)}", hint=CHOOSE_ANOTHER
         )
     table = {
         sqlite3.SQLITE_FULL: (
@@ -65,7 +65,7 @@ def explain_error(error: BaseException, where: str, doing: str) -> LedgerError:
         ),
         sqlite3.SQLITE_PERM: (
             f"the ledger {where} may not be accessed: failed while {doing}",
-            _CHOOSE_ANOTHER,
+            CHOOSE_ANOTHER,
         ),
         sqlite3.SQLITE_CANTOPEN: (
             f"the ledger {where} cannot be opened: failed while {doing}",
@@ -93,7 +93,7 @@ def explain_error(error: BaseException, where: str, doing: str) -> LedgerError:
 
 def _explain_os_error(error: OSError, where: str, doing: str) -> LedgerError:
     text = os.strerror(error.errno) if error.errno else str(error)
-    hint = _CHOOSE_ANOTHER
+    hint = CHOOSE_ANOTHER
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         hint = "free some space; what is already in the ledger is safe"
     elif error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:

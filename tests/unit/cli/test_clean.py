@@ -240,7 +240,7 @@ def test_all_empties_the_cache_and_names_what_stays(scratch: Path) -> None:
     assert f"removed {cache}\n" in removed.stdout
     assert not cache.exists()
     assert key.exists()
-    assert f"{key.parent} stays: keys" in removed.stderr
+    assert f"{key.parent} is kept: keys" in removed.stderr
     assert "rm -r " in removed.stderr
     assert "nothing is left behind" not in removed.stderr  # as it lists what is
 

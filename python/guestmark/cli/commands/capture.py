@@ -84,7 +84,7 @@ class Options:
         Option("--live", "Capture from this interface until Ctrl-C, then report.", metavar="IFACE"),
     ] = None
     merge: Annotated[
-        bool, Option("--merge", "Treat all FILEs as one trace, in this order, not as one each.")
+        bool, Option("--merge", "Treat all FILEs as one trace, in this order, instead of one by one.")
     ] = False
     both: Annotated[
         bool,

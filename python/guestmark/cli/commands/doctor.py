@@ -15,7 +15,7 @@ class Options:
     --nested gives it enough. Results are kept until the host restarts or the hypervisor changes.
     """
 
-    json: Annotated[bool, Option("--json", "Write JSON, for programs.")] = False
+    json: Annotated[bool, Option("--json", "Print JSON instead of text.")] = False
     again: Annotated[
         bool, Option("--again", "Boot every platform again, even those already tried since the host started.")
     ] = False

@@ -38,7 +38,7 @@ class Options:
         ),
     ] = None
     host_name: Annotated[
-        bool, Option("--host-name", "Keep the names of the host and the user in a bundle.")
+        bool, Option("--host-name", "Keep the names of the host and the user in the bundle.")
     ] = False
     consoles: Annotated[bool, Option("--consoles", "Include the machines' console output in the bundle.")] = (
         False

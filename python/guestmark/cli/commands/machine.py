@@ -43,4 +43,4 @@ class Options:
         str | None,
         Option("--from", "new: begin with this machine's file.", "MACHINE", candidates=Candidates.MACHINES),
     ] = None
-    json: Annotated[bool, Option("--json", "list, check: write JSON, for programs.")] = False
+    json: Annotated[bool, Option("--json", "list, check: print JSON instead of text.")] = False

@@ -11,7 +11,7 @@ from guestmark.core.option import Option
 class Options:
     """List the runs in the ledger, oldest first, and show where the ledger is."""
 
-    json: Annotated[bool, Option("--json", "Write JSON, for programs.")] = False
+    json: Annotated[bool, Option("--json", "Print JSON instead of text.")] = False
     check: Annotated[
         bool, Option("--check", "Check every row for damage instead; exit with 1 if there is any.")
     ] = False

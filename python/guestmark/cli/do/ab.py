@@ -37,7 +37,7 @@ def run(given: Options) -> int:
     first, *others = (command.words for command in commands)
     if len(others) > 1 or (others and pairs):
         raise UsageError(
-            "ab compares two programs, or one program under two of anything else",
+            "ab compares two programs, or one program under two settings",
             hint="to compare several commands: guestmark exec -- A --- B --- C",
         )
     if not pairs and not others:

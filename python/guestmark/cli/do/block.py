@@ -17,7 +17,7 @@ _MESSAGES = {
     0: "a block of run {run} is done",
     1: "a block of run {run} is done; some of its trials failed",
     4: "nothing is left to measure in run {run}; guestmark show {run} shows its result",
-    69: "nothing of run {run} was measured on this machine",
+    69: "this machine cannot measure run {run}",
     130: "stopped; the unfinished trial is recorded as lost, and another block of run {run} replaces it",
     75: "other processes are measuring the remaining blocks of run {run}; try again later",
 }

@@ -61,14 +61,14 @@ def _report_machine(machine: OrphanMachine, *, dry_run: bool) -> bool:
     if machine.problem:
         say(f"cannot destroy {machine}: {machine.problem}")
         return False
-    tell(f"{'would destroy' if dry_run else 'destroyed'} {machine}, whose guestmark is gone")
+    tell(f"{'would destroy' if dry_run else 'destroyed'} {machine}, whose guestmark has ended")
     return True
 
 
 def _remove_leftover(leftover: leftovers.Leftover, *, dry_run: bool) -> bool:
     described = f"{leftover.path} ({format_size(leftover.size)})"
     if leftover.reason_to_keep:
-        say(f"{described} stays: {leftover.reason_to_keep}")
+        say(f"{described} is kept: {leftover.reason_to_keep}")
         return False
     if dry_run:
         tell(f"would remove {described}")
@@ -83,7 +83,7 @@ def _remove_leftover(leftover: leftovers.Leftover, *, dry_run: bool) -> bool:
 
 
 def _end_orphan(orphan: Orphan, *, dry_run: bool) -> bool:
-    described = f"process {orphan.pid}, whose guestmark is gone: {orphan.command}"
+    described = f"process {orphan.pid}, whose guestmark has ended: {orphan.command}"
     if dry_run:
         tell(f"would end {described}")
     elif orphan.end():
@@ -122,7 +122,7 @@ def _report_kept_files() -> None:
             places.append(("set-up of this checkout", find_checkout() / name))
     existing = [(content, path) for content, path in places if path.exists()]
     for content, path in existing:
-        say(f"{path} stays: {content}")
+        say(f"{path} is kept: {content}")
     if existing:
         say(f"to remove that, too: rm -r {shlex.join(str(path) for _, path in existing)}", prefix="  ")
     if packages := _list_set_up_packages():
