@@ -208,7 +208,7 @@ def _made_bootable(directory: Path, *, with_guests: bool) -> None:
     initrd.add_character_device("dev/null", 1, 3)
     wanted = (*_MODULES, *(_KVM if with_guests else ()))
     for index, (name, content) in enumerate(
-        tree.load_closure(tuple(name for name in wanted if tree.has_module(name)))
+        tree.read_with_dependencies(tuple(name for name in wanted if tree.has_module(name)))
     ):
         initrd.add_file(f"modules/{index:02}-{name}.ko", content)
     initrd.add_file("init", _INIT.encode(), 0o755)

@@ -15,7 +15,7 @@ _ARCHIVE, _HEADER = b"!<arch>\n", 60
 
 
 @contextlib.contextmanager
-def open_files(archive: Path) -> Iterator[IO[bytes]]:
+def open_package_files(archive: Path) -> Iterator[IO[bytes]]:
     """Yields a package's files as a tar archive, compressed or not. Raises `ValueError` for an incomplete package."""
     with archive.open("rb", buffering=0) as stream, open_unnamed_file() as packed:
         name, size = _find_files_member(stream)

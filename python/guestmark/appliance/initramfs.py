@@ -107,9 +107,9 @@ def build_initramfs(
 def _add_modules(archive: CpioArchive, tree: ModuleTree, wanted: ModuleList) -> list[str]:
     """Adds the modules with all they need; returns the lines by which the agent loads them, in order."""
     optional = tuple(name for name in wanted.optional if tree.has_module(name))
-    required = [name for name, _ in tree.load_closure(wanted.required)]
+    required = [name for name, _ in tree.read_with_dependencies(wanted.required)]
     lines = []
-    for name, content in tree.load_closure(wanted.required + optional):
+    for name, content in tree.read_with_dependencies(wanted.required + optional):
         path = f"guestmark/lib/{name}.ko"
         archive.add_file(path, content)
         # The agent goes on if a module whose line begins with a dash cannot be loaded.

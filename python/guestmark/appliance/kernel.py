@@ -72,7 +72,7 @@ def prepare_kernel(packages: Sequence[Path], notify: Notify) -> Kernel:
         if not packages:
             return _fetch_kernel(notify)
         with _make_scratch() as scratch:
-            return _keep_kernel(
+            return _cache_kernel(
                 [path.absolute() for path in packages], scratch, f"unpacked from {packages[0].name}"
             )
 
@@ -86,11 +86,10 @@ def check_image(row: Architecture, data: bytes, name: str) -> None:
         )
 
 
-def find_by_release(release: str) -> Path | None:
+def find_image_by_release(release: str) -> Path | None:
     """Returns the image of a cached or installed kernel by its `uname -r`; None if there is none."""
-    return next(
-        (kernel.image for kernel in (*_find_cached(), *_find_readable()) if kernel.release == release), None
-    )
+    kernels = (*_find_cached_kernels(), *_find_readable_kernels())
+    return next((kernel.image for kernel in kernels if kernel.release == release), None)
 
 
 def list_images() -> list[Path]:
@@ -105,10 +104,10 @@ def _find_kernel(wanted: str, notify: Notify, rank: Rank) -> Kernel:
         if not image.is_file():
             raise GuestmarkError(f"there is no kernel {wanted}", hint="give the path of a vmlinuz or vmlinux")
         release = bzimage.read_release(image)
-        return _add_elf(release, image, _find_modules_beside(image, release), f"given: {wanted}")
+        return _make_kernel(release, image, _find_modules_beside(image, release), f"given: {wanted}")
     ranked = [
         (place, kernel)
-        for kernel in (*_find_cached(), *_find_readable())
+        for kernel in (*_find_cached_kernels(), *_find_readable_kernels())
         if (place := rank(kernel)) is not None
     ]
     if ranked:
@@ -116,7 +115,7 @@ def _find_kernel(wanted: str, notify: Notify, rank: Rank) -> Kernel:
     return _fetch_kernel(notify)
 
 
-def _find_cached() -> Iterator[Kernel]:
+def _find_cached_kernels() -> Iterator[Kernel]:
     """Yields kernels that were fetched, the newest first."""
     root = _locate_kernel_cache()
     for directory in sorted(root.glob("*/complete"), key=lambda mark: mark.stat().st_mtime, reverse=True):
@@ -124,10 +123,10 @@ def _find_cached() -> Iterator[Kernel]:
         image = directory.parent / "vmlinuz"
         modules = directory.parent / "modules"
         if image.exists() and modules.exists():
-            yield _add_elf(release, image, modules, "cached, from the distribution's package")
+            yield _make_kernel(release, image, modules, "cached, from the distribution's package")
 
 
-def _find_readable() -> Iterator[Kernel]:
+def _find_readable_kernels() -> Iterator[Kernel]:
     """Yields the distribution's kernels in /boot that this user may read, with their modules, the newest first."""
     readable = {
         (_make_version_key(release), release): (image, modules)
@@ -135,7 +134,7 @@ def _find_readable() -> Iterator[Kernel]:
         if os.access(image, os.R_OK)
     }
     for (_, release), (image, modules) in sorted(readable.items(), reverse=True):
-        yield _add_elf(release, image, modules, f"installed in {image.parent}")
+        yield _make_kernel(release, image, modules, f"installed in {image.parent}")
 
 
 def find_installed(root: Path = Path("/")) -> Iterator[tuple[str, Path, Path]]:
@@ -196,7 +195,7 @@ def _fetch_kernel(notify: Notify) -> Kernel:
                 hint="check the package sources, or use --set kernel=FILE",
             )
         notify("unpacking the kernel")
-        return _keep_kernel(archives, scratch, f"fetched: {packages[0]}")
+        return _cache_kernel(archives, scratch, f"fetched: {packages[0]}")
 
 
 @contextlib.contextmanager
@@ -205,7 +204,7 @@ def _make_scratch() -> Iterator[Path]:
         yield path
 
 
-def _keep_kernel(archives: Sequence[Path], scratch: Path, origin: str) -> Kernel:
+def _cache_kernel(archives: Sequence[Path], scratch: Path, origin: str) -> Kernel:
     """Unpacks these packages into the cache, where their kernel becomes the newest."""
     image, modules, _ = unpack_kernel(archives, scratch / "root")
     row = find_host_architecture()
@@ -233,7 +232,7 @@ def _keep_kernel(archives: Sequence[Path], scratch: Path, origin: str) -> Kernel
     except OSError:
         if not target.exists():
             raise
-    return _add_elf(release, target / "vmlinuz", target / "modules", origin)
+    return _make_kernel(release, target / "vmlinuz", target / "modules", origin)
 
 
 def _build_apt_command(scratch: Path, notify: Notify) -> list[str]:
@@ -319,7 +318,7 @@ def unpack_kernel(archives: Sequence[Path], target: Path) -> tuple[Path, Path, P
 
 def _unpack_archive(archive: Path, target: Path) -> None:
     try:
-        with deb.open_files(archive) as stream, tarfile.open(fileobj=stream, mode="r|*") as tar:
+        with deb.open_package_files(archive) as stream, tarfile.open(fileobj=stream, mode="r|*") as tar:
             # The Python of Debian 12 has the filter, but not yet the argument of extract() for it.
             tar.extraction_filter = getattr(tarfile, "data_filter", None)
             for member in tar:
@@ -338,7 +337,7 @@ def _unpack_archive(archive: Path, target: Path) -> None:
         ) from error
 
 
-def _add_elf(release: str, image: Path, modules: Path | None, origin: str) -> Kernel:
+def _make_kernel(release: str, image: Path, modules: Path | None, origin: str) -> Kernel:
     with image.open("rb") as stream:
         if stream.read(4) == b"\x7fELF":
             return Kernel(release, image, image, modules, origin)

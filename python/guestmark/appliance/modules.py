@@ -60,7 +60,7 @@ class ModuleTree:
         """Returns whether the module exists, as a file or built into the kernel."""
         return name in self.files or name in self.builtin
 
-    def load_closure(self, names: tuple[str, ...]) -> list[tuple[str, bytes]]:
+    def read_with_dependencies(self, names: tuple[str, ...]) -> list[tuple[str, bytes]]:
         """Returns names and uncompressed contents of everything that `names` need, in loading order, without built-ins.
 
         Raises `GuestmarkError` naming a module that does not exist.

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from guestmark.appliance.bzimage import read_release
-from guestmark.appliance.kernel import find_by_release
+from guestmark.appliance.kernel import find_image_by_release
 from guestmark.core.architectures import find_host_architecture
 from guestmark.core.context import Caller, Context
 from guestmark.core.errors import GuestmarkError, UsageError
@@ -217,7 +217,7 @@ def _find_side_kernel(side: _ComparedSide) -> str:
                 return given
         except (GuestmarkError, OSError):
             pass
-    found = find_by_release(release)
+    found = find_image_by_release(release)
     if found is None or side.cell.platform.inner.kind == "uml":
         raise _MissingFileError(f"kernel {release}, which run {side.run.id} used, is no longer here")
     return str(found)
