@@ -48,7 +48,7 @@ def check_factor(name: str, on: str = "tcg", levels: Sequence[str] = ()) -> list
         factors = {**disk, name: factor.parse(level)}
         cell = Cell("checked", WorkloadSpec("checked"), PlatformSpec.read(on), factors)
         with _record_effects(factor, factor.read(factor.parse(other)), seen):
-            found += collect_violations(f"a guest with {name}={level}", _check_use_once(cell))
+            found += collect_violations(f"a guest with {name}={level}", _check_start(cell))
     if found:
         return found
     if not seen.differs:
@@ -75,7 +75,7 @@ def _check_other_buses(
         if level == BUS.default or _is_refused(cell):
             continue
         yield from collect_violations(
-            f"a guest with {factor.name}={factors[factor.name]} on bus={level}", _check_use_if_possible(cell)
+            f"a guest with {factor.name}={factors[factor.name]} on bus={level}", _check_start_if_possible(cell)
         )
 
 
@@ -87,13 +87,13 @@ def _is_refused(cell: Cell) -> bool:
     return False
 
 
-def _check_use_if_possible(cell: Cell) -> Iterator[Violation]:
+def _check_start_if_possible(cell: Cell) -> Iterator[Violation]:
     # A bus may need a program that is not installed here, such as qemu-storage-daemon.
     with contextlib.suppress(PlatformUnusableError):
-        yield from _check_use_once(cell)
+        yield from _check_start(cell)
 
 
-def _check_use_once(cell: Cell) -> Iterator[Violation]:
+def _check_start(cell: Cell) -> Iterator[Violation]:
     start_and_attest(platforms.get_platform(cell.platform), cell)
     yield from ()
 

@@ -26,7 +26,7 @@ from guestmark.setting.machine import PLACEMENT
 from guestmark.testing.rules import (
     Rule,
     Violation,
-    check_cheap,
+    check_import_cost,
     check_loading,
     collect_violations,
     make_not_found_violation,
@@ -53,7 +53,7 @@ def check_platform(name: str) -> list[Violation]:
     def describes(module: ModuleType) -> bool:
         return any(platform.name == kind.name for platform in getattr(module, "PLATFORMS", ()))
 
-    found += check_cheap(describes, [load().__module__ for load in given.values()])
+    found += check_import_cost(describes, [load().__module__ for load in given.values()])
     platform, broken = run_guarded(f"creating {name}", lambda: platforms.get_platform(name))
     if platform is None:
         return [*found, *broken]
@@ -75,13 +75,13 @@ def check_platform(name: str) -> list[Violation]:
     found += _check_missing_programs(platform, cell)
     for factor in kind.factors:
         if factor not in discovery.list_settings() or factor is PLACEMENT:
-            found += check_level_read(cell, factor, _read_by_platform)
+            found += check_level_read(cell, factor, _start_on_platform)
     if not any(violation.rule is Rule.ENDED for violation in found):  # else it would be found again
         found += collect_violations("an interrupted trial", check_interruption(cell))
     return found
 
 
-def _read_by_platform(cell: Cell) -> None:
+def _start_on_platform(cell: Cell) -> None:
     start_and_attest(platforms.get_platform(cell.platform), cell)
 
 

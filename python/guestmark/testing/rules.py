@@ -86,7 +86,7 @@ def check_loading(text: str, loaders: Mapping[str, Callable[[], object]]) -> Ite
             )
 
 
-def check_cheap(describes: Callable[[ModuleType], bool], modules: Iterable[str]) -> Iterator[Violation]:
+def check_import_cost(describes: Callable[[ModuleType], bool], modules: Iterable[str]) -> Iterator[Violation]:
     """Import, in a separate process, the module of the entry point that `describes` it; yield costly imports."""
     entries = entry_points(group=discovery.ENTRY_POINTS)
     module = next((entry.value for entry in entries if describes(entry.load())), None)

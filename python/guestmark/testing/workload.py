@@ -24,7 +24,7 @@ from guestmark.testing.rules import (
     TYPED,
     Rule,
     Violation,
-    check_cheap,
+    check_import_cost,
     check_loading,
     collect_violations,
     make_not_found_violation,
@@ -57,7 +57,7 @@ def check_workload(
         return [make_not_found_violation(error)]
     if found := _check_description(kind):
         return found
-    found += check_cheap(
+    found += check_import_cost(
         lambda module: kind in vars(module).values(), [base.find_trial_class(name).__module__]
     )
     found += _check_parameters(kind, params or {})
@@ -76,7 +76,7 @@ def check_workload(
     found += collect_violations("a trial with a limit", _check_limit(cell, trial))
     for factor in kind.factors:
         if kind.has_factor(cell.workload, factor.name, cell.platform):
-            found += check_level_read(cell, factor, _read_by_workload)
+            found += check_level_read(cell, factor, _run_workload_once)
     found += collect_violations("an interrupted trial", check_interruption(cell))
     return found
 
@@ -198,7 +198,7 @@ def _check_limit(cell: Cell, trial: Trial) -> Iterator[Violation]:
             yield Violation(Rule.LIMIT, what, "pass timeout_s=self.limit_s to the agent")
 
 
-def _read_by_workload(cell: Cell) -> None:
+def _run_workload_once(cell: Cell) -> None:
     with prepare_workload(cell) as (workload, machine):
         workload.run(machine)
         workload.cleanup(machine)
