@@ -37,7 +37,7 @@ from guestmark.workloads.common.starting import (
     drop_placement,
     list_processes,
     read_declared_memory,
-    refuse_too_many,
+    require_memory_for,
     run_at_once,
 )
 
@@ -65,7 +65,7 @@ class ColdstartTrial(ColdstartWorkload):
         """Raises `UsageError` if the host has too little memory for a burst, or a machine for its working set."""
         for cell in cells:
             params, at_a_time = cls.params_of(cell.workload), read_start_pattern(cell.levels).burst
-            refuse_too_many(cell, at_a_time, params.touch)
+            require_memory_for(cell, at_a_time, params.touch)
             given = read_declared_memory(cell)
             # A guest's kernel and agent need the rest of its memory.
             if given and params.touch > given // 2:
@@ -127,14 +127,14 @@ class ColdstartTrial(ColdstartWorkload):
         first.end_machine()
         took = first.answered - first.decided + time.monotonic() - begin
         count = self._count_starts(took)
-        with take_seat(self.cell, emulator=False), self._provide_cache_dropper() as chill:
+        with take_seat(self.cell, emulator=False), self._provide_cache_dropper() as drop_cache:
             # Starts that overlap share one cache, which can be emptied only before the first of them.
             if self._pattern.every_s:
-                chill()
+                drop_cache()
                 return self._start_staggered(platform, count)
             found: list[OneStart] = []
             while len(found) < count:
-                chill()
+                drop_cache()
                 found += self._start_burst(platform, self._pattern.burst)
             return found
 

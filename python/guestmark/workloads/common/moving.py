@@ -164,7 +164,7 @@ class MovingTrial(Workload[M]):
         disk = find_target(machine)
         self.moving.image_prepared_s = disk.image.prepared_s
         self.moving.image_from_template = disk.image.from_template
-        with explain_refusals(disk):
+        with explain_failed_calls(disk):
             self._mount_disk(machine, disk)
             if not disk.spec.is_packed:
                 self._check_room(machine.agent, disk)
@@ -173,7 +173,7 @@ class MovingTrial(Workload[M]):
     def run(self, machine: Machine) -> list[Measurement]:
         """Moves the bytes once, and checks them. Raises `WorkloadError` when a byte is wrong."""
         disk = find_target(machine)
-        with explain_refusals(disk):
+        with explain_failed_calls(disk):
             directory = self._mount_disk(machine, disk)
             path = f"{directory}/{FILE}"
             with contextlib.suppress(CallError):
@@ -269,7 +269,7 @@ def sync_everything(agent: Agent) -> None:
 
 
 @contextlib.contextmanager
-def explain_refusals(disk: AttachedDisk) -> Iterator[None]:
+def explain_failed_calls(disk: AttachedDisk) -> Iterator[None]:
     """Turns failed system calls in the guest into a `WorkloadError` that says what to do."""
     try:
         yield

@@ -29,7 +29,7 @@ from guestmark.foreign.packages import find_owner, find_package
 OUTPUT_LIMIT = 8 * 1024 * 1024
 # Characters of output that a reason may quote.
 _TAIL = 400
-# Bytes. The SHA-256 of a program at least this large is not computed in every trial: see `find_same`.
+# Bytes. The SHA-256 of a program at least this large is not computed in every trial: see `compare_program`.
 _LARGE = 1 << 20
 _DIGEST_S = 120.0
 # Tolerated difference between durations on the host's and the guest's clock.
@@ -63,7 +63,7 @@ class Lookup:
     cwd: str
 
 
-def find_same(
+def compare_program(
     agent: Agent, name: str, *, path: str | None, cwd: str, cell: Cell, here: Lookup | None = None
 ) -> FoundProgram:
     """Finds a command on the machine and compares its SHA-256 with the host's.

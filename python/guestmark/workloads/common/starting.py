@@ -230,14 +230,14 @@ def compute_spare_memory() -> int:
     return meminfo.compute_spare_memory(_SHARE, _LEAST_LEFT)
 
 
-def refuse_too_many(cell: Cell, machines: int, used: int) -> None:
+def require_memory_for(cell: Cell, machines: int, used: int) -> None:
     """Raises `UsageError` if this many machines of the cell, using `used` bytes each, do not fit into memory.
 
     A guest may come to use all memory that it was given. Huge pages were set aside before, and are no longer available.
     """
     pages = cell.levels[HUGEPAGES]
     if pages is not HugePages.OFF:
-        _refuse_too_few(pages, machines, machines * pages.count_needed(read_declared_memory(cell)))
+        _require_huge_pages(pages, machines, machines * pages.count_needed(read_declared_memory(cell)))
     each = _OVERHEAD + (max(read_declared_memory(cell), used) if pages is HugePages.OFF else 0)
     room = compute_spare_memory()
     # A single machine is allowed: its own platform explains best what is wrong with it.
@@ -250,7 +250,7 @@ def refuse_too_many(cell: Cell, machines: int, used: int) -> None:
         )
 
 
-def _refuse_too_few(pages: HugePages, machines: int, needed: int) -> None:
+def _require_huge_pages(pages: HugePages, machines: int, needed: int) -> None:
     free = pages.count_free() or 0
     if free < needed:
         raise UsageError(

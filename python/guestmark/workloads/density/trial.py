@@ -26,7 +26,7 @@ from guestmark.workloads.common.starting import (
     list_control_groups,
     list_processes,
     read_declared_memory,
-    refuse_too_many,
+    require_memory_for,
     run_at_once,
 )
 from guestmark.workloads.density import GUESTS, DensityWorkload, Fleet, HeldMemory
@@ -55,7 +55,7 @@ class DensityTrial(DensityWorkload):
         for cell in cells:
             if cell.platform.starts_are_seen:
                 touch = cls.params_of(cell.workload).touch
-                refuse_too_many(cell, cell.levels[GUESTS], touch)
+                require_memory_for(cell, cell.levels[GUESTS], touch)
 
     @classmethod
     def impossible(cls, cell: Cell) -> str:

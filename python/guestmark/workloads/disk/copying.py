@@ -21,7 +21,7 @@ from guestmark.workloads.common.moving import (
     MovingTrial,
     TimedMove,
     check_target,
-    explain_refusals,
+    explain_failed_calls,
     find_source,
     find_target,
     sync_everything,
@@ -208,7 +208,7 @@ class FilereadTrial(_PatternTrial[ReadBytes]):
     def run(self, machine: Machine) -> list[Measurement]:
         """Unmounts, mounts again and reads the file; then checks its content."""
         disk = find_target(machine)
-        with explain_refusals(disk):
+        with explain_failed_calls(disk):
             if self._mounted:
                 disk.umount(machine.agent)
             disk.mount(machine.agent)

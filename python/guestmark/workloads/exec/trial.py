@@ -31,7 +31,7 @@ from guestmark.workloads.common.program import (
     OUTPUT_LIMIT,
     Lookup,
     check_command,
-    find_same,
+    compare_program,
     judge_exit,
     quote_output,
 )
@@ -186,7 +186,9 @@ class ExecTrial(ExecWorkload):
             )
         path, cwd = self._caller["env"].get("PATH"), self._caller["cwd"]
         try:
-            found = find_same(machine.agent, self._argv[0], path=path, cwd=cwd, cell=self.cell, here=here)
+            found = compare_program(
+                machine.agent, self._argv[0], path=path, cwd=cwd, cell=self.cell, here=here
+            )
         except CommandError as error:
             raise _make_not_runnable_error(self._argv, error, there=login is not None) from error
         found.add_facts(self.facts)

@@ -22,7 +22,7 @@ from guestmark.workloads import fio
 from guestmark.workloads.common.flushes import CounterReading
 from guestmark.workloads.common.metrics import THROUGHPUT
 from guestmark.workloads.common.moving import find_target, sync_everything, to_measurements
-from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge_exit, quote_output
+from guestmark.workloads.common.program import OUTPUT_LIMIT, compare_program, judge_exit, quote_output
 from guestmark.workloads.fio import JOB_FILE, Fio, FioWorkload, build_job_environment
 from guestmark.workloads.sysbench import READ_THROUGHPUT, READS, WRITE_THROUGHPUT, WRITES
 
@@ -151,7 +151,7 @@ class FioTrial(FioWorkload):
     def prepare(self, machine: Machine) -> None:
         """Mounts the disk, lays out the job's files and empties the machine's caches."""
         agent, disk = machine.agent, find_target(machine)
-        found = find_same(agent, FIO, path=self._env["PATH"], cwd="/", cell=self.cell)
+        found = compare_program(agent, FIO, path=self._env["PATH"], cwd="/", cell=self.cell)
         found.add_facts(self.facts)
         if found.warning:
             self.warnings.append(found.warning)

@@ -243,11 +243,11 @@ def start_machine(
             monitor.execute("trace-event-set-state", {"name": EVENT, "enable": False})
         # From here on packets belong to a round, which has its own capture.
         monitor.execute("object-del", {"id": _BOOT_CAPTURE})
-        _find_phases(machine, card_log, ready)
+        _record_phases(machine, card_log, ready)
         yield machine
 
 
-def _find_phases(machine: NetbootMachine, card_log: CardLog, ready: float) -> None:
+def _record_phases(machine: NetbootMachine, card_log: CardLog, ready: float) -> None:
     found = {figures.READY: ready}
     if (taken := card_log.find_enabling_time(machine.settings.nic.device)) is not None:
         found[figures.CARD] = taken

@@ -63,14 +63,14 @@ class NetworkTrial(NetworkWorkload):
             self._check_clocks(before, machine.agent.ping())
             tests = [describe_measured(section) for section in sections]
             if self.params.capture:
-                self._explain_tests(machine, network, ports, tests)
+                self._find_causes(machine, network, ports, tests)
         self.facts.add(NetworkTests(tests=tests))
         found = [
             value for section in sections for value in self._measure(section, peer_is_here=network.is_here)
         ]
         return [Measurement(metric, value, (value,)) for metric, value in found]
 
-    def _explain_tests(
+    def _find_causes(
         self, machine: Machine, network: MachineNetwork, ports: TrafficPorts, tests: list[MeasuredTest]
     ) -> None:
         """Repeats some tests with captures at both ends; their figures are not used, as capturing slows them."""

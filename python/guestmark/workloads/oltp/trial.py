@@ -32,7 +32,7 @@ from guestmark.workloads.common.factors import THREADS, warn_of_shared_processor
 from guestmark.workloads.common.flushes import Changes, CounterReading
 from guestmark.workloads.common.moving import find_target, sync_everything, to_measurements
 from guestmark.workloads.common.networks import find_network, require_network
-from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge_exit
+from guestmark.workloads.common.program import OUTPUT_LIMIT, compare_program, judge_exit
 from guestmark.workloads.oltp import CLIENT, SERVER, ClientSide, Oltp, OltpParams, OltpWorkload
 from guestmark.workloads.oltp.databases import KINDS
 from guestmark.workloads.oltp.databases.base import (
@@ -211,7 +211,7 @@ class OltpTrial(OltpWorkload):
             (SERVER, self._kind.server_path, agent),
             ("", find_sysbench(), self._peer or agent),
         ):
-            found = find_same(whose, program, path=ENVIRONMENT["PATH"], cwd="/", cell=self.cell)
+            found = compare_program(whose, program, path=ENVIRONMENT["PATH"], cwd="/", cell=self.cell)
             found.add_facts(self.facts, name)
             if found.warning:
                 self.warnings.append(found.warning)
@@ -258,7 +258,7 @@ class OltpTrial(OltpWorkload):
         return to_measurements(
             [
                 *_list_sysbench_values(report, result, in_machine=self._peer is None),
-                *_list_per_transaction(report, flushes, changes, self._on_host),
+                *_list_values_per_transaction(report, flushes, changes, self._on_host),
             ]
         )
 
@@ -377,7 +377,7 @@ def _list_sysbench_values(
     ]
 
 
-def _list_per_transaction(
+def _list_values_per_transaction(
     report: Report, server_flushes: int, changes: Changes, on_host: bool
 ) -> list[tuple[Metric, float]]:
     """Returns the known counts on the layers below the server, per transaction."""

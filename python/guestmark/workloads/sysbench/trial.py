@@ -25,7 +25,7 @@ from guestmark.workloads.common.factors import warn_of_shared_processors
 from guestmark.workloads.common.flushes import CounterReading
 from guestmark.workloads.common.metrics import THROUGHPUT
 from guestmark.workloads.common.moving import find_target, sync_everything, to_measurements
-from guestmark.workloads.common.program import OUTPUT_LIMIT, find_same, judge_exit
+from guestmark.workloads.common.program import OUTPUT_LIMIT, compare_program, judge_exit
 from guestmark.workloads.sysbench import Sysbench, SysbenchWorkload
 from guestmark.workloads.sysbench import output as sysbench_report
 from guestmark.workloads.sysbench.options import NO_FLAGS, OPTIONS, SysbenchParams
@@ -150,7 +150,7 @@ class SysbenchTrial(SysbenchWorkload):
 
     def prepare(self, machine: Machine) -> None:
         """Finds sysbench; for fileio mounts the disk and creates the files, then empties the machine's caches."""
-        found = find_same(machine.agent, SYSBENCH, path=self._env["PATH"], cwd="/", cell=self.cell)
+        found = compare_program(machine.agent, SYSBENCH, path=self._env["PATH"], cwd="/", cell=self.cell)
         found.add_facts(self.facts)
         self._found.command = " ".join(self._build_sysbench_command("run"))
         if found.warning:

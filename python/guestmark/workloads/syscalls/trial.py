@@ -88,7 +88,7 @@ class SyscallsTrial(SyscallsWorkload):
             if all(counter in section.counted for section in sections):
                 each = [count_per_operation(section, nothing, counter) for section in sections]
                 values.append((metric, math.fsum(each) / len(each)))
-        values += _measure_processor(sections)
+        values += _compute_processor_ratio(sections)
         values.append((syscalls.WALL, math.fsum(section.measured.elapsed_ns for section in sections) / 1e9))
         return [Measurement(metric, value, (value,)) for metric, value in values]
 
@@ -132,7 +132,7 @@ def _describe_call(section: Section, nothing: Section) -> Call:
     )
 
 
-def _measure_processor(sections: Sequence[Section]) -> list[tuple[Metric, float]]:
+def _compute_processor_ratio(sections: Sequence[Section]) -> list[tuple[Metric, float]]:
     guest_s = math.fsum(section.measured.cpu_ns for section in sections) / 1e9
     if guest_s <= 0 or not all(_HOST_CPU in section.counted for section in sections):
         return []
