@@ -1,1 +1,1 @@
-"""Determines what survives a power cut: replays logs of writes to every state in which a cut could leave a disk."""
+"""Determines what survives a power cut: replays logs of writes to the states in which a cut could leave a disk."""

@@ -1,4 +1,4 @@
-"""The calls of a program on the files of its disk, and which of them left something unsynced."""
+"""Models the system calls that a program made on the files of its disk, and finds those that left data unsynced."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TOP = "the top of the disk"
 
 
 class CallKind(StrEnum):
-    """A kind of call, as `guestmark-agent follow` names it."""
+    """A kind of call, by its name in the output of `guestmark-agent follow`."""
 
     WRITE = "write"
     WRITE_SYNCED = "write-synced"
@@ -37,7 +37,7 @@ _OF_CONTENT = frozenset({CallKind.WRITE, CallKind.TRUNCATE, CallKind.MAP})
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call, with the paths that it is about, relative to the top of the disk."""
+    """One call, with the paths that it affects, relative to the root directory of the disk."""
 
     kind: CallKind
     paths: tuple[str, ...]
@@ -49,7 +49,7 @@ class Call:
 
 
 def parse_calls(text: str) -> list[Call]:
-    """Parse the lines of `guestmark-agent follow`; an incomplete line is left out."""
+    """Parse the output of `guestmark-agent follow`; an incomplete line is ignored."""
     found = []
     for line in text.splitlines():
         deed, *paths = line.split(" ")
@@ -70,7 +70,7 @@ class Change(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A file that differs; `at` is the first byte that does."""
+    """A file that differs; `at` is the offset of the first byte that does."""
 
     path: str
     change: Change
@@ -83,7 +83,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class UnsyncedCall:
-    """A call that left something unsynced, described in words."""
+    """A call that left something unsynced, and a description of what."""
 
     words: str
     call: Call
@@ -96,7 +96,7 @@ class UnsyncedCall:
 
 @dataclass(frozen=True, slots=True)
 class AddedSyncs:
-    """Syncs that are added to a program: after some calls, before `each` acknowledgement, after `every` change."""
+    """Syncs added to a program: after some calls, before `each` acknowledgement, and after `every` change."""
 
     after: tuple[SyncPoint, ...] = ()
     each: bool = False
@@ -104,7 +104,7 @@ class AddedSyncs:
 
 
 def locate_sync_point(call: Call) -> SyncPoint:
-    """Return the place after which to sync; a whole directory if its names are made of numbers."""
+    """Return the place after which to sync; a whole directory if the names in it contain numbers."""
     path = PurePosixPath(call.path)
     while any(character.isdigit() for character in path.name) and path.parent != path:
         path = path.parent
@@ -115,13 +115,13 @@ def locate_sync_point(call: Call) -> SyncPoint:
 
 
 def list_sync_points(done: Sequence[Call]) -> list[SyncPoint]:
-    """Return all places after which data stayed unsynced for a while, each once."""
+    """Return all places after which data stayed unsynced for a while, without duplicates."""
     changing = (_OF_NAMES | _OF_CONTENT) - {CallKind.MAP}
     return list(dict.fromkeys(locate_sync_point(call) for call in done if call.kind in changing))
 
 
 def widen_sync_point(point: SyncPoint, done: Sequence[Call]) -> SyncPoint:
-    """Return the narrowest place around `point` in which the program made such a call; `point` itself if none."""
+    """Return the narrowest place containing `point` in which the program made such a call; else `point` itself."""
     kind, path = point
     if not any(call.kind == kind for call in done):
         return point
@@ -181,7 +181,7 @@ def find_late_call(later: Sequence[Call], difference: Difference) -> UnsyncedCal
 
 
 def list_unsynced_writes(done: Sequence[Call]) -> list[UnsyncedCall]:
-    """Return all calls that left a file's content unsynced; used if it is unknown which of them mattered."""
+    """Return all calls that left a file's content unsynced; used when it is unknown which of them mattered."""
     paths = dict.fromkeys(call.path for call in reversed(done) if call.kind in _OF_CONTENT)
     found = (find_unsynced_call(done, Difference(path, Change.CONTENT)) for path in paths)
     return [unsynced for unsynced in found if unsynced is not None and unsynced.call.kind in _OF_CONTENT]
@@ -195,7 +195,7 @@ def _last_call(done: Sequence[Call], path: str, kinds: frozenset[CallKind]) -> i
 
 
 def _changes_name(done: Call, path: str) -> bool:
-    """Return True if a call changes that name; a rename changes both of its names, a link only the new one."""
+    """Return True if a call changes the directory entry of a path: a rename changes both, a link only the new one."""
     return path == done.path or (done.kind is CallKind.RENAME and path in done.paths)
 
 

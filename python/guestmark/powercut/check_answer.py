@@ -1,4 +1,4 @@
-"""The answer of a user's check about a disk."""
+"""The result of running a user's check on a disk."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _REMEDIES = {
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer of a check, with the last lines of its standard output and standard error."""
+    """The result of a check, with the last lines of its standard output and standard error."""
 
     ending: Ending
     # None when a signal or the limit ended it.
@@ -55,12 +55,12 @@ class Answer:
 
     @property
     def is_conclusive(self) -> bool:
-        """True if the answer says anything about the disk."""
+        """True if the check has reached a verdict on the disk."""
         return self.ending in {Ending.PASSED, Ending.FAILED}
 
     @property
     def summary(self) -> str:
-        """The answer in one line: the check's last line, or else how it ended."""
+        """The result in one line: the last line that the check printed, or else how it ended."""
         words = next((lines[-1] for lines in (self.err, self.out) if lines), "")
         match self.ending:
             case Ending.LATE:
@@ -79,7 +79,7 @@ class Answer:
 
     @property
     def remedy(self) -> str:
-        """A remedy if the check gave no verdict; else empty."""
+        """What the user can do if the check gave no verdict; else empty."""
         return _REMEDIES.get(self.ending, "")
 
     @property
@@ -93,7 +93,8 @@ def classify_end(
 ) -> Ending:
     """Return how a check ended, from its status or the signal that ended it.
 
-    `was_full` says that at some time it had no room for files outside the disk, which explains any failure.
+    `apart` tells that it ran in a sandbox, `was_full` that it once had no room for files outside the disk, which
+    explains any failure.
     """
     if status == 0:
         return Ending.PASSED

@@ -1,4 +1,4 @@
-"""A proof by a user's check: it is tried first, must fail if nothing was flushed, and is quoted in the report."""
+"""Proves durability by a user's check, which is tried first and has to fail on a disk that ignores flushes."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ _CONSISTENCY = "reordered and torn writes"
 class CheckRequest:
     """A command whose exit status judges a disk.
 
-    `lines` are the acknowledged lines that it gets as input, `limit_s` the seconds that one run may take, `limits`
-    when all of them end. `tell` is called with progress messages.
+    `lines` are the acknowledged lines that it gets as input, `limit_s` limits one run in seconds, `limits` all of them.
+    `tell` is called with progress messages.
     """
 
     command: str
@@ -77,7 +77,7 @@ def prove_by_check(request: proof.ProofRequest, asked: CheckRequest) -> tuple[Pr
     """Judge the log by the check, and keep it as evidence.
 
     Returns the proof, and the calls after which a sync would prevent the loss, by kind and path; these are empty
-    unless the program was traced. Raises `WorkloadError` if the check fails with nothing cut.
+    unless the program was traced. Raises `WorkloadError` if the check fails even without a cut.
     """
     begin = time.monotonic()
     alone = user_check.explain_no_sandbox()
@@ -136,7 +136,7 @@ def prove_by_check(request: proof.ProofRequest, asked: CheckRequest) -> tuple[Pr
 def _explain_failure(
     disk: Disk, check: Check, survey: Survey, asked: CheckRequest
 ) -> tuple[Explanation, list[SyncPoint]] | None:
-    """Return the differences that cause the most common failure, and the calls after which a sync would prevent it."""
+    """Return the file differences that cause the most common failure, and the calls after which to sync against it."""
     group = max(survey.failing_groups, key=lambda group: len(group.states))
     # A damaged disk has no answer, and a torn write is blamed on a call only if nothing else failed.
     answered = [state for state in group.states if state.answer is not None]
@@ -182,8 +182,8 @@ def _find_differences(
 ) -> list[Difference]:
     """Return the fewest differences from a disk without a cut that make the check fail as it does in this state.
 
-    The disk of the same moment differs in nothing but what the cut took. What the kernel had not written by then is on
-    it only later, so that the check may fail there as well.
+    The uncut disk of the same moment differs only in what the cut removed. But it lacks what the kernel wrote later, so
+    the check may fail on it as well; then later moments are tried.
     """
     marked = (number + 1 for number in range(state.cut.after, len(disk.entries)) if disk.entries[number].mark)
     moments = (state.cut.after, next(marked, len(disk.entries)), len(disk.entries))
@@ -206,7 +206,7 @@ def _make_failure_filter(asked: CheckRequest) -> Callable[[CrashState], bool]:
 
 
 def _try_check(at: WorkerPool, check: Check, entries: Sequence[Entry], asked: CheckRequest) -> bool:
-    """Run the check on the disk as the program left it; return True if it passes there even for a forged line.
+    """Run the check on the disk as the program left it; return True if it passes even when its input has a forged line.
 
     Raises `WorkloadError` if it does not pass.
     """
@@ -228,7 +228,7 @@ def _try_check(at: WorkerPool, check: Check, entries: Sequence[Entry], asked: Ch
 
 
 def _make_refusal(answer: Answer) -> WorkloadError:
-    """Return the error about a check that does not pass with nothing cut."""
+    """Return the error about a check that does not pass on a disk without a cut."""
     quote = " | ".join([*answer.out[-2:], *answer.err[-3:]])
     heard = f": {quote}" if quote else ", and printed nothing"
     match answer.ending:
@@ -248,7 +248,7 @@ def _make_refusal(answer: Answer) -> WorkloadError:
 
 
 def make_unacknowledged_line(lines: Sequence[bytes]) -> bytes:
-    """Return a line that looks like the last one, but that the program never printed."""
+    """Return a line like the last one, but which the program never printed."""
     last = lines[-1]
     # A number far beyond the last one is certainly missing; a check that passes nevertheless does not search for it.
     numbers = list(re.finditer(rb"\d+", last))
@@ -273,7 +273,7 @@ def _run_control(
     request: proof.ProofRequest,
     asked: CheckRequest,
 ) -> Control:
-    """Judge the log as if a hypervisor had dropped its flushes; one lost state is enough."""
+    """Judge the log as if a hypervisor had dropped its flushes, until a first state fails."""
     start = max(request.written.start, seen.requests_before_first_record)
     if asked.only_consistency:
         chosen = cuts.choose_scrambled_cuts(entries, start=start, count=_SCRAMBLED_STATES, seed=request.seed)
@@ -377,7 +377,7 @@ def _explain_missing_states(survey: Survey) -> str:
 def _decide_consistency(
     controls: list[Control], unseen: stack.Layer | None, flushes: str
 ) -> tuple[Durability, str]:
-    """Return the verdict and its reason for a program that acknowledges nothing, if nothing broke."""
+    """Return the verdict and its reason for a program that acknowledges nothing, when no state failed."""
     if unseen is not None:
         return Durability.UNKNOWN, proof.explain_unseen_layer(unseen)
     if not all(control.is_caught for control in controls):
@@ -391,7 +391,7 @@ def _decide_consistency(
 def _decide_durability(
     controls: list[Control], unseen: stack.Layer | None, flushes: str
 ) -> tuple[Durability, str]:
-    """Return the verdict and its reason if nothing was lost."""
+    """Return the verdict and its reason when nothing was lost."""
     if missed := [control.name for control in controls if not control.is_caught]:
         return Durability.REACHED, f"no proof: the control found no loss with {missed[0]}"
     if unseen is not None:

@@ -30,7 +30,7 @@ _MOST_LOGS = 24
 class TriedSyncs:
     """The proof of a log that was written with syncs added.
 
-    `points` are the places in which the explanation of its losses asks for more syncs, `calls` the trace.
+    `points` are the places where its explained losses call for more syncs, `calls` is the trace.
     """
 
     syncs: AddedSyncs
@@ -40,7 +40,7 @@ class TriedSyncs:
 
     @property
     def is_conclusive(self) -> bool:
-        """True if as many states were judged as a word needs, and the check repeats itself."""
+        """True if enough states were judged for a verdict, and the check gave consistent results."""
         return self.proven.word is not Durability.UNKNOWN
 
 
@@ -55,7 +55,7 @@ class SyncTrial(Protocol):
 class CureSearch:
     """A search for syncs that cure a loss.
 
-    `has_time` tells whether it may go on, `acknowledges` whether the program acknowledges anything.
+    `has_time` returns whether it may continue, `acknowledges` tells whether the program acknowledges anything.
     """
 
     try_syncs: SyncTrial
@@ -95,7 +95,7 @@ class CureSearch:
         )
 
     def _add_syncs(self, points: Sequence[SyncPoint]) -> TriedSyncs | None:
-        """Return the first log that loses nothing, or else that with the most syncs; None if none was judged."""
+        """Return the first log that loses nothing, or else the one with the most syncs; None if no log was judged."""
         added: tuple[SyncPoint, ...] = ()
         last: TriedSyncs | None = None
         for _ in range(_ROUNDS):
@@ -117,7 +117,7 @@ class CureSearch:
         return self._try_and_explain(AddedSyncs(each=self.acknowledges, every=True))
 
     def _try_and_explain(self, syncs: AddedSyncs) -> TriedSyncs | None:
-        """Try syncs, in a whole directory if names in it differ from log to log; keep the cause of a loss."""
+        """Try syncs, for whole directories where names differ from log to log; record the cause of a loss."""
         tried = self._try_conclusively(syncs)
         if tried is None:
             return None

@@ -1,7 +1,7 @@
 """Chooses crash states: moments at which the power is cut, and which of the writes in flight survive.
 
-Everything that a completed flush covers is on the disk, and so is a write with FUA. Of later writes a disk may have
-kept anything: all, none, the first half, or any subset; and of one write any of its sectors.
+Everything that a completed flush covers is on the disk, and so is a write with FUA. Any subset of the later writes may
+have survived, and any sectors of a torn write.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Cut:
 
     @property
     def outcome(self) -> Outcome:
-        """Equal for cuts that leave the same bytes on the disk."""
+        """A key that is equal for cuts that leave the same bytes on the disk."""
         return self.kept, self.pieces
 
 
@@ -107,8 +107,9 @@ class ChosenCuts:
     kinds: Mapping[CutKind, tuple[Outcome, ...]]
 
     def choose_sampling_order(self) -> list[Cut]:
-        """Return the states so that every beginning is a fair sample: the worst first, then equal parts of all
-        other kinds.
+        """Return the states ordered so that every prefix is a fair sample.
+
+        The worst states come first, then equal shares of all other kinds.
         """
         worst = _order_by_bit_reversal(self.kinds[CutKind.WORST])
         others = []
@@ -133,7 +134,7 @@ class ChosenCuts:
 
 
 def _order_by_bit_reversal(values: Sequence[Outcome]) -> list[Outcome]:
-    """Return the values so that every beginning is spread over all of them (base-2 Van der Corput sequence)."""
+    """Return the values ordered so that every prefix is spread over all of them (base-2 Van der Corput sequence)."""
     width = max(len(values) - 1, 1).bit_length()
     numbers = (int(f"{number:0{width}b}"[::-1], 2) for number in range(1 << width))
     return [values[number] for number in numbers if number < len(values)]
@@ -151,13 +152,13 @@ def choose_cuts(
 ) -> ChosenCuts:
     """Return the states that a proof judges, of a log whose first `start` requests are not cut.
 
-    - For each of `moments`, after which something had been acknowledged, the worst state: only what was flushed
+    - For each of `moments`, at which something had just been acknowledged, the worst state: only what was flushed
       survives.
-    - The log cut between any two requests, with all before it on the disk; if there are very many, in the smallest
-      flush epochs.
-    - Each write larger than what a disk writes atomically, half of it on the disk with all before it; if there are more
-      than `count`, the largest. Those of `checkpoints`, in which a database writes over its pages, come first, and are
-      torn in several places.
+    - A cut between any two requests, with everything before it on the disk; if there are too many, those in the
+      smallest flush epochs.
+    - Each write larger than what a disk writes atomically, torn in half, with everything before it on the disk; if
+      there are more than `count`, the largest. Those of `checkpoints`, in which a database overwrites its pages, come first,
+      and are torn in several places.
     - `count` random states.
 
     With `most` there are about that many in all.
@@ -219,9 +220,9 @@ def choose_cuts(
 def choose_scrambled_cuts(entries: Sequence[Entry], *, start: int, count: int, seed: int) -> ChosenCuts:
     """Return states of a disk that ignores flushes, of a log whose first `start` requests are not cut.
 
-    In up to half of them only the first write before a flush is missing, and all that came after it is there: a program
-    syncs what later writes rely on. In the others one, some or half of the writes in flight are missing, at random, and
-    every other time one more is torn.
+    In up to half of them, only the first write before a flush is missing, while everything after it is present, because
+    programs sync what later writes depend on. In the others, a random choice of one, some or half of the writes in
+    flight is missing, and in every other state one more write is torn.
     """
     flushes = [position for position, entry in enumerate(entries) if entry.is_flush and position >= start]
     entries = drop_flushes(entries, start)
@@ -276,7 +277,7 @@ def _omit_first_writes(
 
 
 def _choose_torn_length(entry: Entry, part: float = 0.5) -> int:
-    """Return the length of about that part of a write, in atomic units, ending within a database's page.
+    """Return the length of about that part of a write, in whole atomic units, ending inside a database page.
 
     Returns the full length of a write that cannot be torn.
     """
@@ -291,7 +292,7 @@ def _can_tear(entry: Entry) -> bool:
 
 
 def _cut_torn_write(entries: Sequence[Entry], flushed: Sequence[int], number: int, part: float) -> Cut:
-    """Return the cut that leaves all that came before a write, and about that part of it."""
+    """Return the cut that leaves everything before a write, and about that part of the write."""
     kept = flushed[number]
     pieces = [
         Piece(earlier, 0, entries[earlier].length)
@@ -316,7 +317,7 @@ def _pick_evenly(values: Sequence[T], most: int) -> list[T]:
 
 
 def make_cut_at(entries: Sequence[Entry], after: int, survival: Survival) -> Cut:
-    """Return one crash state; a random survival always gives the same."""
+    """Return one crash state; a random survival always gives the same state."""
     return _make_cut(entries, _count_flushed_requests(entries), after, survival, random.Random(0))
 
 
@@ -332,7 +333,7 @@ def _make_cut(
 def _normalize_cut(
     entries: Sequence[Entry], after: int, kept: int, survival: Survival, pieces: Sequence[Piece]
 ) -> Cut:
-    """Return the cut with `kept` as large as survivors have no gap, so that equal outcomes compare equal."""
+    """Return the cut with `kept` raised up to the first gap in the survivors, so that equal outcomes compare equal."""
     gone = 0
     while kept < after:
         entry = entries[kept]
@@ -345,14 +346,14 @@ def _normalize_cut(
 
 
 def drop_flushes(entries: Sequence[Entry], start: int) -> list[Entry]:
-    """Return the log as a hypervisor that drops flushes from request `start` on would have left it."""
+    """Return the log as left by a hypervisor that drops all flushes after the first `start` requests."""
     kept = list(entries[:start])
     kept += [replace(entry, flags=entry.flags & ~(Flag.FLUSH | Flag.FUA)) for entry in entries[start:]]
     return kept
 
 
 def is_write_through(entries: Sequence[Entry], start: int) -> bool:
-    """Return True if there is a flush for at least every other write from request `start` on.
+    """Return True if, after the first `start` requests, there is at least one flush for every two writes.
 
     Then no write is in flight for long. A disk with a writeback cache gets hardly any flushes unless a filesystem sends
     them.
@@ -364,7 +365,7 @@ def is_write_through(entries: Sequence[Entry], start: int) -> bool:
 
 
 def _count_flushed_requests(entries: Sequence[Entry]) -> list[int]:
-    """Return for every number of requests how many of them the last completed flush covers."""
+    """Return, for each number of executed requests, how many of them the last completed flush covers."""
     covered = [0]
     for position, entry in enumerate(entries):
         # Requests that were written while the flush was going on need not be covered by it.

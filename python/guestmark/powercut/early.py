@@ -1,4 +1,4 @@
-"""Finds acknowledgements that came before the disk was told to keep the promised data.
+"""Finds acknowledgements that came before the disk was asked to flush the promised data.
 
 A call that returns too early looks like a flush that was dropped, but the data are on their way: they are safe after
 one of the next flushes. The fault is in a layer below the program, such as its kernel's filesystem.
@@ -22,7 +22,7 @@ _FLUSHES = 6
 
 @dataclass(frozen=True, slots=True)
 class EarlyReturns:
-    """Losing states in which the call had returned too early; `requests` is by how many requests in the first one."""
+    """How many losing states are due to a call that returned too early, and by how many requests in the first one."""
 
     states: int = 0
     requests: int = 0
@@ -31,7 +31,7 @@ class EarlyReturns:
 def find_early_returns(
     evidence: JudgeInput, entries: Sequence[Entry], judged: JudgedStates, parent: Path
 ) -> EarlyReturns:
-    """Return in how many losing states the data are there after one of the next flushes. Raises `MachineError`."""
+    """Return in how many losing states one of the next flushes would have saved the data. Raises `MachineError`."""
     by_newest: dict[int, list[Crash]] = {}
     for crash in judged.crashes:
         if crash.lost is not None:

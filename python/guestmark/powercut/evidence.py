@@ -1,4 +1,4 @@
-"""Keeps logs of writes, and shows their requests and images of single cuts."""
+"""Stores logs of writes as evidence, lists their requests, and writes images of single cuts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ABOUT, _BASE, _LOG, _UNDER, _TOLD = "about.json", "base", "writes.log", "under"
 
 @dataclass(frozen=True, slots=True)
 class KeptLog:
-    """The kept files of one proof; `under` is the backing file of the others."""
+    """The stored files of one proof; `under` is the backing file of the images."""
 
     base: Path
     log: Path
@@ -46,7 +46,7 @@ class KeptLog:
 
 @dataclass(frozen=True, slots=True)
 class CheckRecord:
-    """A check: its command, and all lines of its input, of which each run got a beginning."""
+    """A check: its command, and all acknowledged lines, of which each run got the first ones as input."""
 
     command: str
     lines: tuple[bytes, ...]
@@ -60,8 +60,9 @@ def keep_evidence(  # noqa: PLR0917 (what there is to know)
     judged: JudgedStates,
     check: CheckRecord | None = None,
 ) -> Path:
-    """Keep the log and the image before it, and return their directory. Only the newest logs stay, up to a number and a
-    size.
+    """Store the log and the image before it, and return their directory.
+
+    Only the newest logs are kept, up to a number and a total size.
     """
     parent = locate_evidence()
     parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +104,7 @@ def _encode_crash(crash: Crash) -> dict[str, Any]:
 
 
 def load_evidence(directory: str, ledger: Path | None = None) -> KeptLog:
-    """Open kept evidence: a directory, or the name (or its end) of one beside the ledger. Raises `UsageError`."""
+    """Open stored evidence by its directory, or by the end of its name beside the ledger. Raises `UsageError`."""
     path = Path(directory)
     if not (path / _ABOUT).is_file():
         names = _list_kept_directories(locate_evidence(ledger))
@@ -136,7 +137,7 @@ _SURVIVALS = {"all": Survival.ALL, "half": Survival.HALF, "none": Survival.NONE}
 
 
 def describe_log(name: str, after: int | None, ledger: Path | None = None) -> Iterator[str]:
-    """Yield lines about a log: every crash found; with `after`, only the crashes there and the requests before them."""
+    """Yield lines about a log: every fault found; with `after`, only those at that cut, and the requests before it."""
     kept = load_evidence(name, ledger)
     with WriteLog(kept.log) as log:
         flushes = sum(entry.is_flush for entry in log.entries)
@@ -171,7 +172,7 @@ def _describe_answer(answer: dict[str, Any] | None) -> Iterator[str]:
 
 
 def rebuild_cut(kept: KeptLog, log: WriteLog, after: int, survival: str | None) -> Cut:
-    """Return the cut after so many requests with this survival; by default the first one there that lost something.
+    """Return the cut after that many requests with this survival; by default, the first one there that lost something.
 
     Raises `UsageError`.
     """

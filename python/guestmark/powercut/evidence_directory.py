@@ -1,4 +1,4 @@
-"""Locates kept logs of proofs. Every run needs this; only runs that prove something import more."""
+"""Locates the stored logs of proofs. Every run imports this module, so it imports nothing of proofs itself."""
 
 import contextlib
 from collections.abc import Iterator
@@ -11,13 +11,13 @@ _beside: ContextVar[Path | None] = ContextVar("_beside", default=None)
 
 
 def locate_evidence(ledger: Path | None = None) -> Path:
-    """Return the directory of kept logs: beside that ledger, else the one in use, else the default one."""
+    """Return the directory of stored logs: beside that ledger, else the ledger in use, else the default ledger."""
     return (ledger or _beside.get() or find_default_ledger()).parent / "powercut"
 
 
 @contextlib.contextmanager
 def keep_beside(ledger: Path | None) -> Iterator[None]:
-    """Keep logs beside that ledger while the context lasts; beside the default ledger if it is not a file."""
+    """Store logs beside that ledger while the context lasts; for None, beside the default ledger."""
     token = _beside.set(ledger)
     try:
         yield

@@ -1,5 +1,4 @@
-"""Explains by experiment why a check fails: the fewest files that have to differ, and the calls that left them
-unsynced.
+"""Finds by experiment why a check fails: the fewest files that have to differ.
 
 The files of a failing state are compared with those that the program left, which pass. Delta debugging (Zeller,
 Hildebrandt 2002) finds a smallest set of differences with which the check still fails in the same way.
@@ -59,7 +58,7 @@ class FileCopier:
 
 
 def copy_files(disk: Disk, cut: Cut, target: Path) -> None:
-    """Copies the recovered files of a state to a directory that is made. Raises `MachineError`."""
+    """Copy the recovered files of a state to a new directory. Raises `MachineError`."""
     target.mkdir()
     with scratch_directory("copied", _ROOM, 0o711) as room:
         replay = Replay(disk.base, disk.log, disk.entries, room)
@@ -78,8 +77,8 @@ def find_fewest_differences(  # noqa: PLR0917 (an experiment and its material)
 ) -> list[Difference]:
     """Return the fewest differences with which the check fails with the same `message`.
 
-    `whole` are the files as the program left them, `failing` those of the failing state. When time is up at `until`
-    (monotonic clock), the fewest that were found by then are returned. Empty if files do not explain the failure.
+    `whole` has the files as the program left them, `failing` those of the failing state. At `until` (monotonic clock),
+    the fewest found so far are returned. Empty if the files do not explain the failure.
     """
     runs = 0
     fewest: list[Difference] = []
@@ -114,7 +113,7 @@ def find_fewest_differences(  # noqa: PLR0917 (an experiment and its material)
 
 
 def list_differences(whole: Path, failing: Path) -> Iterator[Difference]:
-    """Yield how files differ, in the order of their names: whether they exist, their type, and their content."""
+    """Yield the differences between two trees by path: missing or additional files, other types, other content."""
     ours, theirs = _list_paths_below(whole), _list_paths_below(failing)
     for path in sorted(ours | theirs):
         one, other = whole / path, failing / path

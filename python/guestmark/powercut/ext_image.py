@@ -47,7 +47,7 @@ class _Geometry:
 
 
 def digest_image(image: Path) -> bytes | None:
-    """Return the digest of an image that e2fsck has left clean; None if its layout is not one of those known here."""
+    """Return the digest of an image that e2fsck has left clean; None if its layout is not supported here."""
     descriptor = os.open(image, os.O_RDONLY | os.O_CLOEXEC)
     try:
         superblock = bytearray(os.pread(descriptor, _SUPERBLOCK, _SUPERBLOCK))
@@ -82,7 +82,7 @@ def _read_geometry(superblock: bytes | bytearray) -> _Geometry | None:
 
 
 def _mark_blocks(start: int, count: int) -> int:
-    """Return a number in which the bit of each of these blocks is set."""
+    """Return a bit mask of these blocks."""
     return ((1 << count) - 1) << start
 
 
@@ -107,7 +107,7 @@ def _mark_used(descriptor: int, geometry: _Geometry) -> int:
 
 
 def _list_journal_extents(superblock: bytes | bytearray) -> Iterator[tuple[int, int]]:
-    """Yield the first block and the number of blocks of each extent of the journal, if the superblock names all."""
+    """Yield the first block and the number of blocks of each extent of the journal, if the superblock lists all."""
     magic, entries, _, depth = struct.unpack_from("<HHHH", superblock, _JOURNAL_COPY)
     if superblock[_JOURNAL_COPY_TYPE] != _COPIED or magic != _EXTENTS_MAGIC or depth:
         return
@@ -117,9 +117,9 @@ def _list_journal_extents(superblock: bytes | bytearray) -> Iterator[tuple[int, 
 
 
 def _read_used(descriptor: int, block_size: int, used: int) -> Iterator[tuple[int, bytes]]:
-    """Yield pieces that are not all zeroes, each with its place; unused blocks read as zeroes.
+    """Yield the pieces that are not all zeroes, each with its number; unused blocks read as zeroes.
 
-    Holes and zeroes are the same: a write makes a hole of many blocks data.
+    Holes and zeroes are treated alike, because a write may turn a hole into blocks of zeroes.
     """
     blocks = _PIECE // block_size
     every = _mark_blocks(0, blocks)

@@ -30,11 +30,11 @@ _MEMORY_SHARE = 0.5  # share of the free memory
 
 
 class Replay:
-    """Turns cuts into images in `directory`; cuts in ascending order need no work twice.
+    """Turns cuts into images in `directory`; for cuts in ascending order no work is repeated.
 
-    One image advances with the kept requests. Each state is a copy of the blocks that it occupies (by reference if the
-    filesystem can), with what survives on top. So neither the size of the image nor that of the log determines memory
-    or time.
+    One image advances with the kept requests. Each state is a sparse copy of it (a reflink if the filesystem supports
+    that), to which the surviving later writes are applied. So neither the size of the image nor that of the log
+    determines memory or time.
     """
 
     def __init__(self, base: Path, log: WriteLog, entries: Sequence[Entry], directory: Path) -> None:
@@ -46,7 +46,7 @@ class Replay:
         self._descriptor = self._open_durable()
 
     def close(self) -> None:
-        """Remove the image that advances."""
+        """Remove the advancing image."""
         os.close(self._descriptor)
         self._durable.unlink(missing_ok=True)
 
@@ -89,7 +89,7 @@ class Replay:
 
 
 def choose_image_parent(base: Path, log: Path, form: str, parent: Path, workers: int) -> Path:
-    """Return where the images of crash states are made: in memory if it has room for all of them, else in `parent`.
+    """Return where to create the images of crash states: in memory if it has room for all of them, else in `parent`.
 
     Programs that recover an image sync it, which takes longer than all their other work and is useless here. A check
     may fill its disk, so each image counts at the full size of its disk.
@@ -103,7 +103,7 @@ def choose_image_parent(base: Path, log: Path, form: str, parent: Path, workers:
 
 
 def _read_free_group_memory() -> int:
-    """Return the bytes of memory that this process's control groups leave it; a very large number without a limit."""
+    """Return how many bytes of memory this process's control groups still allow; a huge number without a limit."""
     free = 1 << 63
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         number, _, path = line.split(":", 2)
@@ -144,9 +144,9 @@ def _split_range(length: int, most: int = 1 << 20) -> Iterator[tuple[int, int]]:
 class Crash:
     """The faults of one state.
 
-    `lost` is the first acknowledged record that is missing, `what` the loss in words if a number does not say it,
-    `says` all other faults, `answer` that of a check. With `torn_superblock` records are missing, but not by the
-    program's fault.
+    `lost` is the first acknowledged record that is missing, `what` describes the loss if a number does not, `says`
+    describes all other faults, `answer` is the result of a check. With `torn_superblock` records are missing, but the
+    program is not at fault.
     """
 
     cut: Cut
@@ -160,7 +160,7 @@ class Crash:
 
 @dataclass(slots=True)
 class JudgedStates:
-    """The totals over many states."""
+    """The judged states in total, and those with faults."""
 
     states: int = 0
     losing: int = 0  # acknowledged records are gone
@@ -186,7 +186,7 @@ class JudgedStates:
 
 @dataclass(frozen=True, slots=True)
 class JudgeInput:
-    """The input of a judgement: the image before the first write, the log, and how to examine what is left."""
+    """The input for judging states: the image before the first write, the log, and how to examine a recovered disk."""
 
     base: Path
     log: WriteLog
@@ -210,7 +210,7 @@ class JudgeInput:
 def judge_cuts(
     evidence: JudgeInput, entries: Sequence[Entry], cuts: Sequence[Cut], parent: Path
 ) -> JudgedStates:
-    """Judge every cut, by several workers at once; images are made below `parent`. Raises `MachineError`."""
+    """Judge every cut, with several workers in parallel; images are created below `parent`. Raises `MachineError`."""
     directory = keeper().directory("cut", parent, mode=0o711)
     total = JudgedStates()
     try:

@@ -1,4 +1,4 @@
-"""Delta debugging (Zeller, Hildebrandt 2002): finds a minimal part of a whole that still fails like the whole."""
+"""Delta debugging (Zeller, Hildebrandt 2002): finds a minimal subset that still fails."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def find_minimal_failing_subset(every: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> list[T]:
-    """Return a minimal failing part of a failing whole: without any one item it passes (algorithm `ddmin`)."""
+    """Return a minimal failing subset of a failing set: without any one of its items it passes (algorithm `ddmin`)."""
     left, parts = list(every), 2
     while len(left) > 1:
         size = -(-len(left) // parts)

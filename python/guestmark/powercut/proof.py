@@ -1,4 +1,4 @@
-"""A proof: judges the crash states of a log of writes, with controls that show that a loss would have been found."""
+"""Proves durability by judging the crash states of a log of writes, with controls that must show a loss."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CONTROL = Tag("guestmark-control:", "controls")
 class LogPart:
     """A part of the log, from request `start` to `end`, in which `count` records were written.
 
-    After `settled` requests the machine had synced all it had. During `checkpoints` a database wrote its pages.
+    After `settled` requests the machine had synced everything. During `checkpoints` a database wrote its pages.
     """
 
     tag: Tag
@@ -51,7 +51,7 @@ class LogPart:
     checkpoints: tuple[range, ...] = ()
 
     def read_acknowledgements(self, log: WriteLog) -> Acknowledged:
-        """Return the acknowledgements, each with its moment."""
+        """Return the acknowledgements, each with the number of requests before it."""
         return Acknowledged.from_marks(log.entries, self.start, self.end)
 
 
@@ -65,10 +65,10 @@ class FlushCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofRequest:
-    """One proof to make.
+    """The input of one proof.
 
-    `location` is the directory of the image, `control` what was written unsafely after the part that is judged, `seed`
-    that of random states.
+    `location` is the directory of the image, `control` the part of the log that was written unsafely after the judged
+    part, `seed` the seed of the random states.
     """
 
     files: LoggedFiles
@@ -143,7 +143,7 @@ def prove_durability(asked: ProofRequest) -> Proven:
 
 
 def _choose_most_states(asked: ProofRequest) -> int | None:
-    """Return the limit of states for a database server, which takes a second for each; None for others."""
+    """Return the limit on states for a database server, which takes about a second for each; else None."""
     return asked.states if asked.method.is_served else None
 
 
@@ -170,7 +170,7 @@ def _run_control_without_flushes(asked: ProofRequest, log: WriteLog, entries: Se
 
 
 def _run_control_without_barriers(asked: ProofRequest, log: WriteLog, part: LogPart) -> Control:
-    """Judge the part that was written without barriers; it does not apply if each write is flushed at once."""
+    """Judge the part written without barriers; this control does not apply if every write is flushed at once."""
     entries = log.entries[: part.end]
     control = _run_control(asked, log, entries, part, asked.unsafe)
     # Nothing is ever in flight then, so even a disk that drops flushes could not lose anything.
@@ -243,7 +243,7 @@ def _describe_loss(crash: Crash) -> str:
 
 
 def describe_flush_counts(counts: FlushCounts, flushes: int) -> str:
-    """Return how many flushes each layer saw; a layer that saw fewer than the one above dropped or merged some."""
+    """Describe how many flushes each layer saw; a layer that saw fewer than the one above dropped or merged some."""
     seen = []
     if counts.guest is not None:
         seen.append(f"the guest's kernel sent {counts.guest}")
@@ -259,7 +259,7 @@ def explain_unseen_layer(layer: stack.Layer) -> str:
 
 
 def judge_volatile_layer(layers: list[stack.Layer]) -> tuple[Durability, str] | None:
-    """Return the verdict and its reason if a layer below the disk keeps nothing; else None."""
+    """Return the verdict and its reason if a layer below the disk is volatile or drops flushes; else None."""
     below = stack.find_volatile_layer(layers)
     if below is None:
         return None
@@ -269,7 +269,7 @@ def judge_volatile_layer(layers: list[stack.Layer]) -> tuple[Durability, str] | 
 def _decide_record_word(
     judged: JudgedStates, controls: Sequence[Control], layers: list[stack.Layer], flushes: str
 ) -> tuple[Durability, str]:
-    """Return the word of the proof, and its reason."""
+    """Return the verdict of the proof, and its reason."""
     if judged.losing:
         return Durability.LOST, flushes
     if volatile := judge_volatile_layer(layers):

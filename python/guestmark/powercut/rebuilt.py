@@ -1,6 +1,6 @@
-"""Files that need no sync, because a database recreates them after a power cut without reading them.
+"""Recognises files that need no sync, because a database recreates them after a power cut without reading them.
 
-They are recognised by their content and that of the database beside them, as a name alone proves nothing.
+A name alone proves nothing, so their content and that of the database beside them are examined.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Numbered records: how they are made durable, which were acknowledged at a cut, and which must be left after it.
+"""Numbered records: how they are made durable, which are acknowledged at a cut, and which have to survive it.
 
 The agent writes them (`crates/agent/src/records.rs`); a record consists of 64-byte lines that name it.
 """
@@ -35,7 +35,7 @@ class Method(StrEnum):
 
     @property
     def description(self) -> str:
-        """The method in words, for tables."""
+        """A description of the method for tables."""
         return _WORDS[self]
 
     @property
@@ -45,17 +45,17 @@ class Method(StrEnum):
 
     @property
     def is_program(self) -> bool:
-        """True if a user's program writes, and what is left is examined while it is mounted."""
+        """True if a user's program writes the data, which is then examined on the mounted filesystem."""
         return self in {Method.COMMAND, Method.SYNCS}
 
     @property
     def is_call(self) -> bool:
-        """True if the return of a call acknowledges a record, not a program that may itself do so early."""
+        """True if the return of a system call acknowledges a record; a program might do so too early."""
         return self not in {Method.SQLITE, Method.COMMAND} and not self.is_served
 
     @property
     def is_served(self) -> bool:
-        """True if a database server commits the records, and has to recover them."""
+        """True if a database server commits the records and has to recover them after the cut."""
         return self in {Method.MARIADB, Method.POSTGRESQL}
 
     def list_record_files(self, name: str) -> tuple[str, ...]:
@@ -78,7 +78,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """Records acknowledged after each number of requests, by the marks of a log.
+    """The newest acknowledged record after each number of requests, by the marks in a log.
 
     Mark 0 is the start, mark k + 1 acknowledges record k.
     """
@@ -98,7 +98,7 @@ class Acknowledged:
 
     @property
     def requests_before_first_record(self) -> int:
-        """The number of requests before the first record; 0 without a mark."""
+        """The number of requests before the first record; 0 if the log has no mark."""
         return self.after_requests[0] if self.after_requests else 0
 
     @property
@@ -112,7 +112,7 @@ class Acknowledged:
         return self.newest[at - 1] if at else -1
 
     def find_newest_moment(self, requests: int) -> int:
-        """Return the number of requests when that record had just been acknowledged."""
+        """Return how many requests had been logged when that record was acknowledged."""
         at = bisect.bisect_right(self.after_requests, requests)
         return self.after_requests[at - 1] if at else 0
 
@@ -126,7 +126,7 @@ def make_record(tag: str, number: int, size: int) -> bytes:
 def find_lost_record(  # noqa: PLR0911 (one for each way)
     method: Method, tag: str, acknowledged: int, content: bytes | None
 ) -> int | None:
-    """Return the first acknowledged record that is not whole in what is left of the file; None if all are."""
+    """Return the first acknowledged record that is missing or damaged in the file; None if all are intact."""
     if acknowledged < 0:
         return None
     if content is None:

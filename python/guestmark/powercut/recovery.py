@@ -72,7 +72,7 @@ def convert_to_raw(image: Path, raw: Path) -> bool:
 def _read_extents(
     image: int, table: int, entries: int, cluster: int, size: int
 ) -> list[tuple[int, int, int]] | None:
-    """Return the disk's data as (disk offset, image offset, length), neighbours merged; None if not plain."""
+    """Return the disk's data as (disk offset, image offset, length), adjacent ones merged; None if it is compressed."""
     found: list[tuple[int, int, int]] = []
     per_table = cluster // 8
     wanted = -(-size // (cluster * per_table))
@@ -93,7 +93,7 @@ def _read_extents(
 
 
 def _read_big_endian(image: int, at: int, count: int) -> array[int]:
-    """Return big-endian numbers of 64 bits; beyond the end of the image there are none."""
+    """Return big-endian 64-bit numbers, fewer than `count` at the end of the image."""
     data = os.pread(image, count * 8, at)
     numbers = array("Q", data[: len(data) // 8 * 8])
     if sys.byteorder == "little":
@@ -122,9 +122,9 @@ _TEMPORARY_ID = Path("/sys/fs/btrfs/features/temp_fsid")
 class Recovered:
     """The records that are left after recovery.
 
-    `files` are the wanted files by name (None: missing), `repairs` those beyond a replay of the journal, `damage` what
-    kept the disk from being mounted, `lost` what is missing in words. `answer` is that of a reader that runs a check.
-    With `torn_superblock` nothing of this is the program's fault: see `superblock`.
+    `files` has the requested files by name (None: missing), `repairs` lists repairs beyond a replay of the journal,
+    `damage` tells why the disk cannot be mounted, `lost` describes what is missing. `answer` is the result of a reader
+    that runs a check. With `torn_superblock` the program is not at fault for any of it: see `superblock`.
     """
 
     files: dict[str, bytes | None]
@@ -138,21 +138,21 @@ class Recovered:
 class Reader(Protocol):
     """Examines a mounted filesystem.
 
-    It is mounted read-only, as unmounting it takes half as long then. A reader that changes it, such as a database
+    It is mounted read-only, because unmounting then takes half as long. A reader that changes it, such as a database
     server that recovers its files, calls `allow_changes` first.
     """
 
     def read(
         self, agent: Agent, directory: Path, names: Sequence[str], newest: int, *, exact: bool
     ) -> Recovered:
-        """Return what is left in the directory, as `agent` sees it.
+        """Return what the directory contains, as seen by `agent`.
 
-        `newest` is the record acknowledged last, -1 for none. With `exact`, nothing that was written after it is there.
+        `newest` is the record acknowledged last, -1 for none. With `exact`, nothing written after it has survived.
         """
 
 
 def allow_changes(agent: Agent, directory: Path) -> None:
-    """Make a mounted filesystem writable, as a booting machine does once it has checked it. Raises `MachineError`."""
+    """Remount a filesystem for writing, as a booting machine does after checking it. Raises `MachineError`."""
     try:
         agent.mount("none", str(directory), "none", "remount,rw", timeout_s=_DEADLINE_S)
     except CallError as error:
@@ -167,7 +167,7 @@ class Recovery(Protocol):
     """Recovers images of one filesystem."""
 
     def recover(self, image: Path, names: Sequence[str], newest: int, *, exact: bool) -> Recovered:
-        """Recover a raw image in place and read the files `names` at its top.
+        """Recover a raw image in place and read the files `names` in its root directory.
 
         `newest` and `exact` as in `Reader.read`.
         """
@@ -203,7 +203,7 @@ class ExtRecovery:
 
 
 class ReadStates:
-    """Results of a reader for images with equal files; several recoveries may share them."""
+    """A cache of a reader's results for images with equal files; several recoveries may share it."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[bytes, int], Recovered] = {}
@@ -213,7 +213,7 @@ class ReadStates:
         return self._found.get((digest, newest))
 
     def remember(self, digest: bytes, newest: int, found: Recovered) -> None:
-        """Keep the result."""
+        """Store the result for images with this digest."""
         self._found[digest, newest] = found
 
 
@@ -288,7 +288,7 @@ class MountedRecovery:
         """Mount the image and return why it cannot be mounted; empty if it is mounted.
 
         btrfs may take a device for another copy that is just being mounted or unmounted, here or by another run, and
-        then says that it exists. Only a disk that is refused for longer than that is damaged.
+        then fails with EEXIST. Only a disk that is refused for longer than that is damaged.
         """
         deadline = time.monotonic() + _TWIN_S
         while True:
@@ -304,8 +304,8 @@ class MountedRecovery:
     def _mend_superblock(self, device: str) -> bool:
         """Repair a superblock torn by a power cut, which the kernel does not do; return True if it was repaired.
 
-        A disk of 512-byte sectors may tear those of btrfs, of 4096 bytes. `btrfs-rescue(8)` takes the copy, whose trees
-        still exist.
+        A disk with 512-byte sectors may tear the 4096-byte superblock of btrfs. `btrfs-rescue(8)` restores it from its
+        copy, whose trees still exist.
         """
         if self._filesystem != "btrfs":
             return False
@@ -366,7 +366,7 @@ class FormattedRecovery:
 def explain_not_recoverable(filesystem: str, *, mounted: bool = False) -> str:
     """Return why crash states of a filesystem cannot be judged here; empty if they can.
 
-    With `mounted` files are not only read, so the filesystem has to be mounted.
+    With `mounted` the files are not only read, so the filesystem has to be mounted.
     """
     if filesystem.startswith("ext") and not mounted:
         return ""
@@ -374,7 +374,7 @@ def explain_not_recoverable(filesystem: str, *, mounted: bool = False) -> str:
 
 
 def count_workers(filesystem: str, *, mounted: bool = False) -> int:
-    """Return the number of states to judge at once; mounting mostly waits, which needs no processor."""
+    """Return how many states to judge in parallel: several per processor where they mostly wait for mounts."""
     # Older kernels refuse to mount two copies of one btrfs at the same time.
     if filesystem == "btrfs" and not _TEMPORARY_ID.exists():
         return 1
@@ -392,7 +392,7 @@ def start_recovery(
 ) -> Iterator[Recovery]:
     """Yield a recovery for images of a filesystem in a format; `directory` is for its own use.
 
-    With `known`, equal images may be read once.
+    With `known`, equal images are read only once.
     """
     with contextlib.ExitStack() as stack:
         inner: Recovery

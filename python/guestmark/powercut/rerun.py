@@ -1,4 +1,4 @@
-"""Reopens a crash state of a kept log: its recovered disk, for the check that judged it or for a shell."""
+"""Recreates the recovered disk of a crash state from a stored log, for the check that judged it or for a shell."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ _ROOM = Path("/var/tmp")
 
 
 def check_again(name: str, after: int, survival: str | None, ledger: Path | None) -> Iterator[str]:
-    """Run the check on the disk that a cut leaves, and yield its output line by line. Raises `UsageError` without a
-    check.
+    """Run the check on the disk that a cut leaves, and yield its output line by line.
+
+    Raises `UsageError` for a log that no check has judged.
     """
     kept = evidence.load_evidence(name, ledger)
     if not kept.check:
@@ -77,7 +78,7 @@ def open_shell(name: str, after: int, survival: str | None, ledger: Path | None)
 
 @dataclass(slots=True)
 class _Shell:
-    """A reader that opens a shell: the check is in `$CHECK`, its input in the file `$ACKNOWLEDGED`."""
+    """A reader that opens a shell, with the check's command in `$CHECK` and its input in the file `$ACKNOWLEDGED`."""
 
     check: str
     lines: Sequence[bytes]

@@ -1,7 +1,8 @@
-"""Detects torn superblocks, which a filesystem expects its disk to write at once although they exceed a sector.
+"""Detects torn superblocks: some filesystems expect disks to write them atomically although they exceed a sector.
 
-That of btrfs has 4096 bytes. If a cut tears it, the kernel cannot mount the disk, and the copies are of the last full
-commit: data that was only logged since then, as by `fsync`, is lost. No program can prevent that.
+The superblock of btrfs has 4096 bytes. If a cut tears it, the kernel cannot mount the disk, and the copies date from
+the last full commit: data that was only logged since then, for instance by `fsync`, is lost. No program can prevent
+that.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _POLYNOMIAL = 0x82F6_3B78
 
 
 def has_torn_superblock(filesystem: str, image: Path) -> bool:
-    """Return True if a superblock of the filesystem in a raw image was not written as a whole."""
+    """Return True if a superblock of the filesystem in a raw image was written only partly."""
     if filesystem != "btrfs":
         return False
     with image.open("rb") as file:
@@ -43,7 +44,7 @@ def _is_torn(block: bytes) -> bool:
 
 
 def compute_crc32c(data: bytes) -> int:
-    """Return the CRC-32C (Castagnoli) of data, as in RFC 3720."""
+    """Return the CRC-32C (Castagnoli) of the data, as in RFC 3720."""
     table = _make_table()
     crc = 0xFFFF_FFFF
     for byte in data:

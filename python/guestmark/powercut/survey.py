@@ -1,8 +1,8 @@
 """Judges crash states by the user's check until all are judged or time is up; a survey may end at any state.
 
-Several workers recover states at once, in the order of `ChosenCuts.choose_sampling_order`. A check that fails is run
-again, alone and on a fresh copy of the state: only a state that fails twice counts as lost. A state that was not judged
-never does.
+Several workers recover states in parallel, in the order of `ChosenCuts.choose_sampling_order`. A check that fails is
+run again, alone and on a fresh copy of the state: only a state that fails twice counts as lost. A state that was not
+judged never does.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _LATE_AGAIN = 3
 class CrashState:
     """One judged crash state: the newest record acknowledged by then, and the answer of the check.
 
-    `damage` is what kept the disk from being mounted, so that there is no answer; `repairs` were needed. With
-    `torn_superblock` what is missing is not the program's fault.
+    `damage` tells why the disk could not be mounted, in which case there is no answer; `repairs` lists the repairs that
+    were needed. With `torn_superblock` the program is not at fault for what is missing.
     """
 
     cut: Cut
@@ -56,7 +56,7 @@ class CrashState:
 
     @property
     def is_failed(self) -> bool:
-        """True if something is lost or broken, and the filesystem's own superblock is whole."""
+        """True if something is lost or broken, and the filesystem's own superblock is intact."""
         return self._is_bad and not self.torn_superblock
 
     @property
@@ -80,7 +80,7 @@ class CrashState:
 
 
 class WorkerPool:
-    """Recovers states of one log with several workers at once, each with its own image and agent."""
+    """Recovers and judges states of one log with parallel workers, each with its own image and agent."""
 
     def __init__(
         self, workers: Sequence[_Worker], lone: _Worker, lone_check: Check, acknowledged: Callable[[int], int]
@@ -92,11 +92,11 @@ class WorkerPool:
 
     @property
     def worker_count(self) -> int:
-        """The number of states that are judged at once."""
+        """The number of states that are judged in parallel."""
         return len(self._workers)
 
     def judge_cuts(self, cuts: Sequence[Cut]) -> list[CrashState]:
-        """Judge these states at once, and return them in no particular order."""
+        """Judge these states in parallel, and return them in no particular order."""
         # In this order each worker's image only advances.
         in_order = sorted(cuts, key=lambda cut: (cut.kept, cut.after))
         share = -(-len(in_order) // len(self._workers)) or 1
@@ -113,7 +113,7 @@ class WorkerPool:
             raise
 
     def judge_alone(self, cut: Cut) -> CrashState:
-        """Judge a state while no other one is judged, with a check that has no memory."""
+        """Judge a state while no other one is judged, with a check that does not reuse results."""
         return self._lone.judge_cut(cut, self._acknowledged(cut.after))
 
     def judge_with_lines(self, cut: Cut, lines: Sequence[bytes]) -> CrashState:
@@ -126,13 +126,13 @@ class WorkerPool:
             check.lines = before
 
     def judge_with_next_line(self, state: CrashState) -> CrashState | None:
-        """Judge a state as `judge_alone` does, told the next line as well; None if there is none."""
+        """Judge a state as `judge_alone` does, with the next line added to the check's input; None if there is none."""
         if not 0 <= state.newest < len(self._lone_check.lines) - 1:
             return None
         return self._lone.judge_cut(state.cut, state.newest + 1)
 
     def close(self) -> None:
-        """Wait for states that are being judged."""
+        """Stop the workers after the states that they are judging."""
         self._stopped.set()
         self._pool.shutdown()
 
@@ -165,7 +165,7 @@ class _Worker:
 class Disk:
     """The disk whose log is judged: the image before the first write, and how to recover it.
 
-    `entries` are those of the log that may be on it, `acknowledged` maps their number to the newest record.
+    `entries` are the requests that may have reached it, `acknowledged` maps a number of them to the newest record.
     """
 
     base: Path
@@ -178,7 +178,7 @@ class Disk:
 
 @contextlib.contextmanager
 def start_worker_pool(disk: Disk, check: Check, parent: Path) -> Iterator[WorkerPool]:
-    """Yield workers for states of the disk, with images below `parent`. Raises `MachineError`."""
+    """Yield workers that judge states of the disk, with images below `parent`. Raises `MachineError`."""
     directory = keeper().directory("cut", parent, mode=0o711)
     count = recovery.count_workers(disk.filesystem, mounted=True) if check.apart else 1
     # What is mounted stays below `parent`: a check's world has a /dev/shm of its own.
@@ -220,7 +220,7 @@ def start_worker_pool(disk: Disk, check: Check, parent: Path) -> Iterator[Worker
 
 @dataclass(slots=True)
 class FailureGroup:
-    """States that fail in the same way, by what the check said."""
+    """States that fail in the same way, by what the check printed."""
 
     first: CrashState
     states: list[CrashState] = field(default_factory=list)
@@ -242,12 +242,12 @@ class Survey:
 
     @property
     def losing_count(self) -> int:
-        """The number of states that are lost or broken."""
+        """The number of states in which something is lost or broken."""
         return sum(len(group.states) for group in self.groups.values())
 
     @property
     def failing_groups(self) -> list[FailureGroup]:
-        """The groups of states that are lost or broken."""
+        """The groups of states in which something is lost or broken."""
         return [group for group in self.groups.values() if group.states]
 
     @property
@@ -263,10 +263,10 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class SurveyLimits:
-    """When a survey ends early: at `deadline` of the monotonic clock, or after `enough` failing states (None: never).
+    """When a survey ends early: at `deadline` (monotonic clock), or after `enough` failing states; None means never.
 
-    Once a state failed, `failed_deadline` holds instead of `deadline`: a loss is confirmed and explained in the time
-    that is left, and without one there is nothing to keep that time for.
+    Once a state has failed, `failed_deadline` applies instead of `deadline`, which leaves time to confirm and explain
+    the loss.
     """
 
     deadline: float | None = None
@@ -274,7 +274,7 @@ class SurveyLimits:
     failed_deadline: float | None = None
 
     def find_deadline(self, survey: Survey) -> float | None:
-        """Return the moment at which the survey has to end as it stands."""
+        """Return the deadline that applies to the survey in its present state."""
         if self.failed_deadline is not None and survey.losing_count:
             return self.failed_deadline
         return self.deadline
@@ -298,9 +298,9 @@ def conduct_survey(
     *,
     counts: Callable[[CrashState], bool],
 ) -> Survey:
-    """Judge the chosen states; a failing state only counts as such if `counts` holds for it.
+    """Judge the chosen states; a state counts as failing only if `counts` returns True for it.
 
-    `tell` is called with progress messages. If the user interrupts, what was judged by then is returned; see
+    `tell` is called with progress messages. If the user interrupts, the states judged so far are returned; see
     `Interrupted`.
     """
     order = chosen.choose_sampling_order()
@@ -355,22 +355,22 @@ def _record_states(
 
 
 def _accepts_newer(bench: WorkerPool, state: CrashState) -> bool:
-    """Return True if the check fails only for data that the program was writing, which may or may not be there.
+    """Return True if the check fails only because of newer data, which the program was writing at the cut.
 
-    A check that looks for the newest line only may also miss a record that is lost while the next one is there, so that
-    such a state says nothing.
+    A check that looks only for the newest line may also miss a lost record when the next one is present, so such a
+    state is inconclusive.
     """
     further = bench.judge_with_next_line(state) if state.answer is not None else None
     return further is not None and further.answer is not None and further.answer.ending is Ending.PASSED
 
 
 def _judge_late_again(bench: WorkerPool, survey: Survey, state: CrashState) -> CrashState:
-    """Return a state that had too little time beside others, judged alone."""
+    """Judge a state again, alone, if it may have run out of time because of the other states."""
     return bench.judge_alone(state.cut) if len(survey.unjudged_states) < _LATE_AGAIN else state
 
 
 def _confirm_failure(bench: WorkerPool, survey: Survey, group: FailureGroup, state: CrashState) -> bool:
-    """Return True if the state fails again, as far as that is checked; else mark the survey as unsteady."""
+    """Return True if the state fails again, or need not be tried again; else record it as `survey.unsteady`."""
     if group.confirmed >= _USUAL_FINALISTS:
         return True
     for _ in range(1 if group.confirmed else _FIRST_TIMES):

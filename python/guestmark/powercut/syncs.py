@@ -1,7 +1,7 @@
-"""Searches a crash state for the data that a program's own calls promised to be on its disk.
+"""Searches a crash state for the data that a program's own sync calls promised to be on its disk.
 
-The agent stops the program after each such call and prints what it has promised (`crates/agent/src/syncs`). At that
-very moment all of it has to be on the disk. Later the program may write over some of it. So of a file that was promised
+The agent stops the program after each such call and prints what the call has promised (`crates/agent/src/syncs`). At
+that moment all of it has to be on the disk. Later the program may overwrite some of it. So for a file that was promised
 earlier, only blocks that are unchanged when it is next seen are expected, under any path that it has had since.
 """
 
@@ -20,7 +20,7 @@ BLOCK = 4096  # bytes per digest
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """A file as it was read: digests of its blocks by number, without blocks of zeroes; of a directory its names."""
+    """A file as it was read: digests of its blocks by number, without blocks of zeroes; for a directory, its names."""
 
     size: int
     blocks: Mapping[int, int]
@@ -40,9 +40,7 @@ class FileState:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A file after so many promises; `promised` blocks were promised then, `changed` ones differed before, if only
-    briefly.
-    """
+    """A file after that many promises: the blocks promised then, and those that have changed since it was last seen."""
 
     after: int
     path: str
@@ -63,7 +61,7 @@ class _File:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedFile:
-    """Data that must exist: the blocks of a file at any of `paths`, or exactly the `names` of a directory."""
+    """Data that must exist: the blocks of a file at one of `paths`, or a directory with exactly these `names`."""
 
     call: str
     paths: tuple[str, ...]
@@ -98,7 +96,7 @@ class ExpectedFile:
 
 
 class Promises:
-    """A program's promises, call by call. Paths and names are hexadecimal, as the agent prints them."""
+    """What a program's sync calls have promised, call by call. Paths and names are hexadecimal, as printed."""
 
     def __init__(self) -> None:
         # Each call, and whether nothing else of the program ran meanwhile.
@@ -118,7 +116,7 @@ class Promises:
         self._known: dict[tuple[int, bool], tuple[ExpectedFile, ...]] = {}
 
     def add_line(self, line: str) -> bool:
-        """Add a line of the agent; return True if it ends a promise, after which the program waits."""
+        """Add a line of the agent's output; return True if it completes a promise, after which the program waits."""
         kind, *words = line.split(" ")
         match kind:
             case "file":
@@ -150,7 +148,7 @@ class Promises:
         return kind == "sync"
 
     def has_failed(self, statuses: Sequence[int]) -> bool:
-        """Return True if the program ended with none of these statuses."""
+        """Return True if the program exited with none of these statuses, and was not stopped by the agent."""
         return self.status not in (_STOPPED, *map(str, statuses))
 
     def _add_file(self, words: Sequence[str]) -> None:
@@ -196,7 +194,7 @@ class Promises:
         return ExpectedFile(self.calls[last][0], paths, least, most, promised)
 
     def _list_possible_paths(self, file: _File, last: int, newest: int, exactly: bool) -> tuple[str, ...]:
-        """Return the paths under which a file promised `last` may be; empty if it may be gone."""
+        """Return the paths at which a file may be that promise `last` covered; empty if it may have been removed."""
         paths = [path for after, path in file.paths if after == last]
         if not all(paths):
             # Another thread removed the file while it was being promised.
@@ -235,7 +233,7 @@ def _collect_promised_blocks(file: _File, newest: int) -> tuple[dict[int, int], 
 
 
 def _drop_overwritten(file: _File, newest: int, promised: dict[int, int], least: int) -> int:
-    """Remove the blocks that the program may have written over after `newest`; return the least size left."""
+    """Remove the blocks that the program may have overwritten after `newest`; return the least size that is left."""
     # The cut may be anywhere before the file is next seen, so what differs then may already differ in the state.
     upcoming = next((seen.after for seen in file.seen if seen.after > newest), None)
     for later in file.seen:

@@ -1,7 +1,7 @@
 """A user's check: it runs in its own namespaces on the files that a power cut left, and its output is kept.
 
-A user's script is not trusted with a verdict. It passes or fails; if it did not end in time or could not be started,
-nothing was judged. It runs only once on the same files with the same input.
+A user's script may be faulty, so only a run that passes or fails counts; if it did not finish in time or could not be
+started, nothing was judged. It runs only once on the same files with the same input.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Limit:
 
 
 class Check:
-    """A shell command that judges a mounted disk, as a `recovery.Reader`; its input are the acknowledged `lines`.
+    """A shell command that judges a mounted disk, as a `recovery.Reader`; its input is the acknowledged `lines`.
 
-    With `apart` each run gets its own namespaces. With `always` it also runs if nothing had been acknowledged,
-    because the disk has to be consistent then, too. Unless `forgetful`, it is not run again on files that it has
-    seen.
+    With `apart` each run gets a sandbox: its own namespaces. With `always` it also runs if nothing had been
+    acknowledged, because the disk has to be consistent then, too. Unless it is `forgetful`, it is not run again on files
+    that it has seen.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Check:
         self._lock = threading.Lock()
 
     def copy_without_memory(self) -> Check:
-        """Return the same check, which runs anew each time."""
+        """Return the same check without the cache of results, so that it runs each time."""
         return Check(
             self.command, self.lines, self.limit, apart=self.apart, always=self.always, forgetful=True
         )
@@ -119,7 +119,7 @@ class Check:
         return own.result()
 
     def build_command_line(self, room: Path, directory: Path) -> list[str]:
-        """Return the command that runs the check on the directory; `room` is an empty directory for its world."""
+        """Return the command that runs the check on the directory; `room` is an empty directory for its sandbox."""
         shell = ["sh", "-c", self.command]
         return [*build_world_command(room, directory), *shell] if self.apart else shell
 
@@ -183,7 +183,7 @@ def _last_lines(output: bytes) -> tuple[str, ...]:
 
 
 def build_world_command(room: Path, directory: Path) -> tuple[str, ...]:
-    """Return the start of a command that may change the directory and nothing else; `room` is an empty directory."""
+    """Return the prefix of a command that may change only this directory; `room` is an empty directory for it."""
     return (
         str(find_agent_binary()), "world", "--room", str(room), "--writable", str(directory),
         "--memory", str(choose_memory_size()), "--note-full", str(_locate_note(room)), "--",
@@ -195,13 +195,13 @@ def _locate_note(room: Path) -> Path:
 
 
 def _ran_out_of_space(room: Path) -> bool:
-    """Return True if a check that has this room found its /tmp full; without a world nobody looks."""
+    """Return True if the check in this sandbox found its /tmp full; always False without a sandbox."""
     note = _locate_note(room)
     return note.exists() and note.stat().st_size > 0
 
 
 def choose_memory_size() -> int:
-    """Return how many bytes a check may write to its /tmp; all at once leave the host half of its memory."""
+    """Return how many bytes a check may write to its /tmp, so that all checks leave the host half of its memory."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     # As many again go to its /dev/shm.
     return max(_LEAST_MEMORY, memory // (_MEMORY_SHARE * _PROCESSORS))
@@ -209,7 +209,7 @@ def choose_memory_size() -> int:
 
 @functools.cache
 def explain_no_sandbox() -> str:
-    """Return why a check cannot have a world of its own on this host, found out by trying; empty if it can."""
+    """Return why a check cannot be sandboxed on this host, found by trying; empty if it can."""
     with scratch_directory("world") as room:
         try:
             done = subprocess.run(

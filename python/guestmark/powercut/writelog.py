@@ -1,10 +1,10 @@
-"""Reads logs of writes as guestmark's agent, QEMU's `blklogwrites` and Linux's `dm-log-writes` make them.
+"""Reads logs of writes in the format of guestmark's agent, QEMU's `blklogwrites` and Linux's `dm-log-writes`.
 
 The format is described in the kernel's Documentation/admin-guide/device-mapper/log-writes.rst: a superblock, then
 entries of one sector each, with the data of a write behind its entry. The superblock is updated only from time to time,
 so its number of entries is ignored: the first empty entry is the end. In the field for the length of data, the agent
-stores for a flush how many entries it covers, plus one (not those written while it was going on), and for a mark its
-number. Its superblock also has the number of the error with which it refused a request first.
+stores for a flush how many entries it covers, plus one (without those written while it was in progress), and for a mark
+its number. Its superblock also has the errno of the first request that it refused.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class Entry:
 
     @property
     def is_flush(self) -> bool:
-        """True if everything before it is on the disk once it is done."""
+        """True for a flush: everything before it is on the disk once it is done."""
         return bool(self.flags & Flag.FLUSH)
 
     @property
     def is_write(self) -> bool:
-        """True if it has data."""
+        """True if it writes data."""
         return self.length > 0 and not self.flags & (Flag.DISCARD | Flag.MARK)
 
 
@@ -67,14 +67,14 @@ def count_requests(path: Path) -> int:
 
 
 def read_refusal(path: Path) -> int:
-    """Return the number of the error with which the agent refused a write, a flush or a mark first; 0 if it did not."""
+    """Return the errno of the first write, flush or mark that the agent refused; 0 if it refused none."""
     with path.open("rb") as file:
         found = os.pread(file.fileno(), _REFUSED.size, _REFUSED_AT)
     return int(_REFUSED.unpack(found)[0]) if len(found) == _REFUSED.size else 0
 
 
 class WriteLog:
-    """A log, mapped rather than read, so that its size does not matter."""
+    """A log of writes; it is mapped rather than read, so its size does not matter."""
 
     def __init__(self, path: Path, sector: int = 512) -> None:
         self.path = path
@@ -99,7 +99,7 @@ class WriteLog:
         self._file.close()
 
     def read_data(self, entry: Entry) -> bytes:
-        """Return the bytes that the request wrote."""
+        """Return the data that the request wrote."""
         assert self._map is not None
         return self._map[entry.at : entry.at + entry.length]
 
