@@ -1,4 +1,4 @@
-"""A disk as a workload sees it on a running machine: mounting it, and checking the options that took effect."""
+"""Mounts the disks of a running machine, and checks which options took effect."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ def read_live_mount(agent: Agent, device: str, directory: str) -> LiveMount:
 def compare_options(asked: str, shown: Iterable[str]) -> OptionsVerdict:
     """Compare options with what the kernel shows; an option that it does not show is unconfirmed.
 
-    An option is refuted if the kernel always shows it and does not, or if it shows the opposite option or another value
-    of the same one.
+    An option is refuted if the kernel would always show it but does not, or if it shows the opposite option or another
+    value of the same one.
     """
     live = frozenset(shown)
     refuted, unconfirmed = [], []
@@ -266,7 +266,7 @@ class AttachedDisk:
 
 @contextmanager
 def attach_on_host(specs: Sequence[DiskSpec]) -> Iterator[tuple[AttachedDisk, ...]]:
-    """Make the host's own disks for one trial: a fresh directory for the target, a file for the source."""
+    """Create the host's own disks for one trial: a fresh directory for the target, a file for the source."""
     if not specs:
         yield ()
         return

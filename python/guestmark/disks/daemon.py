@@ -1,4 +1,4 @@
-"""Programs that make, check and serve images; servers end with this process, however it ends."""
+"""Runs programs that create, check and serve images; servers end with this process, however it ends."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def run_program(
 
     The program can write only to the paths in `writable`, because a guest may have written what it reads.
     """
-    # Messages are matched by their English words.
+    # Messages are matched by their English text.
     environment = {**os.environ, "LC_ALL": "C"}
     try:
         done = subprocess.run(
@@ -98,7 +98,7 @@ def serve_image(
 ) -> Iterator[Callable[[], None]]:
     """Run a server while the context lasts; yield a function that kills it earlier.
 
-    Raises `MachineError`, beginning with `what`, with the server's last line if it ends before it is `ready`.
+    Raises `MachineError` with `what` and the server's last line if the server ends before it is `ready`.
     """
     # The supervisor ends the server when the lifeline closes, which the kernel does even after SIGKILL.
     daemon, lifeline = _start_server(command)

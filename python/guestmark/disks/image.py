@@ -1,4 +1,4 @@
-"""Disk images of one trial: made outside the timing, flushed inside it, checked and read after it."""
+"""Disk images of one trial: created before the timing, flushed inside it, checked and read after it."""
 
 from __future__ import annotations
 
@@ -157,9 +157,9 @@ class Image:
 
 @contextmanager
 def make_images(specs: Sequence[DiskSpec], *, formatted: bool = True) -> Iterator[tuple[Image, ...]]:
-    """Make fresh images for one trial; they are removed when the block ends, or when the process is killed.
+    """Create fresh images for one trial; they are removed when the block ends, or when the process is killed.
 
-    If the store keeps images, those of a context that is left by an exception stay. Without `formatted` a target is an
+    If the store keeps images, an exception in the context leaves them in place. Without `formatted` a target is an
     empty directory, as on the host, unless it is to be mounted there. Raises `MachineError` if there is no room, and
     `PlatformUnusableError` if a program is missing.
     """

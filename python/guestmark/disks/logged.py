@@ -26,7 +26,7 @@ from guestmark.core.machine_facts import read_mounts
 from guestmark.core.own_program import find_agent_binary
 from guestmark.disks.daemon import serve_image
 
-SERVER = "log-writes"  # the agent's word for it
+SERVER = "log-writes"  # the agent's subcommand
 # Each flush takes this long, so that a program that acknowledges before its flush is done is caught doing so.
 _FLUSH_MS = 10
 _MARK = 1 << 30 | 8 << 16 | ord("g") << 8 | 1  # _IOW('g', 1, u64)
@@ -80,7 +80,7 @@ def serve_logged(files: LoggedFiles, at: Path) -> Iterator[Callable[[], None]]:
 
 
 class LogHangsError(MachineError):
-    """The server of a log has not answered in time, and was ended."""
+    """The server of a log did not answer in time and was killed."""
 
 
 @contextlib.contextmanager
@@ -119,9 +119,9 @@ def open_marker(files: LoggedFiles, limit_s: float) -> Iterator[Callable[[int], 
 
 
 class _Watch:
-    """Ends the server of a log whose answer takes too long.
+    """Kills the server of a log when an answer takes too long.
 
-    A call to a file in FUSE waits for its server so that no signal ends it, not even SIGKILL.
+    A call to a file in FUSE waits uninterruptibly for its server: not even SIGKILL ends it.
     """
 
     def __init__(self, limit_s: float, kill: Callable[[], None] | None) -> None:
@@ -141,7 +141,7 @@ class _Watch:
 
     @contextlib.contextmanager
     def limit_call(self) -> Iterator[None]:
-        """Watch what is called in this context."""
+        """Kill the log's server if a call made in this context exceeds the time limit."""
         self._called_at = time.monotonic()
         try:
             yield
@@ -184,7 +184,7 @@ def _build_server_command(files: LoggedFiles, at: Path) -> list[str]:
 
 
 def _is_mounted(at: Path) -> bool:
-    """Return whether something is mounted at the path, by the table of mounts.
+    """Return whether something is mounted at the path, according to the table of mounts.
 
     Other ways of asking fail for a mount whose daemon has ended.
     """

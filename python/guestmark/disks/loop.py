@@ -30,7 +30,7 @@ _DEADLINE_S = 60.0
 _CONTROL = "/dev/loop-control"
 _LOOP_CTL_GET_FREE, _LOOP_CONFIGURE = 0x4C82, 0x4C0A
 _LO_FLAGS_AUTOCLEAR = 4
-# loop_config: file, block size, …, lo_flags last of four.
+# struct loop_config: fd, block_size, …; lo_flags is the last of the four integers.
 _CONFIG = struct.Struct("=II40xIIII160x16x64x")
 _ATTEMPTS = 100
 _CACHED = "write back"
@@ -96,7 +96,7 @@ def attach_loop(image: Path) -> Iterator[str]:
                 try:
                     fcntl.ioctl(held, _LOOP_CONFIGURE, config)
                 except OSError as error:
-                    if error.errno == errno.EBUSY:  # another was faster
+                    if error.errno == errno.EBUSY:  # another process took it
                         continue
                     raise
                 # The writable descriptor is closed, because a kernel may refuse to mount a device that is open for
@@ -149,10 +149,10 @@ def mount_loop(agent: Agent, spec: DiskSpec, image: str, directory: str) -> str:
 
 
 def _force_write_back(device: str) -> None:
-    """Have the kernel send flushes to a loop device, whose file has a cache.
+    """Make the kernel send flushes to a loop device.
 
-    Who once said "write through" of a device with this number said it for good: since Linux 6.11 that outlasts its
-    file, and every flush of a later one would be lost.
+    Since Linux 6.11, a device that was once set to "write through" keeps that setting when its file is detached, and
+    every flush to a later file would be lost.
 
     Raises `AttestationError` when it cannot be changed.
     """

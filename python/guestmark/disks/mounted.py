@@ -1,4 +1,4 @@
-"""The working directory of a command on a disk, and the mount that holds it according to its machine's kernel."""
+"""Creates a command's working directory on a disk, and finds the mount that holds it by the machine's kernel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from guestmark.setting.filesystem import Filesystem
 
 # The placeholder in a command for its directory on the disk, or for a disk without a filesystem.
 DISK = "{disk}"
-# A new directory, as filesystems are not empty at first.
+# A new directory, because new filesystems are not empty: they may have lost+found.
 _WORK = "work"
 _ASK_S = 60.0
 # The opened directory has the number of its mount, so that no path is resolved here (proc(5): fdinfo, mountinfo).

@@ -1,4 +1,4 @@
-"""Filesystems that are made with their content and never written: erofs and squashfs, for read-only workloads."""
+"""Creates erofs and squashfs images with their content, for workloads that only read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FILE = "data"
 
 
 def make_packed_image(spec: DiskSpec, image: Path, fill: Callable[[Path], None]) -> None:
-    """Make an image that holds one file, which `fill` writes. Raises `MachineError`."""
+    """Create an image that holds one file, which `fill` writes. Raises `MachineError`."""
     tree = image.with_suffix(".tree")
     tree.mkdir()
     file = tree / FILE

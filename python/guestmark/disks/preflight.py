@@ -74,7 +74,7 @@ def check_filesystems(cells: Sequence[Cell]) -> None:
 
 
 def leave_out_diskless(cells: Sequence[Cell]) -> tuple[LeftOut, ...]:
-    """Return the cells that need a disk on platforms that cannot have one; nothing is started to find out.
+    """Return the cells that need a disk on platforms that cannot have one; no machine is started for this.
 
     A command without a disk is left out as well if it is compared with one that runs on a disk.
     """

@@ -1,4 +1,4 @@
-"""The processes of a hypervisor on the host, including those in a cage (`agent.confinement`), which renumbers them."""
+"""Finds the processes of a hypervisor, including those in a sandbox (`agent.confinement`) with its own process ids."""
 
 import contextlib
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def list_descendants(pid: int) -> list[int]:
 
 
 def read_status(pid: int) -> list[str]:
-    """Return the fields of `/proc/PID/stat` (proc(5)) from the third one, the state, on. Raises `OSError`."""
+    """Return the fields of `/proc/PID/stat` (proc(5)), beginning with the third, the state. Raises `OSError`."""
     return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
 
 
@@ -36,8 +36,8 @@ def is_stopped(pid: int) -> bool:
 
 
 def find_confined_program(pid: int) -> int | None:
-    """Return the program that `guestmark-agent confine`, process `pid`, has become or started; None before that."""
-    # A cage becomes its program by exec, or starts it as its child.
+    """Return the id of the program that `guestmark-agent confine` (`pid`) runs; None if it has not started yet."""
+    # That process becomes its program by exec, or starts it as its child.
     while _is_confine_process(pid):
         found = list_children(pid)
         if not found:
@@ -47,7 +47,7 @@ def find_confined_program(pid: int) -> int | None:
 
 
 def map_threads(pid: int) -> dict[int, int]:
-    """Return the threads of a process: their numbers on this host by the numbers that the process itself sees."""
+    """Return the ids of a process's threads on this host, by the ids that the process itself sees."""
     found: dict[int, int] = {}
     for task in procfs.list_entries(procfs.PROC / str(pid) / "task"):
         for number in _read_process_numbers(task / "status")[-1:]:
@@ -56,7 +56,7 @@ def map_threads(pid: int) -> dict[int, int]:
 
 
 def find_sandboxed_processes(inner_pid: int, word: str) -> Iterator[int]:
-    """Yield the processes that are `number` inside a cage and have `word` on their command line."""
+    """Yield the processes whose id inside a sandbox is `inner_pid` and whose command line contains `word`."""
     for pid in procfs.list_processes():
         numbers = _read_process_numbers(procfs.PROC / str(pid) / "status")
         named = word in procfs.read_text(procfs.PROC / str(pid) / "cmdline")
@@ -69,7 +69,7 @@ def _is_confine_process(pid: int) -> bool:
 
 
 def _read_process_numbers(status: Path) -> list[int]:
-    """Return the number of a process or thread here and in every namespace below; empty once it has ended."""
+    """Return the id of a process or thread in this and in each nested namespace; empty once it has ended."""
     lines = procfs.read_text(status).splitlines()
     for name in ("NSpid:", "Pid:"):
         for line in lines:

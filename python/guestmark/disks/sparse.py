@@ -1,4 +1,4 @@
-"""Copying and allocating image files cheaply: by reflink where possible, else without the holes."""
+"""Copies and allocates image files cheaply: by reflink where possible, else without the holes."""
 
 import errno
 import fcntl
@@ -11,7 +11,7 @@ _ZEROES = bytes(4 << 20)
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Make `target` with the content and the holes of `source`."""
+    """Create `target` with the content and the holes of `source`."""
     with source.open("rb") as read, target.open("xb") as write:
         try:
             # A reflink shares the blocks until one side is written (btrfs, XFS, bcachefs).

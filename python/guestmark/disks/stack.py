@@ -1,4 +1,4 @@
-"""The storage layers below a file down to a device, and which of them lose flushed data.
+"""Finds the storage layers from a file down to its devices, and which of them lose flushed data.
 
 A path names a file only here and now: a mount may cover it, and another namespace may see another file there. So each
 layer is found by what the kernel reports about the open file: its mount by `mnt_id` in /proc/self/fdinfo, its device by
@@ -32,7 +32,7 @@ from guestmark.core.temporary import scratch_directory
 from guestmark.setting.location import read_device_number
 
 _IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
-# Filesystems of the kernel on block devices, whose fsync flushes the device. All others are served otherwise.
+# Kernel filesystems on block devices, whose fsync flushes the device. All others are served in other ways.
 _ON_DEVICES = frozenset({
     "bcachefs", "btrfs", "exfat", "ext2", "ext3", "ext4", "f2fs", "hfsplus", "jfs", "minix", "msdos", "nilfs2",
     "ntfs3", "reiserfs", "udf", "vfat", "xfs",
@@ -47,7 +47,7 @@ _COMM = 15
 _MEMORY_DISKS = ("ram", "zram", "nullb")
 _SERVED_DISKS = ("nbd", "ublkb", "rbd", "drbd")
 _PERSISTENT = "pmem"
-# Makers of mappings, by the prefix of the UUID. Mappings of others may drop flushes (flakey) or all writes (zero).
+# UUID prefixes of device mappings that pass flushes on. Others may drop flushes (flakey) or all writes (zero).
 _MAPPINGS = ("LVM-", "CRYPT-", "mpath-", "part")
 _DEEPEST = 16
 _ZFS_S = 5.0
@@ -190,7 +190,7 @@ def _describe_filesystem(mount: Mount) -> Layer:
 
 
 def _explain_dropped_flushes(mount: Mount) -> str:
-    """Return why the filesystem drops flushes; empty if it does not."""
+    """Return why the filesystem drops flushes; empty if it passes them on."""
     options = set(mount.options)
     if mount.kind == "overlay":
         if {"volatile", "fsync=volatile"} & options:
@@ -206,7 +206,8 @@ def _explain_dropped_flushes(mount: Mount) -> str:
 def _find_upper_directory(mount: Mount, path: str) -> str:
     """Return the directory in which an overlay stores writes to `path`; empty if it cannot be found.
 
-    Mount options name the directory as the mounting process saw it. So a file is made here and looked for there.
+    Mount options name the directory as the mounting process saw it. So a new directory is created here and looked for
+    there.
     """
     folder = Path(path) if os.path.isdir(path) else Path(path).parent
     below = os.path.relpath(folder, mount.where)
@@ -268,7 +269,7 @@ def list_layers_below_device(number: str, depth: int = _DEEPEST, sys: Path = Pat
     folder = Path(os.path.realpath(folder))
     if (folder / "partition").exists():
         folder = folder.parent
-    # Loop devices make circles possible, which the depth ends.
+    # Loop devices may form cycles, which the depth ends.
     if depth == 0:
         yield Layer(folder.name, Loses.UNKNOWN, "too many layers")
         return
@@ -314,7 +315,7 @@ def _describe_block_device(folder: Path) -> Layer:
 
 
 def _classify_special_device(folder: Path) -> tuple[Loses, str]:
-    """Return what kinds of devices other than plain disks do to flushed data."""
+    """Return what a device that is not a plain disk does to flushed data, and why."""
     if folder.name.startswith(_MEMORY_DISKS) or _read_line(folder / "device" / "model") == "scsi_debug":
         return Loses.MEMORY, "a disk in memory"
     if folder.name.startswith(_SERVED_DISKS):

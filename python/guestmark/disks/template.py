@@ -147,7 +147,7 @@ def copy_image_to_device(image: Path, device: Path) -> None:
     """Copy the content of an image with a new filesystem to a device of the same size. Raises `OSError`."""
     with image.open("rb") as read, device.open("r+b", buffering=0) as write:
         start, length = locate_xfs_log(read.read(_SUPERBLOCK))
-        # Of the log the image has holes only, and what the device had there would be replayed.
+        # The image's log consists of holes, which are not copied; without zeroing, old data on the device would be replayed.
         fcntl.ioctl(write.fileno(), _BLKZEROOUT, struct.pack("=QQ", start, length))
         sparse.copy_data(read.fileno(), write.fileno())
         os.fsync(write.fileno())
@@ -182,7 +182,7 @@ def find_template(spec: DiskSpec) -> tuple[Path, bool]:
     directory.mkdir(exist_ok=True)
     target = directory / f"{_make_template_key(spec)}.{spec.format}"
     with contextlib.suppress(FileNotFoundError):
-        # A template that is used must not be forgotten as an old one.
+        # Mark the template as recently used, so that it is not removed.
         os.utime(target)
         return target, True
     with replace_file(target) as part:

@@ -1,4 +1,4 @@
-"""What reached the disk under test while a workload ran, as counted by the kernel that has the disk."""
+"""Counts what reached the disk under test while a workload ran, by the kernel that has the disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from guestmark.core.findings import Traffic
 from guestmark.disks.attached import AttachedDisk
 from guestmark.setting.disk import Role
 
-# Of the kernel's statistics, whatever the disk has (Documentation/block/stat.rst).
+# The unit of the kernel's statistics, whatever sectors the disk has (Documentation/block/stat.rst).
 _SECTOR = 512
 _READ, _WRITTEN = 2, 6  # columns
 
@@ -82,7 +82,7 @@ class DiskWatch:
         if self._disk is None:
             return None
         with contextlib.suppress(AgentError):
-            # All that other programs of this host write is none of ours.
+            # On the host, a sync of everything would include what other programs write.
             if self._disk.spec.loop:
                 self._machine.agent.flush(self._disk.directory)
             elif self._device:

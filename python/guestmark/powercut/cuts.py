@@ -157,8 +157,8 @@ def choose_cuts(
     - A cut between any two requests, with everything before it on the disk; if there are too many, those in the
       smallest flush epochs.
     - Each write larger than what a disk writes atomically, torn in half, with everything before it on the disk; if
-      there are more than `count`, the largest. Those of `checkpoints`, in which a database overwrites its pages, come first,
-      and are torn in several places.
+      there are more than `count`, the largest. Those of `checkpoints`, in which a database overwrites its pages, come
+      first, and are torn in several places.
     - `count` random states.
 
     With `most` there are about that many in all.

@@ -51,8 +51,8 @@ class Check:
     """A shell command that judges a mounted disk, as a `recovery.Reader`; its input is the acknowledged `lines`.
 
     With `apart` each run gets a sandbox: its own namespaces. With `always` it also runs if nothing had been
-    acknowledged, because the disk has to be consistent then, too. Unless it is `forgetful`, it is not run again on files
-    that it has seen.
+    acknowledged, because the disk has to be consistent then, too. Unless it is `forgetful`, it is not run again on
+    files that it has seen.
     """
 
     def __init__(
