@@ -1,4 +1,4 @@
-"""Programs that keep running on the machine while other calls are made: servers under test."""
+"""Programs that keep running on the machine while other calls are made, such as servers under test."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class AgentChannel(Protocol):
 
 
 class Background:
-    """A background program, made by `Agent.background`. Closing its agent kills it with all its children.
+    """A background program, started by `Agent.background`. Closing its agent kills it with all its children.
 
     `output` holds what its two streams have sent so far; any call may receive more. With `hear`, that function is
     called with the number of a stream and each piece of it instead. `ended` is set once the program has ended.

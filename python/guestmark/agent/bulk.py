@@ -1,4 +1,4 @@
-"""Calls that move whole disks of data on the machine, timed there and converted to the host's clock."""
+"""Calls that move large amounts of data on the machine, timed there and converted to the host's clock."""
 
 from __future__ import annotations
 

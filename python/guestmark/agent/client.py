@@ -367,7 +367,7 @@ class Agent(BulkCalls):
         return self._call(wire.SHA256, _encode_path(path), timeout_s)
 
     def digest_tree(self, path: str, timeout_s: float = 120.0) -> bytes:
-        """Returns a digest of all that a program can see of the files below a directory, but for times."""
+        """Returns a digest of all that programs can observe about the files below a directory, except times."""
         return self._call(wire.TREE, _encode_path(path), timeout_s).xxh3
 
     def mount(
@@ -461,7 +461,7 @@ class Agent(BulkCalls):
     def touch_memory(self, size: int, timeout_s: float = 60.0) -> wire.Touched:
         """Allocates `size` bytes, which the agent keeps, and writes to each page once.
 
-        A second call for as much writes to the same pages. Raises `CallError` if there is not so much memory.
+        A second call with the same size writes to the same pages. Raises `CallError` if there is not enough memory.
         """
         return self._call(wire.TOUCH, wire.Touch(bytes=size), timeout_s)
 

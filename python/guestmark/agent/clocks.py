@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass
 from pathlib import Path
 
-# No clock that NTP disciplines runs so much too fast.
+# A clock that NTP disciplines is never this much too fast.
 _OWN_TOLERANCE = 500e-6
 
 
@@ -50,7 +50,7 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class HostWall:
-    """A duration on the host's clock in seconds, its maximum error, and a warning if the clocks do not fit together."""
+    """A duration on the host's clock in seconds, its maximum error, and a warning if the clocks disagree."""
 
     seconds: float
     error_s: float

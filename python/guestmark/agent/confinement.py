@@ -1,4 +1,4 @@
-"""Permissions of hypervisors, servers and helpers here: `guestmark-agent confine` becomes each of them."""
+"""Permissions of the hypervisors, servers and helpers that `guestmark-agent confine` runs on this host."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Confinement:
     writes_tmp: bool = False
     # A /dev/shm of its own.
     own_memory: bool = False
-    # Changes modes of its files, and does not look at the owners of others.
+    # It changes the modes of its files, and does not need to see who owns others.
     own_files: bool = False
-    # Changes modes of its files, and must see the owners of all others.
+    # It changes the modes of its files, and must see who owns all others.
     metadata: bool = False
     # Further options of `guestmark-agent confine`.
     more: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class Confinement:
         groups: Sequence[Path] = (),
         scratch: Path | None = None,
     ) -> list[str]:
-        """Returns the command that becomes `command`, confined.
+        """Returns the command that runs `command` with only these permissions.
 
         `temporary` is its `TMPDIR`. What it writes to `/tmp` all the same is kept apart, in memory, if it is given an
         empty directory `over_temporary` for that. It ends when the other end of the pipe `lifeline` is closed, and is

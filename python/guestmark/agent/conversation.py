@@ -31,7 +31,7 @@ _QUESTIONS = frozenset(
     call.name
     for call in (wire.HELLO, wire.FACTS, wire.WHICH, wire.SHA256, wire.CHECKSUM, wire.STAT, wire.STATFS)
 )
-# Calls that are no questions, but change no answer of one.
+# Calls that are not questions, but do not change the answer to any.
 _HARMLESS = frozenset((wire.LOCK.name, wire.CLOCK.name))
 # Bytes of answers that nobody has asked for yet, at most.
 _AHEAD_LIMIT = 8 << 20
@@ -59,7 +59,7 @@ class _CallsAhead:
     def keep_reply(self, reply: frames.Reply, size: int) -> bool:
         """Keeps the reply if it belongs to one of the calls, and returns whether it does.
 
-        Raises `LinkError` if the replies are more than was asked for.
+        Raises `LinkError` if the kept replies exceed their limit.
         """
         if reply.id not in self.replies:
             return False
@@ -92,7 +92,7 @@ class Conversation:
         self._sent_ns = 0
         self._reading: Ping | None = None
         self._hello: Hello | None = None
-        # How long the greeting was waited for, by which slow machines are known.
+        # How long the greeting took, which shows how slow the machine is.
         self._greeted_after_s = 0.0
         self._background: dict[int, Background] = {}
         self._ahead = _CallsAhead()

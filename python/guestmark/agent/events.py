@@ -1,4 +1,4 @@
-"""Events that a program of the agent's prints, one typed message in each frame."""
+"""Reads the events that one of the agent's programs prints, one typed message per frame."""
 
 from __future__ import annotations
 
@@ -55,6 +55,6 @@ class EventReader(Generic[E]):
 
 
 def frame_message(message: msgspec.Struct) -> bytes:
-    """Returns a message as such a program reads it."""
+    """Frames a message for the standard input of such a program."""
     body = msgspec.msgpack.encode(message)
     return len(body).to_bytes(_HEADER, "little") + body

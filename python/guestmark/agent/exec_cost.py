@@ -8,8 +8,8 @@ from guestmark.agent.client import Agent
 from guestmark.core.errors import MachineError
 from guestmark.core.findings import ExecCost
 
-# After one that is not counted. The second smallest and the second largest of nine hold the median in 96 % of cases,
-# whatever the distribution (binomial).
+# One more is run first, and not counted. The second smallest and the second largest of nine hold the median in 96 % of
+# cases, whatever the distribution (binomial).
 _EMPTY_COMMANDS = 9
 _LIMIT_S = 30.0
 

@@ -35,8 +35,9 @@ def measure_syscalls(
     counters: Callable[[], Counters],
     timeout_s: float,
 ) -> list[Section]:
-    """Measures each operation of `names`, at least `operations` times and for `time_s`; a section with nothing comes
-    first.
+    """Measures each operation of `names`, at least `operations` times and for `time_s`.
+
+    The first section is empty, and shows the cost of measuring.
 
     `counters` is read right before and right after each timed part. Raises `WorkloadError` if the agent cannot perform
     one of them, or if that takes longer than `timeout_s`.

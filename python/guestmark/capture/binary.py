@@ -24,7 +24,7 @@ NAME = "guestmark-capture"
 BUILD = "build it: cargo build --release -p guestmark-agent; or set GUESTMARK_CAPTURE to its path"
 USAGE_STATUS = 2
 _UNAVAILABLE, _NOT_PERMITTED = 69, 77  # as in sysexits.h
-# Connections whose points the program keeps.
+# The most connections of which the program keeps the packets in time.
 MOST_SEQUENCES = 8
 
 
@@ -84,11 +84,10 @@ def run_with_output(selection: Selection, options: Sequence[str], output: int | 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the document has to contain besides connections: `top` limits these to those that waited longest.
+    """What the document has to contain; `top` limits it to the connections that waited longest.
 
-    `sequences` is the number of these, the first ones, whose points in time are wanted; `guilty` are the
-    packets that ended the longest waits, `requests` those over HTTP/1, TLS handshakes and questions for names.
-    `progress` is written to standard error.
+    The first `sequences` of them are listed packet by packet. `guilty` adds the packets that ended the longest waits,
+    `requests` adds HTTP/1 requests, TLS handshakes and DNS queries. `progress` is written to standard error.
     """
 
     top: int | None = None
@@ -168,7 +167,7 @@ def analyse_file(path: Path, *, filter_by: str | None = None, sequence: bool = F
 
 
 class NotPermittedError(GuestmarkError):
-    """This process may not capture; a program that is installed for the purpose may be able to."""
+    """This process may not capture packets; an installed capture tool may be able to."""
 
 
 @contextlib.contextmanager
@@ -177,8 +176,8 @@ def _run_program(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run the program while the context lasts; an error in the context kills it.
 
-    What was captured before a signal is the result. Ctrl-C ends whatever writes a capture to standard input. The
-    program that captures by itself gets any signal that ends this process.
+    A signal ends the capture, not the analysis: Ctrl-C ends the program that writes a capture to standard input. If the
+    analysis program captures by itself, SIGINT and SIGTERM are passed on to it.
     """
     started: list[subprocess.Popen[bytes]] = []
 
@@ -207,9 +206,7 @@ def _run_program(
 def handle_signals(
     handlers: Mapping[signal.Signals, signal.Handlers | Callable[..., None]],
 ) -> Iterator[None]:
-    """Send signals to `handlers` while the context lasts, if this is the main thread; other threads cannot set
-    handlers.
-    """
+    """Install signal handlers while the context lasts; outside the main thread, this does nothing."""
     # Python lets only the main thread set signal handlers.
     if threading.current_thread() is not threading.main_thread():
         yield

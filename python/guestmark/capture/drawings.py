@@ -18,8 +18,8 @@ ROW = 64
 _VISIBLE = 0.1  # of a pixel
 _EDGE = 110  # what a label beside a mark needs
 _LABEL = 76  # what such a label takes
-_SIGNS = 25  # of a name beside a row
-# Share of the responses that may be quicker than the axis begins; they stand at its beginning.
+_SIGNS = 25  # characters of a name beside a row
+# Share of the responses that may be quicker than the start of the axis; they are drawn at its start.
 _QUICKEST = 0.001
 # If the first packet comes later than this share of the time, the axis begins with it, not with the connection.
 _LATE = 0.2
@@ -27,7 +27,7 @@ _LATE = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The place of an axis; each drawing exists twice, for wide and for narrow windows."""
+    """The dimensions of a drawing; each one exists twice, for wide and for narrow windows."""
 
     css: str
     width: int
@@ -227,7 +227,7 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of time, in the colour of its cause."""
+    """A period of time, in the colour of its cause."""
 
     x: float
     width: float

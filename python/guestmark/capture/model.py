@@ -215,9 +215,9 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Exchange(msgspec.Struct, frozen=True):
-    """A DHCP lease, a TFTP transfer, a QUIC handshake, or all questions to one DNS server.
+    """A DHCP lease, a TFTP transfer, a QUIC handshake, or all queries to one DNS server.
 
-    `count` is the number of blocks or questions, `answers` the time that the server took for each.
+    `count` is the number of blocks or queries, `answers` the time that the server took for each.
     """
 
     protocol: str
@@ -238,12 +238,11 @@ class Exchange(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One request and its answer; in TLS the first message of the client and the end of the handshake; in DNS a
-    question.
+    """One request and its answer; for TLS, the client's first message and the end of the handshake; for DNS, a query.
 
     `first_byte_s` and `last_byte_s` run from the last byte of the request to the first and last one of the answer; None
     if these were not captured. `frame` holds the last byte of the request, `answer_frames` the first and last of the
-    answer. `repeated` counts how often a question was asked again; its times run from the first time.
+    answer. `repeated` counts how often a query was sent again; its times run from the first attempt.
     """
 
     name: str
@@ -262,7 +261,7 @@ class Request(msgspec.Struct, frozen=True):
 class Served(msgspec.Struct, frozen=True):
     """All requests in one protocol (`http`, `tls` or `dns`) to one server; `longest` are up to 16 of them.
 
-    `failed` counts answers that say so: in HTTP a status from 400 on, in DNS any response code but 0.
+    `failed` counts answers that report an error: an HTTP status of 400 or more, or a DNS response code other than 0.
     """
 
     protocol: str
@@ -277,7 +276,7 @@ class Served(msgspec.Struct, frozen=True):
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """A packet that ended a wait of `waited_s` for `cause`; `frame` is its number in the capture, from 1 on."""
+    """A packet that ended a wait of `waited_s` for `cause`; `frame` is its number in the capture, counted from 1."""
 
     frame: int
     cause: str
@@ -304,9 +303,9 @@ class Trace(msgspec.Struct, frozen=True):
     exchanges: list[Exchange] = []
     # The connections that waited longest after that one, if more than one was requested.
     sequences: list[Sequence] = []
-    # By cause the packets that ended the longest waits, if requested.
+    # The packets that ended the longest waits, by cause, if requested.
     guilty: list[Ended] = []
-    # By server, if requested.
+    # The requests by server, if requested.
     requests: list[Served] = []
 
 

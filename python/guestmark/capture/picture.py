@@ -38,7 +38,7 @@ def write_picture(document: Document, path: Path) -> None:
 
 
 def render_picture(document: Document) -> str:
-    """Return the HTML text."""
+    """Return the picture of `document` as HTML."""
     traces = [_prepare_trace(trace) for trace in document.files]
     return _make_template_environment().get_template("page.html.j2").render(traces=traces) + "\n"
 

@@ -83,7 +83,7 @@ class Pair(msgspec.Struct, frozen=True):
 
 
 class Points(msgspec.Struct, frozen=True):
-    """The engine's answer: a pair for each file and the next one."""
+    """The engine's answer: one pair for every two successive files."""
 
     schema: str
     pairs: list[Pair]

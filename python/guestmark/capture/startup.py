@@ -13,7 +13,7 @@ from guestmark.core.units import format_count
 class Startup:
     """Seconds until the address was acknowledged, from then until something was fetched, and of fetching.
 
-    `fetched` counts connections and transfers that brought something; `between_s` is the time between them.
+    `fetched` counts connections and transfers that delivered data; `between_s` is the time between them.
     """
 
     address_s: float

@@ -26,7 +26,7 @@ from guestmark.capture.units import format_percent, format_seconds, format_size
 from guestmark.page.text import make_inert
 
 _CAPTURED = {"no-start": "no start", "no-end": "no end", "middle": "no start, no end"}
-# Columns of the screen from which on all headings, or the four most important ones, are shown; the widest table.
+# Screen widths in columns that show all headings, or the four most important ones; the width of the widest table.
 WIDE, MIDDLE, WIDEST = 160, 100, 220
 # Marks that are explained once, below the table.
 _SAID_ONCE = {"offload"}

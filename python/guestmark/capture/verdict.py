@@ -115,7 +115,7 @@ class Doubt:
 
 
 _BEGUN_BEFORE = {"no-start", "middle"}
-# Shares of the time, or of the bytes, from which on a verdict is refused; from the last one on it is doubted.
+# A verdict is refused from these shares of the time or of the bytes; from the last share it is in doubt.
 _REFUSED_UNKNOWN, _REFUSED_MISSING, _REFUSED_MERGED, _DOUBTED = 1 / 3, 0.1, 1 / 3, 0.05
 
 

@@ -147,7 +147,8 @@ def copy_image_to_device(image: Path, device: Path) -> None:
     """Copy the content of an image with a new filesystem to a device of the same size. Raises `OSError`."""
     with image.open("rb") as read, device.open("r+b", buffering=0) as write:
         start, length = locate_xfs_log(read.read(_SUPERBLOCK))
-        # The image's log consists of holes, which are not copied; without zeroing, old data on the device would be replayed.
+        # The image's log consists of holes, which are not copied; without zeroing, old data on the device would be
+        # replayed.
         fcntl.ioctl(write.fileno(), _BLKZEROOUT, struct.pack("=QQ", start, length))
         sparse.copy_data(read.fileno(), write.fileno())
         os.fsync(write.fileno())
