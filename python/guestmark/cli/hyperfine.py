@@ -268,7 +268,7 @@ def find_command_texts(argv: Sequence[str]) -> list[str]:
     if not argv or SEPARATOR in argv or shutil.which(argv[0]):
         return []
     if not _HOLDS_SEVERAL.search(argv[0]) and not has_special_characters(argv[0]):
-        # A word of the shell's is a text when it stands alone; more words are its own, as in `! false`.
+        # A shell word alone is one command's text; if more words follow, all are one command, as in `! false`.
         return list(argv) if len(argv) == 1 and needs_shell(argv[0]) else []
     return list(argv) if all(map(_starts_with_program, argv)) else []
 

@@ -84,7 +84,7 @@ def _make_run_options(outputs: Outputs) -> run.RunOptions:
 
 @contextmanager
 def _keep_host_quiet(outputs: Outputs) -> Iterator[None]:
-    """Keeps the host quiet for the run if that was asked for, and reports each change."""
+    """Keeps the host quiet for the run if this was requested, and reports each change."""
     if not outputs.quiet_host:
         yield
         return
@@ -112,7 +112,7 @@ def build_audience(outputs: Outputs) -> Audience:
 
 @contextmanager
 def _observe_measuring(outputs: Outputs) -> Iterator[Observer]:
-    """Shows progress while the engine measures, and keeps images of failed trials if that was asked for."""
+    """Shows progress while the engine measures, and keeps images of failed trials if this was requested."""
     # What was loaded until now stays for good, so collections need not look at it.
     gc.freeze()
     gc.enable()

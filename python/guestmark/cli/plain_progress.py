@@ -134,7 +134,7 @@ class PlainProgress:
         self._print_line(f"block {self._block + 1}, {cells}; {now}, {took} so far")
 
     def trial_ended(self, cell: Cell, trial: Trial) -> None:
-        """Shows the trial's output if that was asked for, and remembers a failure for the block's line."""
+        """Shows the trial's output if this was requested, and remembers a failure for the block's line."""
         self._in_block += 1
         if self._show_output:
             _write_line(describe_output(cell, trial))
@@ -155,7 +155,7 @@ class PlainProgress:
         if self._show_forecast and estimate.foreseen is not None and not self._forecast_shown:
             self._forecast_shown = True
             self._print_line(describe_forecast(estimate.foreseen))
-        # What is answered rests, and its figures stay as they are.
+        # A resting cell is not being measured, so its estimate would only repeat itself.
         results = [result for result in estimate.analysis.cells if result.cell.id not in estimate.resting]
         estimates = [text for text in map(self._format_ratio, results) if text]
         # Until cells can be compared, there are only means.

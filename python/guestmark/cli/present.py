@@ -1,4 +1,4 @@
-"""Shows the result of a run, and writes the documents that were asked for."""
+"""Shows the result of a run, and writes the requested documents."""
 
 from __future__ import annotations
 

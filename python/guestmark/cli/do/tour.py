@@ -48,7 +48,7 @@ def run(given: Options) -> int:
 
 
 def _probe_platforms(on: list[str] | None, *, quiet: bool) -> list[PlatformFinding]:
-    """Finds out which of the platforms that were asked for, or of the plan's, can be used."""
+    """Finds out which of the requested platforms, or else of the plan's, can be used."""
     wanted = parse_platforms(on) if on else load_outline(*library.find_plan(PLAN)).shape.platforms
     names = list(dict.fromkeys(["host", *(str(platform) for platform in wanted)]))
     if names == ["host"]:
