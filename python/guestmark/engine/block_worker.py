@@ -271,7 +271,7 @@ class _CountingBlockFinder:
 
 
 def _count_leading_complete_blocks(trials: Sequence[Trial], cells: Sequence[Cell]) -> int:
-    """Return how many blocks, from the first on, have a trial of every cell."""
+    """Return how many blocks, counted from the first without a gap, have a trial of every cell."""
     done = {(trial.block, trial.cell_id) for trial in trials}
     last = max((block for block, _ in done), default=-1)
     for block in range(last + 1):

@@ -62,7 +62,7 @@ def order_cells(
 
 @functools.lru_cache(maxsize=256)
 def _make_chained_orders(seed: str, first: int, count: int) -> tuple[tuple[int, ...], ...]:
-    """Return the orders of `_CHAIN_BLOCKS` blocks from `first` on, as indices of `count` cells."""
+    """Return the orders of `_CHAIN_BLOCKS` blocks, starting with `first`, as indices of `count` cells."""
     orders: list[tuple[int, ...]] = []
     order: list[int] = []
     for block in range(first, first + _CHAIN_BLOCKS):
