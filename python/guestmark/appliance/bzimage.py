@@ -1,4 +1,4 @@
-"""The kernel inside a bzImage.
+"""Extracts the kernel inside a bzImage.
 
 A distribution's bzImage unpacks itself on the guest's own processor, which under TCG costs seconds (4 s of a 7 s boot
 for an xz-compressed Debian kernel). The ELF image inside boots directly through its PVH entry point, so it is unpacked

@@ -105,7 +105,7 @@ def build_initramfs(
 
 
 def _add_modules(archive: CpioArchive, tree: ModuleTree, wanted: ModuleList) -> list[str]:
-    """Adds the modules with all they need; returns the lines by which the agent loads them, in order."""
+    """Adds the modules and all modules that they need; returns the lines by which the agent loads them, in order."""
     optional = tuple(name for name in wanted.optional if tree.has_module(name))
     required = [name for name, _ in tree.read_with_dependencies(wanted.required)]
     lines = []

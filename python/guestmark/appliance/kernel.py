@@ -78,7 +78,7 @@ def prepare_kernel(packages: Sequence[Path], notify: Notify) -> Kernel:
 
 
 def check_image(row: Architecture, data: bytes, name: str) -> None:
-    """Raises `GuestmarkError` for a file that is no kernel of this architecture."""
+    """Raises `GuestmarkError` for a file that is not a kernel for this architecture."""
     if not any(data.startswith(mark, place) for place, mark in row.kernel_marks):
         raise GuestmarkError(
             f"{name} is not a Linux kernel for {row.name}",

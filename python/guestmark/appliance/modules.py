@@ -1,4 +1,4 @@
-"""Kernel modules: which files a set of module names needs, in loading order."""
+"""Finds the files that a set of kernel modules needs, in loading order."""
 
 import bz2
 import gzip

@@ -67,7 +67,7 @@ def check_factor(name: str, on: str = "tcg", levels: Sequence[str] = ()) -> list
 def _check_other_buses(
     factor: DiskSetting[Any], factors: Mapping[str, str], platform: PlatformSpec
 ) -> Iterator[Violation]:
-    """Yield violations at a level of the factor on each bus that it can be combined with."""
+    """Yield violations on starting a guest with a level of the factor, on each bus that the factor accepts."""
     if not platform.takes_factor(BUS.name):
         return
     for level in BUS.levels:

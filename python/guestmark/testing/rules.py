@@ -27,7 +27,7 @@ TYPED = (MachineError, WorkloadError, PlatformUnusableError)
 
 
 class Rule(StrEnum):
-    """One demand of the contract."""
+    """One rule of the contract between guestmark and an extension."""
 
     # The extension is found by name, and everything that its description names can be imported.
     DESCRIBED = "described"
@@ -37,14 +37,14 @@ class Rule(StrEnum):
     PARAMETERS = "parameters"
     # All declared metrics are measured, and no others.
     METRICS = "metrics"
-    MEASURED = "measured"  # a trial ends well
+    MEASURED = "measured"  # a trial succeeds
     # Every failure raises one of guestmark's errors.
     TYPED = "typed errors"
     # An iteration ends within its time limit.
     LIMIT = "limit"
     # A level that is accepted is used, and attested.
     FACTORS = "factors"
-    STARTED = "started"  # a machine has all members of a machine
+    STARTED = "started"  # a machine has all members of `platforms.base.Machine`
     # A machine's attestation returns facts that the ledger keeps.
     ATTESTED = "attested"
     # A machine leaves nothing behind, however it ends.

@@ -178,7 +178,7 @@ def _check_killed_machine(cell: Cell) -> Iterator[Violation]:
 
 
 def _check_limit(cell: Cell, trial: Trial) -> Iterator[Violation]:
-    """Yield a violation if an iteration that is given a quarter of its usual time takes over twice that long."""
+    """Yield a violation if an iteration, limited to a quarter of its usual time, takes more than twice that limit."""
     took_s = min(trial.run_s)
     if took_s < _LONG_S:
         return
