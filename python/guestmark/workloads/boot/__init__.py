@@ -61,7 +61,7 @@ def _check_command(command: list[str]) -> list[str]:
 
 
 class BootParams(Params, frozen=True, kw_only=True, omit_defaults=True):
-    """`command` runs between ready and power-off; `initcalls` has the kernel report its initcalls."""
+    """`command` runs between ready and power-off; `initcalls` makes the kernel report its initcalls."""
 
     # Platforms read only this parameter.
     watch: Annotated[

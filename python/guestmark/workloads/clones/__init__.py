@@ -30,7 +30,7 @@ class Verdict(StrEnum):
 
     STRANGERS = "no twins"
     TWINS = "twins"
-    STALE = "not renewed"  # no twins, but machines with the state of an earlier time
+    STALE = "not renewed"  # no twins, but machines that still have an old state, such as an old time
     UNPROVEN = "not proven"
 
 

@@ -13,7 +13,7 @@ from guestmark.workloads.clones import Control, Found, Verdict, Word
 from guestmark.workloads.clones.sources import Kind, Source
 
 CONFIDENCE = 0.95
-# Equal values with a probability above this may be chance.
+# If the probability that values are equal by chance exceeds this, equal values prove nothing.
 _NO_CHANCE = 1e-6
 _CLOCK_S, _CLOCK = 0.1, "the clock"
 _DRIFT = 0.05
@@ -32,8 +32,8 @@ class ShownValues:
 class ComparedClock:
     """One machine's clock compared with this host's, in seconds.
 
-    `off` is the error of its date, to within `uncertain`. Reading all values took `looked` on this host's clock, and
-    `drift` more than that on the machine's own.
+    `off` is the error of its date, ± `uncertain`. While all values were read, this host's clock advanced by `looked`,
+    and the machine's clock by `drift` more.
     """
 
     off: float
@@ -61,8 +61,8 @@ def judge_source(
 ) -> Found:
     """Judges the values that machines printed for a source.
 
-    `here` is this host's own value, for values that machines have from the host. It is ignored for a machine's own
-    kernel (`own_kernel`), which may be at the same address because neither is random.
+    `here` is this host's own value, which machines may share with it without being twins. It is ignored for values of
+    a kernel if machines have their own (`own_kernel`): its address may be the host's because neither is random.
     """
     if own_kernel and source.of_kernel:
         here = None

@@ -20,7 +20,7 @@ from pathlib import Path
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.platforms.own.snapshots import SAVED_MARK
 
-SOCKET = "guestmark-resident"  # abstract: independent of the root
+SOCKET = "guestmark-resident"  # an abstract socket, which needs no root filesystem
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SHELL = ("sh", "-c")
 _PYTHON = "/usr/bin/python3"

@@ -38,7 +38,7 @@ SHARES = (0.5, 0.9, 0.99)
 
 
 class StartKind(StrEnum):
-    """The kind of start."""
+    """The ways in which a machine starts."""
 
     NEW = "new"  # a machine is created
     # A running process is copied, without executing another program.
@@ -55,7 +55,7 @@ def _parse_touch(text: str) -> int:
 
 
 class ColdstartParams(Params, frozen=True, kw_only=True):
-    """Parameters: a trial makes as many starts as fit into `time`, judging by the first one, but at most `starts`.
+    """Parameters: a trial makes at most `starts` starts, and only as many as fit into `time`, judging by the first.
 
     `touch` is the working set that each machine touches once; `launch` is `new`, `fork` or `resumed`.
     """
@@ -148,7 +148,7 @@ class CacheState(StrEnum):
     """The state of the page cache when a start is decided."""
 
     WARM = "warm"  # holds what the previous start has read
-    DROPPED = "dropped"  # emptied as far as the kernel can
+    DROPPED = "dropped"  # emptied as far as the kernel permits
 
 
 PATTERN = Setting(
@@ -198,7 +198,7 @@ class ColdstartWorkload(Workload[ColdstartParams]):
 
     @classmethod
     def runs_several_machines(cls, cell: Cell) -> bool:
-        """Runs several machines at once if the schedule says so."""
+        """Returns whether the schedule lets several machines run at once."""
         return read_start_pattern(cell.levels).starts_several
 
     @classmethod

@@ -288,7 +288,7 @@ def _stop_machine(machine: Machine) -> Callable[[], None]:
 
 
 def _drop_page_cache(probe: Path) -> None:
-    """Empties the page cache. Raises `WorkloadError` if a file that was in it still is.
+    """Empties the page cache. Raises `WorkloadError` if a test file is still cached afterwards.
 
     The kernel skips pages that are in use at the moment, so several attempts are made.
     """
@@ -312,7 +312,7 @@ def _is_cached(probe: Path) -> bool:
         os.preadv(descriptor, [bytearray(4096)], 0, os.RWF_NOWAIT)
     except BlockingIOError:
         return False
-    except OSError as error:  # a filesystem in memory, or one that cannot say
+    except OSError as error:  # a filesystem in memory, or without support for the flag
         raise WorkloadError(f"cannot tell whether the page cache was dropped: {error.strerror}") from error
     finally:
         os.close(descriptor)

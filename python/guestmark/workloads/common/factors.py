@@ -11,7 +11,7 @@ from guestmark.setting.base import DiskKind, is_disk_setting
 
 
 def parse_count(text: str) -> str:
-    """Parses a whole number that is not negative."""
+    """Returns a non-negative whole number as text, in its shortest form. Raises `ValueError`."""
     if not re.fullmatch(r"[0-9]{1,12}", text.strip(), re.ASCII):
         raise ValueError(f"{text!r} is not a whole number")
     return str(int(text))

@@ -266,7 +266,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Differences of counters over a period, and the verdict on flushes; None without a disk."""
+    """Differences of counters over a period, and the verdict on flushes, which is None without a disk."""
 
     counters: Counters
     allocated_bytes: int | None = None
@@ -348,7 +348,7 @@ def _divide_if_known(value: float | None, of: float) -> float | None:
 
 
 def _read_counters(machine: Machine) -> Counters:
-    if machine.vmm_pid is None:  # On the host itself nothing below is counted, except for loop devices.
+    if machine.vmm_pid is None:  # On the host itself only loop devices have counters.
         on_loop = any(disk.spec.loop for disk in machine.disks)
         written, flushed = _read_guest_counters(machine) if on_loop else (None, None)
         return Counters(guest_written=written, guest_flushes=flushed)

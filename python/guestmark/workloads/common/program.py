@@ -1,4 +1,4 @@
-"""The measured program: finds the same file on every platform, and judges how it ended."""
+"""The measured program: finds it on every platform, compares it with this host's, and judges how it ended."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from guestmark.core.workload_kind import find_packages
 from guestmark.foreign import roots
 from guestmark.foreign.packages import find_owner, find_package
 
-# Bytes kept of each of stdout and stderr; more is counted and marked.
+# Bytes kept of stdout and of stderr; what exceeds this is discarded, with a warning.
 OUTPUT_LIMIT = 8 * 1024 * 1024
 # Characters of output that a reason may quote.
 _TAIL = 400

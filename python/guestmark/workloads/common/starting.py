@@ -100,7 +100,7 @@ class StartedMachine:
 
     @property
     def executed_at(self) -> float:
-        """The time at which the program that carries the machine was executed.
+        """The time at which the program that runs the machine, such as its hypervisor, was executed.
 
         Raises `MachineError` if that was before the decision.
         """

@@ -137,12 +137,12 @@ class DensityWorkload(Workload[DensityParams]):
 
     @classmethod
     def takes_factor(cls, factor: str, platform: PlatformSpec) -> bool:
-        """Takes a number of machines on platforms of this host."""
+        """Returns whether it takes the factor; a number of machines needs a platform on this host."""
         return factor != GUESTS.name or platform.starts_are_seen
 
     @classmethod
     def runs_several_machines(cls, cell: Cell) -> bool:
-        """Runs several machines at once in every cell."""
+        """Returns True: every cell runs several machines at once."""
         return True
 
     @classmethod

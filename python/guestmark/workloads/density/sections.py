@@ -315,7 +315,7 @@ def _describe_groups(groups: Sequence[_Group]) -> Iterator[Inline]:
 
 def _describe_memory(group: _Group) -> str:
     sizes = {metric: group.largest_fleet.summary.get(metric.name) for metric in _COUNTED}
-    # A slope whose error exceeds it says nothing, such as that of MemAvailable on a busy host.
+    # A slope with an error larger than itself is useless, such as that of MemAvailable on a busy host.
     known = []
     for summary in sizes.values():
         if summary is None:

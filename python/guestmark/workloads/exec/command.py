@@ -40,7 +40,7 @@ def _check_expression(text: str | None) -> str | None:
 def choose_output(
     asked: StandardOutput | None, specs: Iterable[MetricSpec], *, expected: bool = False
 ) -> StandardOutput:
-    """Returns where a command's standard output goes: `/dev/null` unless something reads it, or as `asked`.
+    """Returns where a command's standard output goes: as `asked`, or by default to `/dev/null` unless it is read.
 
     `expected` is True if the output is searched for a text. Raises `UsageError` if the output is needed but discarded.
     """
@@ -73,10 +73,11 @@ def name_parameter(factor: str) -> str:
 class ExecParams(Params, frozen=True, kw_only=True, omit_defaults=True):
     """The parameters of a cell: the command, the hooks around it, and where its output goes.
 
-    `command` is the argument list; `{name}` in it stands for an entry of `values`, which `scale` may name. With factors
-    of disks it runs in a new directory on that disk, or gets the disk's path in place of `{disk}`. `host_disk` is its
-    disk on the host, as for `sysbench`; the default is a directory, if the cells it is compared with have disks. Its
-    standard output goes to `/dev/null`, or through a pipe if `metrics` or `expect` read it, unless `output` is given.
+    `command` is the argument list; `{name}` in it stands for an entry of `values`, to which `scale` can refer. With
+    factors of disks it runs in a new directory on that disk, or gets the disk's path in place of `{disk}`. `host_disk`
+    is its disk on the host, as for `sysbench`; the default is a directory, if the cells it is compared with have disks.
+    Its standard output goes to `/dev/null`, or through a pipe if `metrics` or `expect` read it, unless `output` is
+    given.
     """
 
     argv: Annotated[
@@ -115,7 +116,7 @@ class ExecParams(Params, frozen=True, kw_only=True, omit_defaults=True):
         StandardOutput,
         param("where standard output goes", accepts=StandardOutput | None, default=None, strict=False),
     ] = StandardOutput.PIPE
-    # The words of `argv` before `-c`: a shell as in hyperfine, whose start time is subtracted.
+    # The arguments of `argv` before `-c`: a shell as in hyperfine, whose start time is subtracted.
     shell: list[str] = []
     disks: Annotated[
         list[dict[str, Any]],  # in the form of `setting.disk`
@@ -197,11 +198,11 @@ class ExecParams(Params, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def placeholder_texts(self) -> list[str]:
-        """All texts that may hold a `{name}`."""
+        """All texts that may contain a `{name}`."""
         return [*self.argv, *self.hooks.values(), *(spec.file for spec in self.metric_specs)]
 
     def to_stored(self) -> dict[str, Any]:
-        """Returns the parameters as a ledger keeps them: without those at their defaults."""
+        """Returns the parameters as a ledger keeps them: those with default values are omitted."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
 

@@ -35,7 +35,7 @@ _QUICK_S = 19.0
 
 @dataclass(frozen=True, slots=True)
 class ExecOptions(Overrides):
-    """Options that the user gave to `exec`; None stands for the policy's default."""
+    """Options that the user gave to `exec`; None means the policy's default."""
 
     on: Sequence[str] = ("host",)
     metrics: Sequence[str] = ()
@@ -58,7 +58,7 @@ class ExecOptions(Overrides):
     texts: Mapping[int, str] = field(default_factory=dict)
     # Seconds for each command that is only timed; None stands for hyperfine's.
     enough_s: float | None = None
-    caller: Caller | None = None  # None stands for this process
+    caller: Caller | None = None  # None means this process
 
 
 def build_plan(options: ExecOptions, argv: Sequence[str]) -> Plan:

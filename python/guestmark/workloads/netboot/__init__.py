@@ -103,7 +103,7 @@ def _check_size(size: str) -> str:
 
 
 class NetbootParams(Params, frozen=True, kw_only=True):
-    """`port` is the file server's port on the host; 0 takes any free one, so that runs do not interfere.
+    """`port` is the file server's port on the host; 0 selects any free one, so that runs do not interfere.
 
     `kernel` ends each boot in a kernel, fetched like the files, whose agent answers; a trial is then one round.
     `certificate` is for protocol=https: a PEM file that also holds the key.

@@ -98,7 +98,7 @@ class Request:
 
 
 class Control:
-    """Serves iPXE. Paths in `scripts` are answered at once; every other one becomes a `Request` in the queue."""
+    """Serves iPXE. A path in `scripts` is answered at once; any other one becomes a `Request` in the queue."""
 
     def __init__(self, listening: socket.socket, scripts: Mapping[str, str]) -> None:
         self.requests: queue.Queue[Request] = queue.Queue()

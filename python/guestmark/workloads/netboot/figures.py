@@ -26,7 +26,7 @@ class Fetch:
 
     start_ns: int
     duration_s: float
-    unique_bytes: int  # of the server's
+    unique_bytes: int  # sent by the server
     retransmitted_bytes: int
     handshake_s: float | None = None
     zero_windows: int | None = None

@@ -28,7 +28,7 @@ class BootedKernel:
     initramfs: Path
     release: str
     arguments: str
-    line: Line  # the agent's
+    line: Line  # the agent's channel
     device: str
 
     @classmethod

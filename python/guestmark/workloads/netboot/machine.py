@@ -87,7 +87,7 @@ class NetbootMachine:
         make_watchdog(self.process, "QEMU")()
 
     def attest(self) -> BootingMachine:
-        """Checks what QEMU's monitor and iPXE report. Raises `AttestationError` with both values of a difference."""
+        """Checks what QEMU's monitor and iPXE report. Raises `AttestationError` with requested and actual value."""
         settings = self.settings
         vmm = query_vmm(self.monitor, X86_64)
         nic = Card(
@@ -158,7 +158,7 @@ class NetbootMachine:
 
     @contextlib.contextmanager
     def capture(self, file: Path) -> Iterator[None]:
-        """Captures every complete packet of the card into `file` until the context ends."""
+        """Captures all packets of the card, in full length, into `file` until the context ends."""
         name = file.stem
         self.monitor.execute("object-add", _build_dump_options(name, file))
         try:
@@ -217,7 +217,7 @@ def start_machine(
             command,
             pass_fds=(theirs.fileno(), card_log.fd, *link.pass_fds, *(kernel.line.fds if kernel else ())),
         )
-        # Our copies of descriptors that QEMU has inherited are closed, so that its end shows on their other ends.
+        # This process closes its copies of descriptors that QEMU inherited, so that it notices when QEMU ends.
         theirs.close()
         card_log.close_inherited()
         if kernel:
@@ -375,7 +375,7 @@ class CardLog:
         return ["-trace", EVENT, "-D", f"/dev/fd/{self._fd}"]
 
     def close_inherited(self) -> None:
-        """Closes our copy of the descriptor that QEMU has inherited. May be called twice."""
+        """Closes this process's copy of the descriptor that QEMU has inherited. May be called twice."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

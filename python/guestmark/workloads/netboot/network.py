@@ -40,7 +40,7 @@ class Link:
     control: socket.socket
     data: socket.socket
     connect: Callable[[], socket.socket]
-    # Whether its DHCP names the file that the guest fetches first.
+    # Whether its DHCP server offers the file that the guest fetches first.
     names_bootfile: bool = True
     scheme: str = "http"  # where files are served
     # The host's address for fetching files, if the guest sees another one.
@@ -220,8 +220,8 @@ _EARLY_S = 0.3
 def _open_passt(port: int, serving: ServerOptions) -> Iterator[Link]:
     """Opens a user-mode network like QEMU's own, but in a separate program: passt.
 
-    passt's DHCP names no boot file, so iPXE has to be booted as a kernel that is given its first script. passt is not
-    confined like other helpers, because it confines itself further in ways that Landlock would forbid: an empty
+    passt's DHCP server offers no boot file, so iPXE is booted as a kernel that gets its first script from QEMU. passt
+    is not confined like other helpers, because it confines itself further in ways that Landlock would forbid: an empty
     read-only root, another user, no capabilities, and a system call filter. This is attested as well. Raises
     `PlatformUnusableError` if passt is missing or does not start.
     """

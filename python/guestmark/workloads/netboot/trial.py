@@ -38,7 +38,7 @@ _BOOT_LIMIT_S = {"bios": 90.0, "uefi": 240.0}
 _SLACK_BYTES = 4 << 20
 # Factor for headers, acknowledgements and retransmissions.
 _OVERHEAD = 1.5
-_EXPECTED = {"offload", "near_client", "near_server"}  # of packets in a capture at the guest's card
+_EXPECTED = {"offload", "near_client", "near_server"}  # limits that every capture at the guest's card has
 _NOT_SUPPORTED = "3c"  # ENOTSUP in the leading digits of iPXE's error numbers
 # Time for a connection to close before memory is read, as reading stops the guest.
 _CLOSING_S = 0.05
@@ -171,7 +171,7 @@ class NetbootTrial(NetbootWorkload):
         ]
 
     def _download_files(self, machine: NetbootMachine, numbers: range, capture: Path) -> float:
-        """Returns the seconds from each of our answers to iPXE's next request, summed over the files."""
+        """Returns the seconds from each answer to iPXE's next request, summed over the files."""
         assert self._content is not None
         link, wall_s = machine.link, 0.0
         ends = time.monotonic() + self.limit_s

@@ -212,7 +212,7 @@ SERVER = "server"
 
 
 class Oltp(Fact, kw_only=True):
-    """The server's command, and the seconds of untimed parts; the client is a `Sysbench`."""
+    """The server's command, and the seconds of parts outside the timing; the client has the fact `Sysbench`."""
 
     prepared_s: float | None = msgspec.field(name="database_prepared_s", default=None)
     from_cache: bool | None = msgspec.field(name="database_from_cache", default=None)

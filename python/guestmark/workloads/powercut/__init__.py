@@ -27,7 +27,7 @@ ALL = (LOSING, STATES, REPAIRED)
 
 
 def to_measurements(found: Proven) -> list[Measurement]:
-    """Returns the measurements of a trial that a proof contains."""
+    """Returns the measurements that a trial gets from its proof."""
     values = ((STATES, found.states), (LOSING, found.losing), (REPAIRED, found.repaired))
     return [Measurement(metric, float(value), (float(value),)) for metric, value in values]
 
@@ -160,12 +160,12 @@ class PowercutWorkload(Workload[PowercutParams]):
 
     @classmethod
     def adapts_to_time(cls, params: PowercutParams) -> bool:
-        """Adapts: it judges fewer states if a check takes too long for the remaining time."""
+        """Returns whether it judges fewer states if time is short, which only a user's check makes necessary."""
         return bool(params.check)
 
     @classmethod
     def decides_factor(cls, params: PowercutParams, factor: str, platform: PlatformSpec) -> bool | None:
-        """Accepts factors on the host that an image there can have."""
+        """Accepts, on the host, the factors that an image on a loop device can have."""
         return True if not platform.is_guest and factor in _OF_IMAGE else None
 
     @classmethod

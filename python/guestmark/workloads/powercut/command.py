@@ -1,4 +1,4 @@
-"""Runs the user's programs: a check searches for the lines that they acknowledge, or their own syncs are judged."""
+"""Runs the user's programs, which are judged by a check of the lines that they acknowledge, or by their own syncs."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ class DiskRoom:
         self.hint = ""
 
     def check_room(self, *, now: bool = False) -> None:
-        """Checks the free space, unless that was done a moment ago."""
+        """Checks the free space, at most once a second unless `now`; reports a full disk."""
         if self.said or (time.monotonic() < self._next and not now):
             return
         self._next = time.monotonic() + _LOOK_S
@@ -352,7 +352,7 @@ class SyncingProgram:
     def read(
         self, agent: Agent, directory: Path, names: Sequence[str], newest: int, *, exact: bool
     ) -> Recovered:
-        """Reads the files for which something was promised by then; see `recovery.Reader`."""
+        """Reads the files whose content was promised by record `newest`; see `recovery.Reader`."""
         expected = self.promises.list_expected_files(newest, exact=exact)
         paths = sorted({path for one in expected for path in one.paths})
         asked = "".join(f"{self._map_path(path, directory)}\n" for path in paths).encode()
@@ -366,6 +366,6 @@ class SyncingProgram:
         return Recovered(dict.fromkeys(names, None if lost else b""), lost=lost)
 
     def _map_path(self, path: str, directory: Path) -> str:
-        """Returns the present path of a file of the machine, both in hexadecimal."""
+        """Returns the path below `directory` of a file of the machine; both paths are in hexadecimal."""
         below = bytes.fromhex(path).removeprefix(self._root.encode()).lstrip(b"/")
         return (bytes(directory) + b"/" + below).hex()

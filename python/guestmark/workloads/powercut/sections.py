@@ -1,4 +1,4 @@
-"""The table of a proof: what a power cut would leave, and how that was determined."""
+"""The report's part on power cuts: what a cut would leave on each disk, and how that was determined."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -189,7 +189,7 @@ def describe_cure(why: Explanation) -> str:
 
 
 def describe_torn(untorn: Untorn | None) -> str:
-    """Returns a sentence that only torn writes matter."""
+    """Returns a sentence that says that all losses are caused by torn writes."""
     assert untorn is not None
     return f"A write is torn in each of them: where writes are whole, none of {untorn.states:,} fails"
 
@@ -249,7 +249,7 @@ def describe_torn_superblocks(found: Proven) -> str:
 
 
 def describe_acknowledged(found: Proven) -> str:
-    """Returns what states were searched for: records counted by a check or guestmark, or the program's syncs."""
+    """Returns the number of acknowledgements that states were searched for: records, or the program's syncs."""
     return format_count(found.acknowledged, "sync" if found.syncs else "acknowledged record")
 
 
@@ -354,7 +354,7 @@ def summarize_controls(found: Proven) -> str:
 
 
 def summarize_proof(found: Proven) -> str:
-    """Returns the result in one line of a few clauses."""
+    """Returns the result of a proof in one line: verdict, states, losses, controls and the log."""
     counts = (
         f"{found.states:,} crash states ({found.coverage})"
         if found.coverage

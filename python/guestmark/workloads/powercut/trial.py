@@ -92,7 +92,7 @@ class PowercutTrial(powercut.PowercutWorkload):
         self._disk: AttachedDisk | None = None
 
     def _make_program(self, plan: Plan) -> AcknowledgingProgram | SyncingProgram | None:
-        """Returns the user's program; None for methods that run none."""
+        """Returns the user's program; None for methods that do not run one."""
         params, caller = self.params, plan.context.caller
         if not self._method.is_program:
             return None
@@ -449,7 +449,7 @@ class PowercutTrial(powercut.PowercutWorkload):
             AgentError
         ) as error:  # a process that hangs in a flush cannot be killed, and the agent waits for its end
             raise self._make_write_error(disk, error.message, hangs=True) from error
-        except MachineError as error:  # the server that writes the log died between a record and its mark
+        except MachineError as error:  # the server that writes the log ended between a record and its mark
             hangs = isinstance(error, logged.LogHangsError)
             raise self._make_write_error(disk, error.message, hangs=hangs) from error
         if program.ended is None:
@@ -466,7 +466,7 @@ class PowercutTrial(powercut.PowercutWorkload):
     def _make_write_error(
         self, disk: AttachedDisk, said: str, *, hangs: bool = False, hint: str = "see the console"
     ) -> WorkloadError:
-        """Returns the error for records that were not written; afterwards no process hangs on the disk."""
+        """Returns the error for records that were not written; kills the log's server if a flush hangs."""
         files = disk.image.logged
         assert files is not None
         if hangs:

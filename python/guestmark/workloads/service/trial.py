@@ -1,4 +1,4 @@
-"""The trial of `service`: starts a server, runs its client and stops the server; a failure is not a slow run."""
+"""The trial of `service`: starts a server, runs its client, and stops the server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _STOP_S = 10.0
 _LOOK_S = 0.25
 # Seconds between two runs of the readiness command.
 _PAUSE_S = 0.02
-_LISTENING = "0A"  # the state of /proc/net/tcp
+_LISTENING = "0A"  # the state of a listening socket in /proc/net/tcp
 
 
 class ServiceTrial(ServiceWorkload):
@@ -109,7 +109,7 @@ class ServiceTrial(ServiceWorkload):
         assert self._sides is not None
         words = self._substitute_words(self.params.client, at_server=False)
         result = self._sides[1].exec(words, env=_ENVIRONMENT, cwd="/", timeout_s=self.limit_s, tail=True)
-        # If the server is gone, its client only knows that no one answers.
+        # If the server has ended, its client can only report that nothing answers.
         self._check_alive("while its client ran")
         self._check_result(result, "the client")
         output = result.stdout.decode(errors="replace")

@@ -5,7 +5,7 @@ anywhere; LC_ALL must be C. `N` is a whole number, `X` one with decimals::
 
     report    = version preamble { interim } result general latency fairness
     version   = "sysbench 1.0.20 (using …)"
-    preamble  = { one of _PREAMBLE }                      what was asked for, up to "Threads started!"
+    preamble  = { one of _PREAMBLE }                      the options of the run, up to "Threads started!"
     interim   = "[ 1s ] thds: …"                          with --report-interval
     result    = [ cpu | memory | files | sql ]            as the preamble has it; nothing for threads and mutex
     cpu       = "CPU speed:" / "events per second: X"

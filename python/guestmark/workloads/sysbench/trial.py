@@ -65,7 +65,7 @@ def explain_cached_files(options: Mapping[str, str], memory: int) -> str:
 
 
 def _explain_host_cache(cell: Cell, options: Mapping[str, str], disk: DiskSpec) -> str:
-    """Returns why a guest's O_DIRECT I/O ends in the host's page cache; empty if it does not."""
+    """Returns why O_DIRECT does not bypass the host's page cache; empty if it does."""
     if "direct" not in options["file_extra_flags"] or disk.cache.direct:
         return ""
     if cell.platform.is_this_host and not disk.loop:

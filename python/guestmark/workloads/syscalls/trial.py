@@ -31,7 +31,7 @@ _LEAST = 0.01
 
 
 class SyscallsTrial(SyscallsWorkload):
-    """Has the agent time every operation."""
+    """Lets the agent time every operation, and counts hypervisor events meanwhile."""
 
     def __init__(self, plan: Plan, cell: Cell) -> None:
         super().__init__(plan, cell)

@@ -142,7 +142,7 @@ class Session(Protocol):
 
 
 class Database(ABC):
-    """One kind of server. Programs are looked up on the host; guests have the same files."""
+    """One kind of database server. Its programs are looked up on the host; guests have the same files."""
 
     name: ClassVar[str]
     title: ClassVar[str]

@@ -80,7 +80,7 @@ class MariaDB(Database):
                 "--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve",
                 f"--innodb-log-file-size={settings['innodb_log_file_size']}", "--innodb-use-native-aio=0",
             ],
-            ["rm", "-r", f"{data}/sys"],  # a hundred views for people, which every trial would have to copy
+            ["rm", "-r", f"{data}/sys"],  # a hundred views for people to read, which every trial would have to copy
             ["mkdir", f"{data}/{DATABASE}"],
         ]  # fmt: skip
 

@@ -217,7 +217,7 @@ class Server:
             raise self.make_error("exited while in use")
 
     def stop_server(self) -> float:
-        """Shuts the server down; returns the seconds. Raises `MachineError` if that was not clean by log and status."""
+        """Shuts the server down; returns the seconds. Raises `MachineError` if log or status shows an unclean end."""
         begin = time.monotonic()
         if self._process is None:  # it was never started
             return 0.0
