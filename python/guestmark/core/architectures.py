@@ -199,7 +199,7 @@ PPC64EL = Architecture(
     machine_name="ppc64le",
     other_names=("powerpc64le",),
     emulator=Program("qemu-system-ppc64", "qemu-system-ppc"),
-    # What TCG's processors do not have, and the machine would only warn of.
+    # TCG's processors lack these capabilities, and the machine would only warn about it.
     machine="pseries,cap-cfpc=broken,cap-sbbc=broken,cap-ibs=broken,cap-ccf-assist=off",
     cpu="power9_v2.0",
     cpu_suffix="-powerpc64-cpu",

@@ -30,7 +30,7 @@ class Cause(Enum):
     # The machine
     # It was still starting at its deadline.
     LATE = "late", "was not ready after"
-    # Somebody ended its hypervisor or a helper.
+    # Its hypervisor or a helper was killed from outside.
     KILLED = "killed", "was killed"
     ENDED = "ended", "ended"
     HANGS = "hangs", "hangs"
@@ -38,7 +38,7 @@ class Cause(Enum):
     NOT_AS_ASKED = "not as asked", "is not what was asked for"
     # A thread was not on the processor that it was assigned to.
     PLACEMENT = "placement", "the placement of"
-    LOST = "lost", "ended in the middle of the trial"  # whoever measured it
+    LOST = "lost", "ended in the middle of the trial"  # the process that measured it
     # What it needs
     NO_ROOM = "no room", "no room for"
     DISKS_GONE = "disks gone", "the directory of its disks is gone"
@@ -184,21 +184,19 @@ class Speaker(Enum):
     """A program, or kind of program, whose messages can be classified."""
 
     ANY = auto()
-    # A server of databases that is measured.
+    # The database server under test.
     DATABASE = auto()
     DEBUGFS = auto()
-    DRIVER = auto()  # of the ledger's server
+    DRIVER = auto()  # the database driver of the ledger
     QEMU = auto()
     SSH = auto()
     TAR = auto()
-    UML = (
-        auto()
-    )  # Linux, arch/um/os-Linux/start_up.c: what its kernel checks of the host before anything else
+    UML = auto()  # User-Mode Linux's checks of the host at its start (arch/um/os-Linux/start_up.c)
     VIRSH = auto()
 
 
 _NO_ROOM = ("[Nn]o space left on device|Disk quota exceeded", Cause.NO_ROOM)
-# Of several that fit the first one counts.
+# The first pattern that matches counts.
 _MESSAGES: Mapping[Speaker, tuple[tuple[str, Cause], ...]] = {
     Speaker.ANY: (_NO_ROOM,),
     Speaker.DATABASE: (("exist", Cause.NO_TABLE),),
@@ -252,7 +250,7 @@ def classify_message(speaker: Speaker, text: str) -> ClassifiedMessage:
     return ClassifiedMessage(Cause.OTHER)
 
 
-# How the reasons of failed trials begin that versions up to 0.2 kept, which have no cause beside them.
+# Beginnings of the reasons that versions up to 0.2 stored for failed trials, without a cause.
 _OLD_REASONS = (
     ("the placement of ", Cause.PLACEMENT),
     ("the command ran past its limit", Cause.TIME_LIMIT),

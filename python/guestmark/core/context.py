@@ -84,7 +84,7 @@ class FleetOrder:
 class Context:
     """Everything around a plan's cells. An empty field was not given."""
 
-    # The caller's, like the next four.
+    # Taken from the caller, like the next four fields.
     cwd: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     uid: int | None = None
@@ -107,11 +107,11 @@ class Context:
     around_s: Mapping[str, float] = field(default_factory=dict)
     # Ids of the cells whose disk's location was not given.
     default_locations: tuple[str, ...] = ()
-    # Whether power cuts are to prove what its disks keep.
+    # Whether power cuts have to prove the durability of its disks.
     prove: bool = False
     proofs: Mapping[str, Facts] = field(default_factory=dict)  # by the ids of its cells
-    proofs_took_s: tuple[float, ...] = ()  # each that the run made
-    tune: Settings | None = None  # the plan is a race
+    proofs_took_s: tuple[float, ...] = ()  # for each proof of the run
+    tune: Settings | None = None  # set if the plan is a race
     # Why cells may not take part in the race, by id.
     barred: Mapping[str, str] = field(default_factory=dict)
     # Seconds that the race's trials may take together.
@@ -122,7 +122,7 @@ class Context:
         tuple[str, ...], ...
         # Ids of the cells that have a level the user named, grouped by level.
     ] = ()
-    # Ids of cells that were left out when the time got short.
+    # Ids of cells that were left out when time ran short.
     no_time: tuple[str, ...] = ()
     # Iterations of each cell that parallel blocks agreed on.
     iterations: Mapping[str, int] = field(default_factory=dict)
@@ -131,9 +131,9 @@ class Context:
     # Wall time of the run's commands in seconds, from the first start to the last end.
     elapsed_s: float | None = None
     extended: tuple[Extension, ...] = ()
-    # Whether its commands stood on the command line, not in a plan.
+    # Whether its commands came from the command line, not from a plan.
     typed: bool = False
-    # Whether the plan asks questions, of which few blocks may answer none.
+    # Whether the plan asks questions, which may all stay open after few blocks.
     asks: bool = False
     # Ids of the two runs that it repeats.
     confirms: tuple[str, ...] = ()

@@ -47,7 +47,7 @@ class BlockStatus(IntEnum):
     # This machine cannot measure it, another may.
     NOT_POSSIBLE = 69
     INTERRUPTED = 130
-    # To another process, others measure the last blocks, or the ledger is away: try again later.
+    # Another process took the block, others measure the last ones, or the ledger is unreachable: try again later.
     LOST = 75
 
 
@@ -133,7 +133,7 @@ def make_unknown_name_error(kind: str, name: str, known: Iterable[str]) -> Usage
     import difflib
 
     names = sorted(known)
-    # Of a form such as `tcg[@ARCH]` the name itself.
+    # The bare name in a form such as `tcg[@ARCH]`.
     bare = {re.split(r"[\[@:]", form, maxsplit=1)[0]: form for form in names}
     close = difflib.get_close_matches(name.lower(), bare, n=1, cutoff=0.5)
     nearest = f"did you mean {close[0]!r}? " if close else ""

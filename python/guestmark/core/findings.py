@@ -78,7 +78,7 @@ class Program(Fact, kw_only=True):
 
     path: str = msgspec.field(name="binary")
     sha256: str = msgspec.field(name=_DIGEST)
-    host_path: str = msgspec.field(name="host_binary")  # empty if it is not there
+    host_path: str = msgspec.field(name="host_binary")  # empty if this host has no such file
     # Empty if it cannot be read.
     host_sha256: str = msgspec.field(name=_HOST_DIGEST)
     # The digest of a large file, which is compared instead.
@@ -145,7 +145,7 @@ class StoredDisk(msgspec.Struct, kw_only=True):
 
     location: str
     filesystem: str
-    # Whether it is lost with the power, flushed or not.
+    # Whether it is in memory, so that a power cut loses it, flushed or not.
     in_memory: bool
 
 
@@ -164,16 +164,16 @@ class Durability(StrEnum):
     SYNCED_PART_PROVEN = "synced part proven"
     # This host's kernel was asked to flush.
     REACHED = "reached the kernel"
-    # The hypervisor's own counter says so, and nothing else.
+    # Only the hypervisor's own counter shows that it was flushed.
     CLAIMED = "claimed"
     # Flushes are dropped: a crash state without what was acknowledged, or a layer that drops them.
     LOST = "lost"
-    # It is lost with the power, flushed or not.
+    # The data is in memory, and a power cut loses it, flushed or not.
     MEMORY = "in memory"
     NOTHING = "nothing flushed"  # no flush was asked for
     # The check of a program that acknowledges nothing passes after every cut.
     CONSISTENT = "consistent"
-    BROKEN = "broken"  # it fails after one
+    BROKEN = "broken"  # the check fails after a cut
     UNKNOWN = "unknown"
 
     @property
@@ -200,7 +200,7 @@ class Flushes(Fact, kw_only=True):
 
     reached: str = msgspec.field(name="flushes_reached_host")  # one of `Reached`
     why: str = msgspec.field(name="flushes_why")
-    # Whether it is lost with the host's power, flushed or not.
+    # Whether it is in the host's memory, so that a power cut loses it, flushed or not.
     in_memory: bool = msgspec.field(name="location_in_memory")
     # One of `Durability`; older trials only record what has reached the host.
     durability: str | None = None
@@ -314,7 +314,7 @@ class LossCause(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
 class Explanation(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """Why a check failed, found by experiment: the fewest files that had to differ from what the program left."""
 
-    said: str  # by the check, each time
+    said: str  # what the check printed, each time
     # The difference in words: `refs/heads/master is missing`; empty if none was found that is enough.
     files: list[str]
     # The operations that left them unsynced, in words.
@@ -327,11 +327,11 @@ class Explanation(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True)
     every: bool = False
     # What was still lost with fewer syncs added, in the order in which it was found.
     further: list[LossCause] = []
-    # The settings of a server that were left to their defaults to try it, instead of a sync.
+    # Settings of a server that were reset to their defaults, instead of adding a sync.
     without: list[str] = []
     # Crash states that were judged with these syncs.
     states: int = 0
-    losing: int = 0  # of them fail
+    losing: int = 0  # how many of them fail
     untorn: Untorn | None = None
 
 
@@ -360,7 +360,7 @@ class Proven(msgspec.Struct, kw_only=True, omit_defaults=True):
     below: list[str]
     writes: int  # requests in the log
     flushes: int
-    # Seconds in which the machine wrote, and below in which states were judged.
+    # Seconds that the machine wrote; judging the states took `judge_s`.
     run_s: float
     judge_s: float
     # States in which the filesystem's own superblock is torn, and records with it; not counted in `losing`.
@@ -385,12 +385,12 @@ class Proven(msgspec.Struct, kw_only=True, omit_defaults=True):
     syncs: bool = False
     # The files that these syncs did not cover, in the order of their names.
     unsynced: list[Unsynced] = []
-    # Files that they did not cover and need not, because a database makes them anew after a power cut.
+    # Files that they did not cover and need not, because a database recreates them after a power cut.
     rebuilt: list[Unsynced] = []
     # Why a check failed, the most frequent reason first.
     reasons: list[Reason] = []
     explanation: Explanation | None = None
-    # Only of a check.
+    # Set only for a check.
     untorn: Untorn | None = None
     # States for which the check never ended or never started; not counted in `states`.
     unjudged: int = 0

@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# Names another ledger than the default one.
+# The environment variable that names another ledger.
 LEDGER = "GUESTMARK_LEDGER"
-# What commands call the newest run of a ledger.
+# The name of a ledger's newest run on the command line.
 LATEST = "last"
 
 
@@ -27,7 +27,7 @@ def find_home_directory() -> Path:
     try:
         listed = pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
-        # A user that only has a number, as in containers.
+        # The user id has no passwd entry, as is common in containers.
         listed = "/"
     return Path(listed if listed.startswith("/") else "/")
 

@@ -27,7 +27,7 @@ from guestmark.core.own_program import find_agent_binary
 
 PREFIX = "guestmark-"
 _ATTEMPTS = 100
-# In the cache, by host: a cache may be shared.
+# A directory in the cache, divided by host, because hosts may share a cache.
 _RECORDS = "keepers"
 _MEMBERS = "cgroup.procs"  # of a control group
 _EMPTY_S = 1.0
@@ -40,12 +40,12 @@ class Keeper:
         self._lock = threading.Lock()
         self._kept: dict[
             Path, int
-            # With the descriptor that says that it is in use, -1 if there is none.
+            # The descriptor whose lock marks the path as in use; -1 without one.
         ] = {}
         self._lifeline = -1
-        # Every record that was ever written.
+        # The file with every record that was ever written.
         self._names = -1
-        self._record: Path | None = None  # where those are
+        self._record: Path | None = None  # the path of that file
         self._process: subprocess.Popen[bytes] | None = None
 
     def directory(self, name: str, parent: Path | str, mode: int = 0o700) -> Path:
@@ -57,7 +57,7 @@ class Keeper:
                 with self._lock:
                     self._kept[path] = _hold_lock(path)
             except FileExistsError:
-                # Somebody else's: not ours to remove.
+                # It belongs to another process, which removes it.
                 self.forget(path)
             except OSError:
                 self.forget(path)
@@ -85,7 +85,7 @@ class Keeper:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
-        # Else the keeper tries once more.
+        # Otherwise the keeper tries again later.
         if not path.exists():
             self.forget(path)
 
@@ -119,7 +119,7 @@ class Keeper:
             try:
                 self._write(b"+", path)
             except BrokenPipeError:
-                # It was killed this very moment.
+                # The keeper was killed at this very moment.
                 self._ensure()
 
     def _ensure(self) -> None:

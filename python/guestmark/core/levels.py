@@ -68,5 +68,5 @@ class Levels:
         return f"Levels({dict(self.texts)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # What was read stays behind: it may hold objects that cannot be pickled.
+        # Levels that were read are left out, because their objects may not be picklable.
         return Levels, (dict(self.texts),)

@@ -97,7 +97,7 @@ class NetworkFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
     vhost: bool = False
     # Processors that the peer may use.
     peer_processors: str
-    # Bytes that were sent to find out.
+    # Bytes that were sent as a probe.
     probe_bytes: int
 
 
@@ -129,7 +129,7 @@ class EmulatedPrograms(HostMachine, kw_only=True):
 class Sandboxed(HostMachine, kw_only=True, omit_defaults=True):
     """A sandbox on this host; `kernel` is the kernel that answers `uname` in it."""
 
-    # The runtime's program, and below its version.
+    # The runtime's program; `version` is that of the program.
     runtime: str
     version: str
     # Type of the root filesystem, as the sandbox sees it.
@@ -158,10 +158,10 @@ class Connection(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     # The fastest of several pings before the trial.
     round_trip_ns: int
-    last_round_trip_ns: int = 0  # and after it
+    last_round_trip_ns: int = 0  # the fastest one after the trial
     # How much faster its clock runs, as a fraction.
     clock_drift: float | None = None
-    # The uncertainty of that drift, which the round trips cause.
+    # The uncertainty of that drift, due to the duration of the round trips.
     clock_drift_error: float | None = None
 
 
@@ -225,7 +225,7 @@ class LibvirtMachine(RemoteMachine, kw_only=True, omit_defaults=True):
     libvirt: Libvirt
 
 
-# Before the random part of the id of a machine of the user's own, so that people know whose it is.
+# The prefix of the ids of user-defined machines, by which people recognise who created them.
 OWN_MACHINE_PREFIX = "guestmark-"
 OWN_MACHINE_ID = re.compile(rf"\b{OWN_MACHINE_PREFIX}[0-9a-f]{{16}}\b")
 
@@ -281,10 +281,10 @@ class OwnMachine(RemoteMachine, kw_only=True, omit_defaults=True):
     # The output of its command `version`.
     version: str = ""
     parameters: dict[str, str] = msgspec.field(default_factory=dict)
-    # In the definition's own currency; None if it says nothing.
+    # In the definition's own currency; None if it gives no price.
     price_per_hour: float | None = None
     inside: OwnInside
-    # Whether its commands are timed from outside, as no agent can talk in it.
+    # Whether its commands are timed from outside, because no agent can be reached inside it.
     plain: bool = False
     # None for a machine that was created.
     restored: OwnRestored | None = None
@@ -414,7 +414,7 @@ class OuterMachine(GuestMachine, kw_only=True):
     """A guest that contains others."""
 
     started_for_each: str  # block or trial
-    inner_guest: int  # how many it has held by now
+    inner_guest: int  # how many guests it has held so far
 
 
 class RemoteGuestMachine(GuestMachine, kw_only=True):

@@ -33,7 +33,7 @@ class Measurement:
     iterations: tuple[float, ...]
 
 
-# Its square, and a ratio of two such figures squared, are still floats.
+# The squares of such figures, and of ratios of them, still fit into a float.
 _LARGEST = 1e60
 
 

@@ -95,7 +95,7 @@ class WorkloadSpec(_Derived):
     params: Mapping[str, Any] = field(default_factory=dict)
     # What tables show; the command line for `exec`.
     label: str = ""
-    # What a plan with several workloads calls it; empty for `exec`.
+    # Its name in a plan with several workloads; empty for `exec`.
     key: str = ""
 
     def read_params(self, kind: type[P]) -> P:
@@ -328,13 +328,13 @@ class Trial:
     phases: Mapping[str, float] = field(
         default_factory=dict
     )  # seconds since the machine's start was asked for
-    # Raw values of the unmeasured runs before, the first one first.
+    # Raw values of the warm-up runs, in order.
     warmups: tuple[Measurement, ...] = ()
     run_s: tuple[
         float, ...
         # Seconds of every run of the workload, warm-ups first, on the host's monotonic clock.
     ] = ()
-    # What the machine really is, and everything else that was found out.
+    # The attested facts about the machine, and all other findings.
     facts: Facts = field(default_factory=Facts)
     noise: Mapping[str, Any] = field(
         default_factory=dict

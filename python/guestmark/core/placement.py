@@ -14,7 +14,7 @@ from guestmark.core.errors import UsageError
 
 NAME = "placement"  # of the factor
 PINNED, FREE, LIST = "pinned", "free", "cpus="
-# What Linux gives the fastest processors of a machine.
+# The capacity that Linux assigns to the fastest processors of a machine.
 FULL_CAPACITY = 1024
 _RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?", re.ASCII)
 
@@ -99,7 +99,7 @@ class Placement:
     """
 
     level: str
-    processors: int  # that the machine has itself
+    processors: int  # the machine's virtual processors
     machine: tuple[int, ...]
     emulator: tuple[int, ...]
     control: tuple[int, ...]
@@ -182,7 +182,7 @@ def _rank_for_machine(topology: Topology, wanted: int) -> tuple[int, ...]:
     for capacity in classes:
         for node in nodes:
             fitting = [cpu for cpu in by_number if (cpu.capacity, cpu.node) == (capacity, node)]
-            # A core more than needed keeps the emulator on the same node.
+            # A spare core keeps the emulator on the same node.
             if len(fitting) > wanted or (len(fitting) == wanted and len(by_number) > wanted):
                 return _sort_numbers(fitting[:wanted])
     for capacity in classes:
@@ -208,7 +208,7 @@ def _rank_for_emulator(topology: Topology, machine: Collection[int]) -> list[int
     best_first = sorted(
         apart, key=lambda one: (one not in first, one.node not in nodes, -one.capacity, -one.number)
     )
-    # The control plane's place comes last: a whole core, which is as slow and as far away as there is.
+    # The control plane gets the last whole core, which is the slowest and the most distant one.
     control = max((cpu for cpu in best_first if cpu in first), key=best_first.index, default=None)
     numbers = [cpu.number for cpu in best_first if cpu is not control]
     return numbers if control is None else [*numbers, control.number]

@@ -48,13 +48,13 @@ class Program:
 @contextlib.contextmanager
 def start_version_queries() -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
     """Yield a function that starts `PROGRAM --version` with pipes for its output; all end with the block."""
-    # Only few commands ask for versions; the others shall not wait for these imports.
+    # Few commands ask for versions; the others need not wait for these imports.
     import subprocess
 
     from guestmark.core.supervision import supervision
     from guestmark.core.temporary import scratch_directory
 
-    # Some programs make a runtime directory only to print their version: it is theirs, and removed with them.
+    # Some programs create a runtime directory even to print their version; this one is removed afterwards.
     with scratch_directory("version") as runtime_directory, supervision() as supervised:
 
         def start(path: str) -> subprocess.Popen[bytes]:
@@ -131,7 +131,7 @@ class PlatformKind:
     own_kernel: bool = False
     # True if it is another machine, with its own files, users and processors.
     remote: bool = False
-    # True if this host runs such a machine all the same.
+    # True if such a machine nevertheless runs on this host.
     on_this_host: bool = False
     # Whether @ARCH may, or must, follow its name.
     takes_arch: bool = False
@@ -141,9 +141,9 @@ class PlatformKind:
     # What follows its name after a colon, such as DEST, and an example of it for errors.
     destination: str = ""
     example_destination: str = "lab1"
-    # Returns what to do about a destination that it cannot have; empty for one that it can.
+    # Returns a hint for an invalid destination; empty for a valid one.
     advice: Callable[[str], str] = _no_advice
-    # Returns why such a destination cannot be had with these levels of its factors; empty if it can.
+    # Returns why machines of that destination cannot have these levels of factors; empty if they can.
     objection: Callable[[str, Levels], str] = _no_objection
     # What to do instead of nesting it inside another machine.
     instead_of_nesting: str = "nesting is written outermost first, e.g. tcg/kvm"
@@ -171,7 +171,7 @@ class PlatformKind:
     starts_timed: bool = False
     # Prefix of the factors that are parameters of its machines, whatever follows.
     parameter_prefix: str = ""
-    # True if it is named before all others.
+    # True if it is listed before all others.
     first: bool = False
     # Seconds after which a start has failed.
     start_limit_s: float = 60.0

@@ -173,7 +173,7 @@ class PlatformSpec:
 
 
 HOST = PlatformSpec((Layer("host"),))
-# Guests inside each other: each takes channels of all that are around it.
+# The most nested guests: each one takes channels of all guests around it.
 _DEEPEST = 3
 
 

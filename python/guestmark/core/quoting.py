@@ -14,9 +14,9 @@ from collections.abc import Iterable
 # Characters that no shell changes, as in `shlex.quote`.
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+", re.ASCII)
 _NAMED = {"\n": r"\n", "\t": r"\t", "\r": r"\r", "\\": r"\\", "'": r"\'"}
-# They are letters and symbols by their category, and are drawn as nothing: fillers of Hangul, blank Braille.
+# Letters and symbols by their category that are drawn as blanks: fillers of Hangul, blank Braille.
 _BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0")
-# Characters from which a length is said.
+# Texts of more characters are shown with their length.
 _LONG = 100
 
 
@@ -65,7 +65,7 @@ def _spell_character(character: str) -> str:
     code = ord(character)
     if code < 0x80:
         return f"\\x{code:02x}"
-    # A byte that is no text, as `os.fsdecode` keeps it.
+    # A byte that is not UTF-8, as `os.fsdecode` represents it.
     if 0xDC80 <= code <= 0xDCFF:
         return "".join(f"\\x{byte:02x}" for byte in os.fsencode(character))
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

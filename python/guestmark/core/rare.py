@@ -7,7 +7,7 @@ from typing import Self
 from guestmark.core.units import format_share
 
 _RARE = re.compile(r"[x×] ?([0-9.]+) in (?:([0-9.]+%)|1 (?:in|of) ([0-9]+))(?: of (runs|starts))?")
-# Times the typical: half of the doublings would be missed at 2, where noise decides.
+# A run is slow from this multiple of the typical one on: at 2, noise would hide half of the doubled runs.
 SLOW = 1.5
 _LARGEST_FACTOR, _RAREST = 1e6, 0.001
 

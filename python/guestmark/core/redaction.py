@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 GONE = "***"
-# Characters; a shorter one is in too many words, and is nobody's secret for long.
+# In characters; a shorter secret would match parts of ordinary words, and is easily guessed.
 _SHORTEST = 4
 _VARIABLES = ("PGPASSWORD", "PGSSLPASSWORD")
 # In a word everything up to its last `@` may be the password; in a text a quote or a blank ends the URL.

@@ -18,7 +18,7 @@ from guestmark.core.keeper import keeper
 
 def find_default_parent() -> Path:
     """Return `$TMPDIR`, or the system's directory for temporary files."""
-    # Not what every command line waits for.
+    # Imported here, so that other commands need not wait for it.
     import tempfile
 
     return Path(tempfile.gettempdir()).absolute()

@@ -20,7 +20,7 @@ LARGEST = 1 << 20
 # Tables in tables and lists in lists, and parts of a key.
 _DEEPEST = 32
 _MOST = 50_000  # values and tables
-# Of 64 bits, as TOML has them.
+# TOML's integers have 64 bits.
 _LARGEST_INTEGER = 1 << 63
 _HINT = "see docs/reference/plan-files.md for the format of a plan"
 
@@ -47,7 +47,7 @@ def read_toml(text: str, where: str, hint: str = _HINT) -> dict[str, Any]:
         except (
             ValueError,
             RecursionError,
-            # Which tomllib's own error and Python's limit of digits are.
+            # Raised by tomllib, and by Python's limit of digits.
         ) as error:
             raise UsageError(f"{where} is not TOML: {_shorten_text(str(error))}", hint=hint) from error
         problem = _find_out_of_range(found)
@@ -61,7 +61,7 @@ def read_toml_text(path: Path, hint: str = _HINT, *, only_regular: bool = False)
 
     A file that is read again later has to be a regular one (`only_regular`): a pipe would have nothing more.
     """
-    # A pipe without a writer would be waited for.
+    # Opening a pipe without a writer would block.
     flags = os.O_RDONLY | os.O_CLOEXEC | (os.O_NONBLOCK if only_regular else 0)
     try:
         with open(os.open(path, flags), "rb") as stream:
@@ -97,7 +97,7 @@ def _find_excess(text: str) -> str:
             dotted = False
         else:
             sign = token["sign"]
-            # A string without an end, which is for the reader to say.
+            # An unterminated string, which tomllib reports better.
             if sign in "\"'":
                 return ""
             dotted = sign == "."

@@ -34,7 +34,7 @@ class Settings:
     objective: str
     better: Better
     durability: tuple[str, ...] = ()
-    # Whether disks in memory are out.
+    # Whether disks in memory are excluded.
     on_disk: bool = False
     limits: tuple[Limit, ...] = ()
     margin: float = 0.03

@@ -35,7 +35,7 @@ class Topic(Enum):
     CALLS = auto()
     # Where the time of a start goes.
     START = auto()
-    # What sending bytes consists of, by the parameter `variant`.
+    # What the time of a transfer consists of, by the parameter `variant`.
     TRANSFER = auto()
 
 
@@ -53,7 +53,7 @@ class WorkloadKind(Generic[P]):
     name: ClassVar[str]
     # One line for help and the reference.
     help: ClassVar[str]
-    # Its metrics, the primary one first, where parameters do not decide which.
+    # Its metrics, the primary one first, unless its parameters decide which.
     measures: ClassVar[tuple[Metric, ...]] = ()
     # Its own factors, which other workloads do not have.
     factors: ClassVar[tuple[Factor, ...]] = ()
@@ -66,11 +66,11 @@ class WorkloadKind(Generic[P]):
     agent_is_enough: ClassVar[bool] = False
     # Whether another program starts the machine; ours is then only the host's agent.
     peer: ClassVar[bool] = False
-    # Whether it leaves its machine as it found it, but for its own disks, so that other trials may follow there.
+    # Whether it leaves its machine unchanged, except for its own disks, so that other trials may follow on it.
     shares_machine: ClassVar[bool] = False
-    # Whether it runs a command of the user's, so that environment variables are factors.
+    # Whether it runs the user's command, so that environment variables are factors.
     runs_command: ClassVar[bool] = False
-    # Whether it runs on a disk that only factors ask for, where its parameters need none.
+    # Whether factors alone can give it a disk that its parameters do not require.
     runs_on_disk: ClassVar[bool] = False
     # Whether it flushes all that it writes before it ends, so that a proof of its disk covers what it wrote.
     flushes_writes: ClassVar[bool] = False

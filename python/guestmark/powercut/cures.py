@@ -159,7 +159,7 @@ class CureSearch:
         def holds_with_syncs(left: Sequence[SyncPoint | None]) -> bool:
             nonlocal logs
             syncs = AddedSyncs(tuple(_select_necessary_places(left)), each=None in left)
-            # One log may escape by chance what another one lost, so one loss is enough.
+            # A log may pass by chance where another one lost data, so one loss is enough.
             if self._has_lost(syncs):
                 return False
             logs += 1
@@ -173,7 +173,7 @@ class CureSearch:
 
         with contextlib.suppress(TimeoutError):
             find_minimal_failing_subset(places, holds_with_syncs)
-        # It was selected because it held, so it has to hold once more.
+        # It was selected because it passed, which may be chance, so it has to pass once more.
         while len(held) > 1:
             again = self._try_conclusively(held[-1].syncs, until_loss=True)
             if again is None or not again.proven.losing:

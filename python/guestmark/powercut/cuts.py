@@ -22,12 +22,12 @@ from guestmark.powercut.writelog import Entry, Flag
 _ATOMIC = 512
 # Pages of databases end at multiples of this, so a write torn there would leave whole pages only.
 _PAGE, _BEFORE_PAGE = 8192, 4096
-# Parts of a checkpoint's write after which it is torn: pages that had no content before are safe in any case.
+# Parts of a checkpoint's write after which it is torn: pages that had no content before cannot be damaged.
 _TORN_AT = (0.5, 0.25, 0.75)
 # Attempts for each random state, since many cuts have the same outcome.
 _ATTEMPTS = 8
 _MOST = 6000  # states of one log
-# Flushes that follow a write which is missing alone: later, it has often been written again.
+# How many flushes may follow a single missing write; later, its blocks have often been rewritten.
 _FLUSHES_AFTER = 6
 # Number of writes that a disk which ignores flushes has lost; at most half of those in flight.
 _MISSING = (1, 1, 2, 4, 16, 1 << 30)

@@ -37,7 +37,7 @@ class KeptLog:
     filesystem: str
     form: str
     method: Method
-    # `after`, `survival`, `acknowledged`, `lost`, `says`.
+    # Each has the keys `after`, `survival`, `acknowledged`, `lost` and `says`.
     crashes: list[dict[str, Any]]
     under: Path | None = None
     check: str = ""

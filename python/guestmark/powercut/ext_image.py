@@ -132,7 +132,7 @@ def _read_used(descriptor: int, block_size: int, used: int) -> Iterator[tuple[in
                 continue
             data = bytearray(os.pread(descriptor, _PIECE, number * _PIECE))
             if number == 0:
-                # The superblock was compared before.
+                # The superblock is already in the digest.
                 data[_SUPERBLOCK : 2 * _SUPERBLOCK] = bytes(_SUPERBLOCK)
             for block in range(blocks if wanted != every else 0):
                 if not wanted >> block & 1:

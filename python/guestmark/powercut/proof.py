@@ -84,7 +84,7 @@ class ProofRequest:
     unsafe: str = "barrier=0"
     reader: Reader | None = None
     counts: FlushCounts = FlushCounts()
-    # Why the program may have flushed unseen.
+    # Why the program may have flushed in ways that were not traced.
     unfollowed: str = ""
 
 
@@ -115,7 +115,7 @@ def prove_durability(asked: ProofRequest) -> Proven:
                 _make_judge_input(asked, log, seen, part), main, judged, _choose_scratch_parent(asked)
             )
         settled = log.entries[: part.settled]
-        # If a record is missing with nothing cut, the disk or the log is at fault, and no word can be given.
+        # If a record is missing even without a cut, the disk or the log is at fault, and there is no verdict.
         nothing_cut = judge_cuts(
             _make_judge_input(asked, log, seen, part),
             settled,

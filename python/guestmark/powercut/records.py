@@ -30,7 +30,7 @@ class Method(StrEnum):
     SQLITE = "sqlite"  # rows, each committed by SQLite
     MARIADB = "mariadb"
     POSTGRESQL = "postgresql"
-    COMMAND = "command"  # lines of a program of the user's
+    COMMAND = "command"  # lines that the user's program prints
     SYNCS = "syncs"  # what a program's own calls promise
 
     @property
@@ -172,8 +172,8 @@ def _read_record_number(tag: str, content: bytes) -> int:
     return int(digits) if content.startswith(tag.encode()) and digits.isdigit() else -1
 
 
-# Arguments: the database, the tag, how many rows. Each statement is a transaction of its own; after each its number is
-# printed, and the next waits for a byte.
+# Arguments: the database, the tag, the number of rows. Each statement is a transaction; after each one its number is
+# printed, and the next one waits for a byte.
 _WRITER = """
 import os, sqlite3, sys
 path, tag, count = sys.argv[1], sys.argv[2], int(sys.argv[3])

@@ -37,7 +37,7 @@ def has_torn_superblock(filesystem: str, image: Path) -> bool:
 def _is_torn(block: bytes) -> bool:
     if len(block) < _SIZE or block[_MAGIC_AT : _MAGIC_AT + len(_MAGIC)] != _MAGIC:
         return False
-    # mkfs was told to use another checksum, which is not computed here.
+    # The filesystem uses another checksum, which is not computed here.
     if _KIND.unpack_from(block, _KIND_AT)[0] != _CRC32C:
         return False
     return bool(_CHECKSUM.unpack_from(block)[0] != compute_crc32c(block[_CHECKSUM_BYTES:]))

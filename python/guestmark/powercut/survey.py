@@ -181,9 +181,9 @@ def start_worker_pool(disk: Disk, check: Check, parent: Path) -> Iterator[Worker
     """Yield workers that judge states of the disk, with images below `parent`. Raises `MachineError`."""
     directory = keeper().directory("cut", parent, mode=0o711)
     count = recovery.count_workers(disk.filesystem, mounted=True) if check.apart else 1
-    # What is mounted stays below `parent`: a check's world has a /dev/shm of its own.
+    # Mounts stay below `parent`, because a check's sandbox has its own /dev/shm.
     images = directory
-    # Who does not wait for a disk needs fewer of them.
+    # With images in memory, workers do not wait for a disk, so fewer of them suffice.
     fewer = max(count // _LESS_WAITING, 1)
     where = choose_image_parent(disk.base, disk.log.path, disk.form, parent, fewer + 1)
     if where != parent:
@@ -203,7 +203,7 @@ def start_worker_pool(disk: Disk, check: Check, parent: Path) -> Iterator[Worker
 
             known = ReadStates() if check.remembers else None
             workers = [make_worker(number, check, known) for number in range(count)]
-            # A check that remembers would confirm its own answer.
+            # A check that reuses results would only confirm its own answer.
             lone_check = check.copy_without_memory()
             made = WorkerPool(workers, make_worker(count, lone_check, None), lone_check, disk.acknowledged)
             stack.callback(made.close)
@@ -225,7 +225,7 @@ class FailureGroup:
     first: CrashState
     states: list[CrashState] = field(default_factory=list)
     confirmed: int = 0
-    # True once the check was found to fail for what is newer than it expects.
+    # True once the check was found to fail because of data that is newer than it expects.
     too_strict: bool = False
 
 

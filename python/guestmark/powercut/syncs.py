@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 
 from guestmark.core.findings import Unsynced
 
-# The exit status of a program that was ended because it had promised enough.
+# The status of a program that the agent stopped because it had promised enough.
 _STOPPED = "stopped"
 BLOCK = 4096  # bytes per digest
 

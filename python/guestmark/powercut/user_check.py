@@ -203,7 +203,7 @@ def _ran_out_of_space(room: Path) -> bool:
 def choose_memory_size() -> int:
     """Return how many bytes a check may write to its /tmp, so that all checks leave the host half of its memory."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    # As many again go to its /dev/shm.
+    # The same amount may go to its /dev/shm.
     return max(_LEAST_MEMORY, memory // (_MEMORY_SHARE * _PROCESSORS))
 
 
