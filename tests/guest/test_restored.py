@@ -83,7 +83,7 @@ def test_clones_have_disks_of_their_own(block: None, bus: str) -> None:
             seen = machine.agent.exec(["sh", "-c", script], timeout_s=30).stdout.decode().split()
             assert seen == ["lost+found", str(parse_size(size))]
             disk.umount(machine.agent)
-            disk.image.read_past_guest("mark")  # it is on this one
+            disk.image.digest_past_guest("mark")  # it is on this one
     assert templates_seen[0] == templates_seen[1] != templates_seen[2]
 
 
@@ -107,7 +107,7 @@ def test_clones_that_differ_in_their_filesystem_share_a_template() -> None:
                 assert "mark" not in seen
                 disk.umount(machine.agent)
                 if seen[2] != "xfs":
-                    disk.image.read_past_guest("mark")  # it is on this one
+                    disk.image.digest_past_guest("mark")  # it is on this one
                 found.append((known(attested.restored).template, seen[2]))
     assert [filesystem for _, filesystem in found] == ["ext4", "xfs", "ext2"]
     assert len({template for template, _ in found}) == 1

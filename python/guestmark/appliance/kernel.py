@@ -17,9 +17,9 @@ from pathlib import Path
 from guestmark.appliance import bzimage, deb
 from guestmark.appliance.paths import locate_cache, put_into_cache
 from guestmark.core.architectures import Architecture, find_host_architecture
-from guestmark.core.distribution import install_hint
+from guestmark.core.distribution import make_install_hint
 from guestmark.core.errors import GuestmarkError
-from guestmark.core.supervision import supervision
+from guestmark.core.supervision import start_supervision
 from guestmark.core.temporary import scratch_directory
 
 Notify = Callable[[str], None]
@@ -166,7 +166,7 @@ def _make_no_kernel_error() -> GuestmarkError:
         )
     return GuestmarkError(
         "no kernel for guests was found, and this system has no apt-get to fetch one",
-        hint=f"{install_hint(find_host_architecture().kernel_package)}; or {_UNPACK_HINT}",
+        hint=f"{make_install_hint(find_host_architecture().kernel_package)}; or {_UNPACK_HINT}",
     )
 
 
@@ -178,7 +178,7 @@ def _fetch_kernel(notify: Notify) -> Kernel:
     with _make_scratch() as scratch:
         apt = _build_apt_command(scratch, notify)
         packages = _list_kernel_packages(apt)
-        with supervision() as supervised:
+        with start_supervision() as supervised:
             done = subprocess.run(
                 [*supervised.before, *apt, "download", *packages],
                 cwd=scratch,
@@ -244,7 +244,7 @@ def _build_apt_command(scratch: Path, notify: Notify) -> list[str]:
     (lists / "partial").mkdir(parents=True)
     own = [f"-oDir::State::Lists={lists}", f"-oDir::Cache={scratch / 'apt'}"]
     (scratch / "apt" / "archives" / "partial").mkdir(parents=True)
-    with supervision() as supervised:
+    with start_supervision() as supervised:
         done = subprocess.run(
             [*supervised.before, "apt-get", *own, "update"],
             capture_output=True, text=True, check=False, timeout=300, **supervised.options,
@@ -280,7 +280,7 @@ def _list_kernel_packages(apt: list[str]) -> list[str]:
 
 def _run_apt_cache(*words: str) -> subprocess.CompletedProcess[str]:
     """Runs apt-cache under a supervisor, because it takes seconds on systems where apt keeps no caches."""
-    with supervision() as supervised:
+    with start_supervision() as supervised:
         return subprocess.run(
             [*supervised.before, "apt-cache", *words],
             capture_output=True, text=True, check=False, **supervised.options,

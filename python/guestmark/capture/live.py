@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
 from guestmark.capture.binary import handle_signals
-from guestmark.core.distribution import install_hint
+from guestmark.core.distribution import make_install_hint
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.temporary import open_unnamed_file
 
@@ -41,7 +41,7 @@ def capture_packets(interface: str, supervised: Supervised, *, whole: bool = Fal
     if command is None:
         raise GuestmarkError(
             "neither dumpcap nor tcpdump is installed; one of them is needed to capture packets",
-            hint=install_hint("tcpdump"),
+            hint=make_install_hint("tcpdump"),
         )
     with (
         open_unnamed_file() as messages,

@@ -71,7 +71,7 @@ class Distribution:
                 return
         yield package
 
-    def install_hint(self, debian: str) -> str:
+    def make_install_hint(self, debian: str) -> str:
         """Return one line on how to install these Debian packages, separated by spaces, on this distribution."""
         wanted = debian.split()
         names = " ".join(self.translate_packages(wanted))
@@ -116,6 +116,6 @@ def detect_distribution(root: Path = ROOT) -> Distribution:
     return Distribution(known[0] if known else Family.OTHER, said.get("NAME") or "this distribution")
 
 
-def install_hint(debian: str) -> str:
+def make_install_hint(debian: str) -> str:
     """Return one line on how to install these Debian packages, separated by spaces, on this host."""
-    return detect_distribution().install_hint(debian)
+    return detect_distribution().make_install_hint(debian)

@@ -51,11 +51,11 @@ def start_version_queries() -> Iterator[Callable[[str], subprocess.Popen[bytes]]
     # Few commands ask for versions; the others need not wait for these imports.
     import subprocess
 
-    from guestmark.core.supervision import supervision
+    from guestmark.core.supervision import start_supervision
     from guestmark.core.temporary import scratch_directory
 
     # Some programs create a runtime directory even to print their version; this one is removed afterwards.
-    with scratch_directory("version") as runtime_directory, supervision() as supervised:
+    with scratch_directory("version") as runtime_directory, start_supervision() as supervised:
 
         def start(path: str) -> subprocess.Popen[bytes]:
             return subprocess.Popen(

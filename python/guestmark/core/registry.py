@@ -21,9 +21,9 @@ __all__ = [
     "describe_takers",
     "factors",
     "find_factor",
+    "has_several_machines",
     "index_platform_kinds",
     "index_workload_kinds",
-    "is_crowd",
     "is_variable",
     "list_platform_names",
     "parse_level",
@@ -76,7 +76,7 @@ def find_factor(name: str) -> Factor:
     return factor
 
 
-def is_crowd(cell: Cell) -> bool:
+def has_several_machines(cell: Cell) -> bool:
     """Return whether the cell runs several machines at once; False for a workload that is not installed here."""
     kind = index_workload_kinds().get(cell.workload.name)
     return kind is not None and kind.runs_several_machines(cell)

@@ -21,7 +21,7 @@ class Supervision:
 
 
 @contextlib.contextmanager
-def supervision() -> Iterator[Supervision]:
+def start_supervision() -> Iterator[Supervision]:
     """Yield a supervision for any number of commands; those still running at the end of the block are ended."""
     handles, (lifeline, ours) = keeper().handles, os.pipe()
     words = ("supervise", f"--lifeline={lifeline}", *(f"--hold={handle}" for handle in handles), "--")

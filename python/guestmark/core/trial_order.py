@@ -45,7 +45,7 @@ class TrialOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """Return the order as one line of JSON."""
         return msgspec.json.encode(self).decode()
 
-    def cell(self) -> Cell:
+    def make_cell(self) -> Cell:
         """Return the only cell of the ordered plan."""
         return Cell(
             "ordered",
@@ -56,9 +56,9 @@ class TrialOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             processors=self.processors,
         )
 
-    def plan(self) -> Plan:
+    def make_plan(self) -> Plan:
         """Return the plan of that cell: one block, with the workload's own metrics."""
         kind = workload_kind(self.workload)
         policy = Policy(blocks=1, trial_limit_s=self.limit_s)
-        cell = self.cell()
+        cell = self.make_cell()
         return Plan(self.workload, (cell,), policy, kind.metrics_of(cell.workload))

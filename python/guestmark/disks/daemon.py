@@ -13,7 +13,7 @@ from pathlib import Path
 from guestmark.agent.binary import build_supervise_command
 from guestmark.agent.confinement import BUILDER
 from guestmark.core.cause import Speaker, classify_message
-from guestmark.core.distribution import install_hint
+from guestmark.core.distribution import make_install_hint
 from guestmark.core.errors import MachineError, PlatformUnusableError
 from guestmark.core.keeper import keeper
 from guestmark.setting.base import quote_qemu_value
@@ -51,7 +51,7 @@ def find_program(program: str) -> str:
     path = shutil.which(program, path=f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin")
     if path is None:
         raise PlatformUnusableError(
-            f"{program} is not installed", hint=install_hint(PACKAGES.get(program, program))
+            f"{program} is not installed", hint=make_install_hint(PACKAGES.get(program, program))
         )
     return path
 

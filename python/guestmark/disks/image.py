@@ -142,13 +142,13 @@ class Image:
             # btrfs check asks a device about its zones, which its cage allows only for writable paths.
             self.run_on_image("btrfs", "check", "--readonly", str(self.path), writable=[self.path])
 
-    def read_past_guest(self, name: str) -> Checksum:
+    def digest_past_guest(self, name: str) -> Checksum:
         """Return the digest of the file `name` in the root of a raw image's ext filesystem, read by debugfs, not by a
         guest.
 
         The disk must be unmounted. Raises `WorkloadError` with debugfs's message.
         """
-        return read_past_guest(self.path, name)
+        return digest_past_guest(self.path, name)
 
     def run_on_image(self, program: str, *arguments: str, writable: Sequence[Path] = ()) -> None:
         """Run a program on the machine that holds the image. Raises `MachineError` with its message."""
@@ -359,7 +359,7 @@ def _describe_failure(spec: DiskSpec, error: OSError) -> MachineError:
 _READ_S = 600.0
 
 
-def read_past_guest(image: Path, name: str) -> Checksum:
+def digest_past_guest(image: Path, name: str) -> Checksum:
     """Return the digest of the file `name` in the root of a raw image's filesystem, which must not be mounted."""
     # A guest may have written the image, so debugfs is confined like a hypervisor.
     program = daemon.find_program("debugfs")

@@ -228,7 +228,7 @@ def place_cells(cells: Sequence[Cell]) -> list[Cell]:
     for cell in cells:
         if NAME in cell.factors or _can_be_placed(cell):
             # Several machines at once would share the processors of one.
-            usual = FREE if registry.is_crowd(cell) else PINNED
+            usual = FREE if registry.has_several_machines(cell) else PINNED
             cell = replace(cell, factors={**cell.factors, NAME: cell.factors.get(NAME, usual)})  # noqa: PLW2901
         placed.append(cell)
     result = []
@@ -265,7 +265,11 @@ def note_unequal_processors(cells: Sequence[Cell]) -> list[str]:
         group = []
         for cell in cells:
             # Machines of a crowd share all processors, so that their number is not comparable.
-            if cell.null_of is None and not registry.is_crowd(cell) and cell.compares_with(baseline):
+            if (
+                cell.null_of is None
+                and not registry.has_several_machines(cell)
+                and cell.compares_with(baseline)
+            ):
                 group.append(cell)
         by_number: dict[int, list[str]] = {}
         for cell in group:

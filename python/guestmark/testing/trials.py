@@ -199,7 +199,7 @@ def _announce_measuring(thread: int) -> None:
 
 def run_one_trial(order: str) -> int:
     """Run a trial of many iterations until it is interrupted, and return its exit status."""
-    cell = TrialOrder.decode(order).cell()
+    cell = TrialOrder.decode(order).make_cell()
     interruption = Interruption()
     threading.Thread(target=_announce_measuring, args=[threading.get_ident()], daemon=True).start()
     with interruption.handle_signals():

@@ -41,7 +41,7 @@ def arrived(cell: Cell) -> TrialOrder:
 def test_every_cell_of_a_built_in_plan_arrives(name: str) -> None:
     for cell in cells_of(name):
         order = arrived(cell)
-        there = order.cell()
+        there = order.make_cell()
         assert (there.platform, there.factors, there.processors) == (
             cell.platform, dict(cell.factors), cell.processors,
         )  # fmt: skip
@@ -49,7 +49,7 @@ def test_every_cell_of_a_built_in_plan_arrives(name: str) -> None:
         assert dict(there.workload.params) == dict(cell.workload.params)
         kind = index_workload_kinds()[cell.workload.name]
         assert kind.params_of(there.workload) == kind.params_of(cell.workload)
-        assert order.plan().metrics == kind.metrics_of(cell.workload)
+        assert order.make_plan().metrics == kind.metrics_of(cell.workload)
 
 
 def test_the_plans_have_every_workload() -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from guestmark.core.distribution import install_hint
+from guestmark.core.distribution import make_install_hint
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.own_program import find_agent_binary
 from guestmark.core.platform_kind import Program
@@ -51,7 +51,7 @@ def find_program(program: Program, level: Network) -> str:
     if program.path is None:
         raise PlatformUnusableError(
             f"network={level} needs {program.name}, which is not installed",
-            hint=install_hint(program.package),
+            hint=make_install_hint(program.package),
         )
     return program.path
 

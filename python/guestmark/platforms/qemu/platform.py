@@ -15,7 +15,7 @@ from guestmark.appliance.initramfs import ModuleList, build_initramfs
 from guestmark.appliance.kernel import Notify
 from guestmark.core.architectures import Architecture, find_host_architecture
 from guestmark.core.cause import Cause
-from guestmark.core.distribution import install_hint
+from guestmark.core.distribution import make_install_hint
 from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError
 from guestmark.core.levels import Levels
 from guestmark.core.model import Cell
@@ -515,7 +515,7 @@ def find_missing_program(program: Program) -> Unusable | None:
     """Returns `Unusable` with the command that installs `program` if it is not installed, else None."""
     if program.path:
         return None
-    return Unusable(f"{program.name} is not installed", install_hint(program.package))
+    return Unusable(f"{program.name} is not installed", make_install_hint(program.package))
 
 
 def _list_modules(share: str, virtio: VirtioBus, extras: Extras, cell: Cell) -> ModuleList:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from guestmark.agent.confinement import FILE_SERVER, HYPERVISOR, Confinement
-from guestmark.core.distribution import install_hint
+from guestmark.core.distribution import make_install_hint
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.disks.image import Image
 from guestmark.platforms import confinement
@@ -121,10 +121,10 @@ def find_daemon(why_needed: str = "") -> tuple[str, bool]:
     if old:
         raise PlatformUnusableError(
             f"{why_needed}{old} (from QEMU up to 7.2) works only for root",
-            hint=f"{install_hint('virtiofsd')}; or {_ALTERNATIVE}",
+            hint=f"{make_install_hint('virtiofsd')}; or {_ALTERNATIVE}",
         )
     raise PlatformUnusableError(
-        f"{why_needed}virtiofsd is not installed", hint=f"{install_hint('virtiofsd')}; or {_ALTERNATIVE}"
+        f"{why_needed}virtiofsd is not installed", hint=f"{make_install_hint('virtiofsd')}; or {_ALTERNATIVE}"
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from guestmark.core.distribution import install_hint
+from guestmark.core.distribution import make_install_hint
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.platform_kind import Program, read_version_line
 from guestmark.platforms.sandbox.programs import BWRAP, CRUN, PODMAN, RUNC, RUNSC
@@ -72,7 +72,7 @@ class Runtime:
         """Version that it prints. Raises `PlatformUnusableError` if it is not installed, or prints none."""
         if self.program.path is None:
             raise PlatformUnusableError(
-                f"{self.program.name} is not installed", hint=install_hint(self.program.package)
+                f"{self.program.name} is not installed", hint=make_install_hint(self.program.package)
             )
         return _read_version(self.program.path)
 

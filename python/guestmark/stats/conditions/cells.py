@@ -57,7 +57,7 @@ def check_processor_parity(compared: ComparedCells) -> Iterator[Finding]:
     """
     numbers: dict[str, frozenset[int]] = {}
     for cell in compared.cells:
-        if not registry.is_crowd(cell):
+        if not registry.has_several_machines(cell):
             numbers[cell.id] = _list_processor_counts(compared, cell)
     known = {name: number for name, number in numbers.items() if number}
     baseline = compared.baseline
@@ -155,7 +155,11 @@ def _check_attested_placement(compared: ComparedCells) -> Iterator[Finding]:
 def _check_free_placement(compared: ComparedCells) -> Iterator[Finding]:
     free = []
     for cell in compared.cells:
-        if cell.factors.get(NAME) == FREE and cell.null_of is None and not registry.is_crowd(cell):
+        if (
+            cell.factors.get(NAME) == FREE
+            and cell.null_of is None
+            and not registry.has_several_machines(cell)
+        ):
             free.append(cell.id)
     if free:
         yield Finding(

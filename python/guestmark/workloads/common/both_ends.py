@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from guestmark.core.distribution import install_hint
+from guestmark.core.distribution import make_install_hint
 from guestmark.core.errors import GuestmarkError, WorkloadError
 from guestmark.core.temporary import scratch_directory
 
@@ -90,7 +90,7 @@ def _capture_end(agent: Agent, wanted: str, directory: Path | str) -> Iterator[t
         return
     raise WorkloadError(
         "cannot capture packets: neither dumpcap nor tcpdump is installed",
-        hint=install_hint("tcpdump"),
+        hint=make_install_hint("tcpdump"),
     )
 
 

@@ -58,7 +58,7 @@ def check_target(machine: Machine, disk: AttachedDisk, name: str, expected: Chec
         found = get_scratch_store().start_agent().checksum(str(file), timeout_s=_READ_S)
         how = "on the host"
     elif past_guest:
-        found = disk.image.read_past_guest(name)
+        found = disk.image.digest_past_guest(name)
         how = "by debugfs on the host"
     else:
         directory = disk.mount(machine.agent)

@@ -12,7 +12,7 @@ from guestmark.core.errors import UsageError
 from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
 from guestmark.disks import daemon
-from guestmark.disks.image import Image, make_images, read_past_guest
+from guestmark.disks.image import Image, digest_past_guest, make_images
 from guestmark.disks.packed import FILE
 from guestmark.platforms import libguestfs
 from guestmark.platforms.base import Machine
@@ -133,14 +133,14 @@ class GuestfishTrial(GuestfishWorkload):
 
     def _read_back(self, image: Image) -> Checksum:
         if image.spec.format is Format.RAW:
-            return read_past_guest(image.path, FILE)
+            return digest_past_guest(image.path, FILE)
         raw = image.path.with_suffix(".check")
         try:
             daemon.run_program(
                 "qemu-img", "convert", "-f", image.spec.format, "-O", "raw", str(image.path), str(raw),
                 writable=[raw.parent],
             )  # fmt: skip
-            return read_past_guest(raw, FILE)
+            return digest_past_guest(raw, FILE)
         finally:
             raw.unlink(missing_ok=True)
 

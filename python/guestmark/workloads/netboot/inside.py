@@ -27,7 +27,7 @@ def main(order: str) -> None:
 
 def measure_boot(order: TrialOrder) -> Reply:
     """Measures one boot and its downloads; returns the results or the error."""
-    plan = order.plan()
+    plan = order.make_plan()
     (cell,) = plan.cells
     workload = NetbootTrial(plan, cell)
     try:

@@ -13,7 +13,7 @@ from guestmark.agent.background import Background
 from guestmark.agent.binary import PROGRAM
 from guestmark.agent.client import Agent
 from guestmark.agent.results import CallError, ExecResult
-from guestmark.core.distribution import install_hint
+from guestmark.core.distribution import make_install_hint
 from guestmark.core.errors import PlatformUnusableError, WorkloadError
 from guestmark.core.metric import Measurement
 from guestmark.core.metric_spec import WALL
@@ -66,7 +66,7 @@ class ServiceTrial(ServiceWorkload):
                     packages = find_program_packages(words[0])
                     raise PlatformUnusableError(
                         f"{words[0]} is not installed here",
-                        hint=install_hint(packages[0])
+                        hint=make_install_hint(packages[0])
                         if packages
                         else "install it, or give its absolute path",
                     )

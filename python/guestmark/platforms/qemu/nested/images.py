@@ -118,7 +118,7 @@ class InnerImage(Image):
         with self._hold_place() as place, place.hold_agent() as agent:
             return agent.checksum(str(self.path), timeout_s=_PROGRAM_S)
 
-    def read_past_guest(self, name: str) -> Checksum:
+    def digest_past_guest(self, name: str) -> Checksum:
         """Returns the checksum of a file that `debugfs` writes into a pipe in the outer guest, whose agent reads it."""
         with self._hold_place() as place, place.hold_agent() as agent:
             fifo = f"{self.path}.{name}"
