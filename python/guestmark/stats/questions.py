@@ -47,11 +47,18 @@ class Ranking:
 
     @property
     def answered(self) -> bool:
-        """True if there is a best cell, or several whose typical runs are all alike."""
-        if self.best is None or len(self.cells) < 2:
-            return False
-        compared = (self.against_best.get(result.cell.id) for result in self.contenders)
-        return all(comparison is None or comparison.typical_is_equal for comparison in compared)
+        """True if there is a best cell, or several that are shown to differ little, if at all."""
+        return self.best is not None and len(self.cells) > 1 and not self.open_contenders
+
+    @property
+    def open_contenders(self) -> list[CellResult]:
+        """The contenders that may well be much better or worse than the best cell."""
+        found = []
+        for result in self.contenders:
+            comparison = self.against_best.get(result.cell.id)
+            if comparison and not comparison.typical_is_equal and not comparison.is_bounded:
+                found.append(result)
+        return found
 
     @property
     def is_best_shown(self) -> bool:

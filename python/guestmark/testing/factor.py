@@ -75,7 +75,8 @@ def _check_other_buses(
         if level == BUS.default or _is_refused(cell):
             continue
         yield from collect_violations(
-            f"a guest with {factor.name}={factors[factor.name]} on bus={level}", _check_start_if_possible(cell)
+            f"a guest with {factor.name}={factors[factor.name]} on bus={level}",
+            _check_start_if_possible(cell),
         )
 
 

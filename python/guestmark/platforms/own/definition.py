@@ -25,7 +25,9 @@ PARAMETER = re.compile(r"[a-z][a-z0-9_]{0,30}", re.ASCII)
 COMMAND, LINE, ID, SNAPSHOT = "command", "line", "id", "snapshot"
 CPUS, MEMORY = "cpus", "memory"  # parameters whose values are checked inside the machine
 _PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*)\}", re.ASCII)
-_WORDS = re.compile(r"\{([a-z][a-z0-9_]*)\.\.\.\}", re.ASCII)  # a parameter whose value is any number of words
+_WORDS = re.compile(
+    r"\{([a-z][a-z0-9_]*)\.\.\.\}", re.ASCII
+)  # a parameter whose value is any number of words
 _HINT = "docs/guide/own-machines.md describes the file of a machine; guestmark machine new creates one"
 _LONGEST_S = 3600.0
 _LONGEST_HELP = 200

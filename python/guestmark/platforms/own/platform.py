@@ -97,7 +97,9 @@ class Own(Remote):
 
     made: CreatedMachine | None = None
     version: str = ""
-    pid: int | None = None  # id of the machine's process on this host, if the definition has the command `pid`
+    pid: int | None = (
+        None  # id of the machine's process on this host, if the definition has the command `pid`
+    )
     groups: tuple[Path, ...] = ()
     started_at: float = 0.0
     host_boot_id: str = ""  # boot id of the other host on which it was created

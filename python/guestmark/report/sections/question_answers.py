@@ -31,6 +31,7 @@ from guestmark.page.tables import (
 from guestmark.page.text import Inline, Span, Tone, join_plain_text, line, spans
 from guestmark.report.sections.nested import format_typical
 from guestmark.report.sections.verdict_words import (
+    BOUNDED_LEGEND,
     LEGEND,
     MARKS,
     choose_verdict_tone,
@@ -60,7 +61,9 @@ _MOST_LINES = 3  # of comparisons, in place of a table
 # With more platforms beside each other, 80 columns leave no room for intervals.
 _MOST_WITH_INTERVALS = 2
 _SUPERLATIVES = {"faster": "fastest", "less": "least", "more": "most", "better": "best"}
-_RANKING_LEGEND = f"{MARKS[Verdict.SLOWER]} behind the best   ≈ typical run alike   ? not told apart"
+_RANKING_LEGEND = (
+    f"{MARKS[Verdict.SLOWER]} behind the best   ≈ typical run alike   {BOUNDED_LEGEND}   ? not told apart"
+)
 _UNIT_SUFFIXES = ("_s", "_ns", "_bytes")
 _OUT_OF_TIME = "time ran out; guestmark resume --time-limit 5m continues the run"
 _UNANSWERED = {
@@ -221,12 +224,27 @@ def _describe_ranking(ranking: Ranking, *, brief: bool) -> Inline:
     superlative = Claim.BEST.format(superlative=_SUPERLATIVES[label_verdict(Verdict.FASTER, ranking.metric)])
     span = Span(shown, Tone.FASTER if ranking.answered else Tone.UNCLEAR)
     if brief:
-        still_open = len(ranking.contenders)
-        verb = f" leads; {still_open} open" if still_open else superlative
-        return spans(where, span, verb)
+        return spans(
+            where, span, f" leads; {_count_contenders(ranking)}" if ranking.contenders else superlative
+        )
     verb = superlative if ranking.is_best_shown else " leads"
     others = "".join(f"; {group}" for group in _describe_rest_of_ranking(ranking, names))
     return spans(where, span, _join_sentences(f"{verb}{others}.{_describe_doubt(ranking)}", left_out))
+
+
+def _count_contenders(ranking: Ranking) -> str:
+    """Return how many cells may be as good as the best one: `2 within 6 %, 1 open`."""
+    still_open = ranking.open_contenders
+    near = [result for result in ranking.contenders if result not in still_open]
+    parts = []
+    if near:
+        compared = [ranking.against_best[result.cell.id] for result in near]
+        ends = [end for comparison in compared for end in comparison.ci or ()]
+        most = max((max(end, 1 / end) for end in ends), default=1.0)
+        parts.append(f"{len(near)} within {figures.format_percent(most - 1)}")
+    if still_open:
+        parts.append(f"{len(still_open)} open")
+    return ", ".join(parts)
 
 
 def _name_ranked_cells(ranking: Ranking) -> dict[str, str]:
@@ -373,8 +391,8 @@ def _make_ranked_cell(result: CellResult, ranking: Ranking, unit: figures.Unit) 
         return make_figure_cell(shown, "best")
     if ranking.is_alike(result):
         return make_figure_cell(shown, "≈")
-    verdict = ranking.verdict(result)
-    return make_figure_cell(shown, MARKS[verdict] if verdict else "")
+    comparison = ranking.against_best.get(result.cell.id)
+    return make_figure_cell(shown, mark_verdict(comparison) if comparison else "")
 
 
 # --- pairs of cells -----------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from guestmark.page import figures
 from guestmark.page.claims import Claim
 from guestmark.page.text import Tone
 from guestmark.stats.cell_answers import SlowComparison
-from guestmark.stats.compare import Comparison, Verdict, label_verdict
+from guestmark.stats.compare import BOUNDED_RATIO, Comparison, Verdict, label_verdict
 
 TONES = {
     Verdict.FASTER: Tone.FASTER,
@@ -15,11 +15,15 @@ TONES = {
 }
 MARKS = {Verdict.FASTER: "*", Verdict.SLOWER: "*", Verdict.NO_DIFFERENCE: "=", Verdict.INCONCLUSIVE: "?"}
 ALIKE = "typical run alike"
-LEGEND = f"* differs   = no difference   ≈ {ALIKE}   ? inconclusive"
+_BOUNDED = "±"
+BOUNDED_LEGEND = f"{_BOUNDED} within {figures.format_percent(BOUNDED_RATIO - 1)}"
+LEGEND = f"* differs  = no difference  ≈ {ALIKE}  {BOUNDED_LEGEND}  ? inconclusive"
 
 
 def mark_verdict(compared: Comparison | SlowComparison) -> str:
-    """Return the sign for a verdict."""
+    """Return the sign for a verdict, or for an undecided but bounded difference."""
+    if isinstance(compared, Comparison) and compared.is_bounded:
+        return _BOUNDED
     return "≈" if _is_typical_alike(compared) else MARKS[compared.verdict]
 
 
