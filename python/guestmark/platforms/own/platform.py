@@ -141,7 +141,7 @@ class Own(Remote):
         return (*self.session.command[:-1], *agent)
 
     def list_pids(self) -> list[int]:
-        """Return the process that the definition's command `pid` names, its descendants, and its PID namespace."""
+        """Return the process that the command `pid` names, its descendants, and others in its PID namespace."""
         if self.pid is None:
             return []
         return [self.pid, *processes.list_descendants(self.pid), *_list_processes_of_namespace(self.pid)]

@@ -11,9 +11,9 @@ class Accelerator:
     """How QEMU runs a guest's instructions."""
 
     name: str
-    # Processor model of machines on which only firmware runs.
+    # Processor model of machines that run only firmware.
     firmware_cpu: str
-    # Counter of what happens when a system call leaves the guest.
+    # Counter of the events by which a system call leaves the guest.
     counter: str
     start_limit_s: float
     # True if every instruction is translated.
@@ -25,7 +25,7 @@ class Accelerator:
 
     @property
     def outer_cpu(self) -> str:
-        """Default processor model of guests that hold others."""
+        """Default processor model of outer guests."""
         row = find_host_architecture()
         return (row.outer_cpu or row.cpu) if self.emulates else "host"
 

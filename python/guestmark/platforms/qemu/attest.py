@@ -1,4 +1,4 @@
-"""Attestation of QEMU guests: by QEMU's monitor, by what its process has open, and from inside the guest."""
+"""Attestation of QEMU guests: by QEMU's monitor, by the files that QEMU has open, and from inside the guest."""
 
 import contextlib
 import os
@@ -32,12 +32,12 @@ from guestmark.setting.machine import StartedGuest, attest_levels
 
 
 def attest_qemu(guest: Guest, vmm: Vmm, levels: Levels, boot: Boot | ImageBoot) -> GuestMachine:
-    """Compares accelerator, architecture, kernel, root and all factors that can be compared, by QMP and from inside.
+    """Compares accelerator, architecture, kernel, root and all factors that QMP or the guest reports.
 
-    Raises `AttestationError` with both values.
+    Raises `AttestationError` with both values if they differ.
     """
     inside = describe_inside(guest)
-    # A guest that was restored has completed an incoming migration; one that booted has none.
+    # A restored guest has completed an incoming migration; a booted guest has had none.
     loaded = guest.query("query-migrate").get("status") == "completed" if guest.query else None
     require_same("the accelerator", guest.cell.platform.inner.kind, vmm.accelerator, guest)
     backing = measure_backing(guest) if memory.has_memory_factors(guest.cell.levels) else None
@@ -69,7 +69,7 @@ def attest_qemu(guest: Guest, vmm: Vmm, levels: Levels, boot: Boot | ImageBoot) 
 
 
 def _find_backing_file(guest: Guest) -> str:
-    """Return the file below the guest's own overlay, as QEMU's monitor names it; empty if it has no such disk."""
+    """Return the backing file of the guest's overlay, as QEMU's monitor reports it; empty without such a disk."""
     nodes = guest.query("query-named-block-nodes") if guest.query else []
     for node in nodes:
         if node.get("node-name") == NODE:
@@ -78,19 +78,19 @@ def _find_backing_file(guest: Guest) -> str:
 
 
 def _find_running_program(guest: Guest) -> str:
-    """Returns the path of the hypervisor's executable; empty for one inside another guest."""
+    """Returns the path of the hypervisor's executable; empty for a nested guest."""
     if guest.place is not HERE or guest.vmm_pid is None:
         return ""
     return os.path.realpath(f"/proc/{guest.vmm_pid}/exe")
 
 
 def _find_shared_directory(pid: int, wanted: Path) -> str:
-    """Returns `wanted` if QEMU, process `pid`, has that very directory open; else the directories that it has open."""
+    """Returns `wanted` if QEMU, process `pid`, has that directory open; else the directories that it has open."""
     expected, others = os.stat(wanted), []
     for link, target in procfs.list_open_files(pid):
         with contextlib.suppress(OSError):
             found = link.stat()
-            # Paths may lead to the same directory by several names, so inodes are compared.
+            # A directory may have several paths, so inodes are compared.
             if os.path.samestat(found, expected):
                 return str(wanted)
             if stat.S_ISDIR(found.st_mode):
@@ -99,7 +99,7 @@ def _find_shared_directory(pid: int, wanted: Path) -> str:
 
 
 def query_vmm(monitor: Monitor, architecture: Architecture) -> Vmm:
-    """Returns QEMU's own report: version, accelerator, processors and their model, memory in bytes."""
+    """Returns what QEMU reports: version, accelerator, processors and their model, memory in bytes."""
     with require_shape():
         kvm = monitor.execute("query-kvm")
         processors = monitor.execute("query-cpus-fast")
@@ -116,7 +116,7 @@ def query_vmm(monitor: Monitor, architecture: Architecture) -> Vmm:
 
 
 def attest_daemons(guest: Guest) -> None:
-    """Records which process serves each directory. Raises `AttestationError` if one was started with other options."""
+    """Records which daemon serves each directory. Raises `AttestationError` if one was started with other options."""
     for disk in guest.disks:
         if disk.spec.filesystem is not Filesystem.VIRTIOFS:
             continue

@@ -1,4 +1,4 @@
-"""Finds what a guest boots: agent, kernel and shared root, of this host's or another architecture."""
+"""Finds the files that a guest boots: agent, kernel and shared root, for this host's or another architecture."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ _HOST_ROOT = Path("/")
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """The boot of a guest. `share` is how its root is shared; empty if it has none and stays in the initramfs."""
+    """The files that a guest boots. `share` is how its root is shared; empty if it stays in the initramfs."""
 
     agent: Path
     kernel: Kernel
     share: str
     root: Path = _HOST_ROOT
-    # The packages that the root is made of; None if it is the host's.
+    # The root that was built from packages; None if it is the host's.
     packages: Root | None = None
 
     @property
     def root_type(self) -> str:
-        """Type of the root filesystem in the guest."""
+        """The type of the root filesystem in the guest."""
         return "overlay" if self.share else "rootfs"
 
 
 def find_boot(architecture: Architecture, cell: Cell, levels: Levels, notify: Notify) -> Boot:
-    """Returns the boot of the cell's guest; fetches or makes missing parts. Raises `GuestmarkError`."""
+    """Returns what the cell's guest boots; downloads or builds missing parts. Raises `GuestmarkError`."""
     wanted = levels.get(KERNEL) or ""
     if architecture.is_host:
         as_it_is = wanted and not architecture.kernel_unpacked
@@ -73,13 +73,13 @@ def find_boot(architecture: Architecture, cell: Cell, levels: Levels, notify: No
 
 
 def use_given_modules(kernel: Kernel, levels: Levels) -> Kernel:
-    """Returns the kernel with the modules that the cell names, if it names any."""
+    """Returns the kernel with the modules of the level `modules`, if there is one."""
     given = levels.get(MODULES)
     return kernel if given is None else replace(kernel, modules=Path(given))
 
 
 def rank_kernel(kernel: Kernel) -> int | None:
-    """Ranks kernels if none is requested: first those with 9p, then those whose root a daemon can serve."""
+    """Ranks kernels if none is requested: those with 9p first, then those with virtiofs if the daemon is installed."""
     try:
         share = _choose_share(kernel)
         if share == VIRTIOFS:
@@ -90,7 +90,7 @@ def rank_kernel(kernel: Kernel) -> int | None:
 
 
 def _choose_share(kernel: Kernel) -> str:
-    """Returns 9p if the kernel supports it, else virtiofs. A kernel without modules is taken to have 9p built in."""
+    """Returns 9p if the kernel supports it, else virtiofs. A kernel without modules is assumed to have 9p built in."""
     if kernel.modules is None:
         return NINE_P
     tree = ModuleTree.read(kernel.modules)

@@ -1,4 +1,4 @@
-"""QEMU's command line, part by part."""
+"""Builds the parts of QEMU's command line."""
 
 import contextlib
 import functools
@@ -26,16 +26,16 @@ from guestmark.setting.filesystem import Filesystem
 from guestmark.setting.machine import SMP, iterate_guest_levels
 
 SHARE_TAG = "guestmark-root"
-# QEMU's own seccomp filter, as libvirt sets it: no fork or exec, no change of user, no scheduling.
+# QEMU's seccomp filter with the options that libvirt uses: no fork or exec, no change of user, no scheduling.
 _SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
-# Ports of the channel's device: the agent's, and room for those that outer guests add.
+# Ports of the channel's device: the agent's, and spare ones for those that outer guests add.
 _LEAST_PORTS = 8
 
 
 def build_base_arguments(
     architecture: Architecture, accelerator: Accelerator, levels: Levels, program: str
 ) -> list[str]:
-    """Returns the program, its accelerator and the options of the levels of machine factors."""
+    """Returns the command line up to the devices: QEMU, its accelerator and the options for machine factors."""
     threads = ",thread=multi" if accelerator.emulates and levels[SMP] > 1 else ""
     given = [
         word for factor, level in iterate_guest_levels(levels) for word in factor.qemu(level, architecture)
@@ -48,14 +48,14 @@ def build_base_arguments(
 
 @functools.cache
 def build_sandbox_arguments(emulator: str) -> tuple[str, ...]:
-    """Returns the option with which QEMU gives up system calls that it does not need.
+    """Returns the option by which QEMU blocks system calls that it does not need.
 
-    Empty if this QEMU or this kernel was built without seccomp.
+    Empty if QEMU or this kernel was built without seccomp.
     """
     program = shutil.which(emulator)
     with contextlib.suppress(OSError, ValueError):
         if program and "\nSeccomp:" in Path("/proc/self/status").read_text():
-            # QEMU has no option that tells; a QEMU without the library refuses -sandbox and would not start.
+            # No option of QEMU shows this, and a QEMU without the library does not start with -sandbox.
             with open(program, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
                 if content.find(b"libseccomp.so") >= 0:
                     return ("-sandbox", _SANDBOX)
@@ -63,7 +63,7 @@ def build_sandbox_arguments(emulator: str) -> tuple[str, ...]:
 
 
 def build_console_arguments(watch: Watch | None, architecture: Architecture) -> list[str]:
-    """Returns a console on QEMU's standard output, which firmware that is watched shares."""
+    """Returns the arguments for a console on QEMU's standard output, shared with the firmware if that is watched."""
     shared = ",mux=on" if watch else ""
     return [
         "-chardev", f"stdio,id=console,signal=off{shared}", *architecture.console_device,
@@ -74,7 +74,7 @@ def build_console_arguments(watch: Watch | None, architecture: Architecture) -> 
 def build_root_arguments(
     stack: contextlib.ExitStack, process: HypervisorProcess, virtio: VirtioBus, boot: Boot
 ) -> list[str]:
-    """Returns the arguments that share the root; starts a daemon for it where the kernel has no 9p."""
+    """Returns the arguments that share the root; starts a daemon for it if the kernel has no 9p."""
     if not boot.share:
         return []
     if boot.share == NINE_P:
@@ -92,7 +92,7 @@ def build_root_arguments(
 def build_share_arguments(
     stack: contextlib.ExitStack, process: HypervisorProcess, virtio: VirtioBus, made: Sequence[Image]
 ) -> list[str]:
-    """Starts a virtiofsd for each directory of the host that a disk shares; nested guests have none."""
+    """Starts a virtiofsd for each host directory that is a disk; returns QEMU's arguments. Nested guests have none."""
     arguments: list[str] = []
     for image in made:
         if image.spec.filesystem is Filesystem.VIRTIOFS and isinstance(process, SupervisedProcess):
@@ -103,16 +103,16 @@ def build_share_arguments(
 
 
 def needs_shared_memory(boot: Boot | ImageBoot, made: Sequence[Image]) -> bool:
-    """Returns whether processes other than QEMU serve the guest, and need its memory."""
+    """Returns whether processes other than QEMU serve the guest's devices, and so have to map its memory."""
     return boot.share == VIRTIOFS or any(image.spec.bus in {Bus.VHOST_USER, Bus.VIRTIOFS} for image in made)
 
 
 def build_channel_arguments(line: Line, virtio: VirtioBus, ports: int) -> list[str]:
-    """Returns the device with the agent's port, and room for at least `ports` ports."""
-    # Port 0 is kept for a console, so that one of them cannot be used.
+    """Returns the arguments for a device with the agent's port, and with at least `ports` ports."""
+    # Port 0 is reserved for a console.
     ports = max(_LEAST_PORTS, ports + 1)
-    # One interrupt for each queue of a few ports: by default the 64 queues of 31 ports share one, and the guest looks
-    # through all of them at each interrupt.
+    # With one interrupt for each queue: by default the 64 queues of 31 ports share one interrupt, at which the guest
+    # looks through all of them.
     vectors = f",vectors={2 * ports + 4}" if virtio.on_pci else ""
     return [
         "-device", f"{virtio.format_device('virtio-serial')},max_ports={ports}{vectors}",
@@ -122,11 +122,11 @@ def build_channel_arguments(line: Line, virtio: VirtioBus, ports: int) -> list[s
 
 
 def build_monitor_arguments(line: Line) -> list[str]:
-    """Returns a monitor on a line."""
+    """Returns the arguments for a monitor on a line."""
     return ["-chardev", line.format_chardev("monitor"), "-mon", "chardev=monitor,mode=control"]
 
 
 def build_kernel_arguments(place: Place, kernel: Kernel, initramfs: Path, arguments: str) -> list[str]:
-    """Returns the kernel, its initramfs and its command line, as the place finds the files."""
+    """Returns the arguments for kernel, initramfs and kernel command line, with the files' paths in the place."""
     image = place.locate_file(Path(kernel.elf or kernel.image))
     return ["-kernel", image, "-initrd", place.locate_file(initramfs), "-append", arguments]

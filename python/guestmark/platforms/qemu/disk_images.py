@@ -1,8 +1,8 @@
-"""A user's own disk image as a guest, with its own firmware, boot loader, kernel and system, and the agent in it.
+"""A user's own disk image as a guest, with the image's boot loader, kernel and system, and the agent in it.
 
 The image itself is never written to. libguestfs puts the agent, and a service that starts it, into an overlay, once for
-each image; the overlay is kept in the cache. Without libguestfs the agent comes on a second disk, a seed for the data
-source NoCloud, and the image has to have cloud-init. Each guest writes to an overlay of its own.
+each image; the overlay is kept in the cache. Without libguestfs the agent is on a second disk, a seed for cloud-init's
+data source NoCloud, and the image must have cloud-init. Each guest writes to a separate overlay.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ from guestmark.platforms.qemu.firmware import find_ovmf
 from guestmark.setting.base import quote_qemu_value
 from guestmark.setting.machine import IMAGE, KERNEL, KERNEL_ARGS, MODULES, ROOTFS, START, Start
 
-# A complete system boots: under TCG on a busy host that takes minutes.
+# Booting a complete system under TCG on a busy host takes minutes.
 START_LIMIT_S = 300.0
 NODE = "guestmark-image"
 _AGENT = "/usr/local/bin/guestmark-agent"
 _PORT = "virtio:guestmark"
 _UNIT = "/etc/systemd/system/guestmark.service"
-# Programs that make cloud-init's seed.
+# Programs that create cloud-init's seed.
 _SEED_PROGRAMS = ("mkfs.vfat", "mcopy")
 _MEBIBYTE = 1 << 20
 _INSPECT_S = 600.0
 _CREATE_S = 60.0
 _SETTLE_S = 120.0
 _SECTOR = 512
-# Sectors that hold the boot record, the header of a GUID partition table, and its 128 entries.
+# Sectors of the boot record, the header of a GUID partition table, and its 128 entries.
 _HEAD_SECTORS = 34
 _BOOT_CODE = slice(0, 440)
 _EFI_SYSTEM_TYPE = 0xEF
@@ -72,7 +72,7 @@ ExecStart={_AGENT} serve --channel {_PORT}
 [Install]
 WantedBy=multi-user.target
 """
-# Commands of cloud-init that run early in a boot, before the network.
+# cloud-init runs these commands early in a boot, before the network is up.
 _USER_DATA = f"""\
 #cloud-config
 bootcmd:
@@ -98,7 +98,7 @@ _SCRIPT = f"""\
 ### END INIT INFO
 [ "${{1:-start}}" != start ] || {_AGENT} serve --channel {_PORT} &
 """
-# Microseconds of systemd, and the seconds at which the kernel ran the initrd's first program.
+# Prints systemd's timestamps in microseconds, and the seconds at which the kernel executed the initrd's /init.
 _BOOT_TIMES = r"""
 systemctl show --property=InitRDTimestampMonotonic --property=UserspaceTimestampMonotonic
 dmesg | sed -n 's/^\[ *\([0-9.]*\)\] Run \/init as init process.*/init=\1/p' | head -n 1
@@ -107,19 +107,19 @@ dmesg | sed -n 's/^\[ *\([0-9.]*\)\] Run \/init as init process.*/init=\1/p' | h
 
 @dataclass(frozen=True, slots=True)
 class ImageBoot:
-    """A prepared image: `overlay` is the image with the agent in it, on top of the user's file."""
+    """A prepared image: `overlay` contains the agent and has the user's file as its backing file."""
 
     overlay: Path
     image: DiskImage
-    # The disk from which cloud-init takes the agent; None if the overlay has it.
+    # The disk from which cloud-init installs the agent; None if the overlay contains it.
     seed: Path | None = None
-    # Nothing of this host is shared with its system.
+    # How the host's root is shared: not at all.
     share: str = ""
 
     def make_arguments(self, place: Place, process: HypervisorProcess, virtio: VirtioBus) -> list[str]:
-        """Make the guest's own overlay in its scratch directory; return the arguments that boot from it.
+        """Create the guest's own overlay in its scratch directory; return the arguments that boot from it.
 
-        Raises `MachineError` if the overlay cannot be made, `PlatformUnusableError` without firmware for it.
+        Raises `MachineError` if the overlay cannot be created, `PlatformUnusableError` if the firmware is missing.
         """
         disk = process.scratch / "image.qcow2"
         _run_in_place(place, _create_command(place.locate_file(self.overlay), disk))
@@ -146,19 +146,19 @@ class ImageBoot:
 
 @dataclass(slots=True)
 class ImageGuest(Guest):
-    """A guest with files, programs and users of its own."""
+    """A guest whose system is that of a disk image."""
 
     _caller: Caller | None = None
 
     @property
     def scratch(self) -> str:
-        """A directory in the guest's own overlay, which goes with it."""
+        """A directory in the guest's overlay, which is removed with the guest."""
         return "/var/tmp"
 
     def await_settled(self) -> None:
         """Wait until systemd has finished the boot, so that measured commands do not compete with it.
 
-        Other systems cannot be asked; there the agent is among the last programs to start.
+        On other systems this returns at once; there the agent is among the last programs to start.
         """
         command = "command -v systemctl >/dev/null || exit 0; exec systemctl is-system-running --wait"
         self.agent.exec(["/bin/sh", "-c", command], timeout_s=_SETTLE_S, question=True)
@@ -166,16 +166,16 @@ class ImageGuest(Guest):
         self._add_boot_phases()
 
     def _add_boot_phases(self) -> None:
-        """Add the starts of the image's kernel, initrd and systemd, converted from the guest's clock to the host's."""
+        """Add phases for the image's kernel, initrd and systemd, converted from the guest's clock to the host's."""
         ping = self.agent.ping()
-        # The guest's monotonic clock begins with its kernel.
+        # The guest's monotonic clock starts with its kernel.
         kernel_s = (ping.host_ns - ping.guest_ns) / 1e9 - self.started_at
         done = self.agent.exec(["/bin/sh", "-c", _BOOT_TIMES], timeout_s=20.0, question=True)
         found = dict(
             line.split("=", 1) for line in done.stdout.decode(errors="replace").splitlines() if "=" in line
         )
         userspace_s = int(found.get("UserspaceTimestampMonotonic") or 0) / 1e6
-        # An initrd without systemd says nothing; the kernel's log has the line with which it begins.
+        # systemd has no timestamp for an initrd without systemd; the kernel's log shows when its /init was executed.
         initrd_s = int(found.get("InitRDTimestampMonotonic") or 0) / 1e6 or float(found.get("init") or 0)
         if userspace_s:
             self.phases[FIRST_LINE] = kernel_s
@@ -183,12 +183,12 @@ class ImageGuest(Guest):
             self.phases[ROOT_DONE] = kernel_s + userspace_s
 
     def find_distribution(self) -> str:
-        """Return the name that the image's system gives itself; empty if it has none."""
+        """Return the name of the image's distribution from its os-release; empty if there is none."""
         done = self.agent.exec(["cat", "/etc/os-release"], timeout_s=20.0, question=True)
         return make_inert(read_pretty_name(done.stdout.decode(errors="replace")))[:80]
 
     def caller(self) -> Caller:
-        """Return root there, with the environment that its system gives to services."""
+        """Return the guest's root user, with the environment of its services."""
         if self._caller is None:
             self._caller = read_caller(self.agent, home="/root")
         return self._caller
@@ -197,9 +197,9 @@ class ImageGuest(Guest):
 def find_image_boot(
     architecture: Architecture, accelerator: str, levels: Levels, virtio: VirtioBus, notify: Notify
 ) -> ImageBoot:
-    """Return the image of the level `image`, prepared when it is new or has changed.
+    """Return the boot of the level `image`; the image is prepared if it is new or has changed.
 
-    Raises `PlatformUnusableError` for an image that cannot be entered, and for levels that it contradicts.
+    Raises `PlatformUnusableError` for an image without place for the agent, and for levels that contradict it.
     """
     for factor in (KERNEL, KERNEL_ARGS, MODULES, ROOTFS):
         if levels.get(factor):
@@ -245,7 +245,7 @@ def find_image_boot(
 
 
 def _choose_entry() -> ImageEntry:
-    """Return how to bring in the agent. Raises `PlatformUnusableError` if the programs for both ways are missing."""
+    """Return how to put the agent into an image. Raises `PlatformUnusableError` if both ways lack programs."""
     if shutil.which(libguestfs.GUESTFISH):
         return ImageEntry.OVERLAY
     if all(map(shutil.which, _SEED_PROGRAMS)):
@@ -261,7 +261,7 @@ def _create_command(backing: str, overlay: Path, backing_format: str = "qcow2") 
 
 
 def _run_in_place(place: Place, command: Sequence[str]) -> None:
-    """Run a short program where the hypervisor will run. Raises `MachineError` if it prints or hangs."""
+    """Run a short program where the hypervisor will run. Raises `MachineError` if it prints anything."""
     helper = place.start_helper(command)
     deadline = time.monotonic() + _CREATE_S
     while helper.is_running() and time.monotonic() < deadline:
@@ -280,7 +280,7 @@ class _Description:
 
 
 def _describe_image(path: Path) -> _Description:
-    """Describe an image by qemu-img. Raises `PlatformUnusableError` if it is no image, encrypted, or unreadable."""
+    """Query qemu-img about an image. Raises `PlatformUnusableError` if it is unreadable, unknown or encrypted."""
     if shutil.which("qemu-img") is None:
         raise PlatformUnusableError("qemu-img is not installed", hint="install the package qemu-utils")
     done = subprocess.run(
@@ -300,9 +300,9 @@ def _describe_image(path: Path) -> _Description:
 
 
 def choose_firmware(head: bytes) -> ImageFirmware | None:
-    """Return the firmware that boots a disk which begins with these sectors; None if none does.
+    """Return the firmware that can boot a disk with these first sectors; None if none can.
 
-    A disk that both can boot is booted by BIOS, as QEMU and most clouds do by default.
+    A disk that both can boot is booted by BIOS, the default of QEMU and most clouds.
     """
     if len(head) >= _SECTOR and head[510:512] == b"\x55\xaa" and any(head[_BOOT_CODE]):
         return ImageFirmware.BIOS
@@ -315,7 +315,7 @@ def choose_firmware(head: bytes) -> ImageFirmware | None:
 
 
 def _make_overlay(path: Path, overlay: Path, entry: ImageEntry) -> DiskImage:
-    """Make an overlay of an image; return what the image is. Raises `PlatformUnusableError` where it cannot boot."""
+    """Create an overlay of an image; return facts about the image. Raises `PlatformUnusableError` if it cannot boot."""
     described = _describe_image(path)
     firmware = _find_firmware(path)
     command = _create_command(str(path), overlay, described.format)
@@ -337,7 +337,7 @@ def _make_overlay(path: Path, overlay: Path, entry: ImageEntry) -> DiskImage:
 
 
 def _check_architecture(path: Path, said: str, architecture: Architecture) -> None:
-    # Lines that name no architecture are errors about missing programs.
+    # Lines that are not the name of an architecture are errors about missing programs.
     named = [line for line in said.splitlines() if line.replace("_", "").isalnum()]
     if named and named[0] != architecture.machine_name:
         raise PlatformUnusableError(
@@ -347,10 +347,10 @@ def _check_architecture(path: Path, said: str, architecture: Architecture) -> No
 
 
 def _make_seed(target: Path, agent: Path) -> None:
-    """Make the file system from which cloud-init takes its configuration, and that the agent with it."""
+    """Create the filesystem with cloud-init's configuration and the agent that it installs."""
     with scratch_directory("image-seed") as room:
         (room / "user-data").write_text(_USER_DATA)
-        # Another instance than any that the image has seen, so that cloud-init acts on it.
+        # The instance id differs from any that the image has stored, so that cloud-init runs.
         (room / "meta-data").write_text("instance-id: guestmark\n")
         shutil.copy(agent, room / "agent")
         with target.open("wb") as stream:
@@ -384,14 +384,14 @@ def _find_firmware(path: Path) -> ImageFirmware:
 
 
 def _inject_agent(path: Path, overlay: Path, agent: Path, accelerator: str) -> str:
-    """Put the agent and its service into the overlay; return the architectures of programs in the image.
+    """Put the agent and its service into the overlay; return libguestfs's output about the programs' architecture.
 
-    Raises `PlatformUnusableError` when libguestfs finds no Linux in it.
+    Raises `PlatformUnusableError` if libguestfs finds no Linux system in the image.
     """
     with scratch_directory("image-files") as room:
         (room / "service").write_text(_SERVICE)
         (room / "script").write_text(_SCRIPT)
-        # A command after a hyphen may fail: which init there is decides which of them do.
+        # Commands with a hyphen may fail; which of them do depends on the image's init system.
         script = [
             *(f"-file-architecture {program}" for program in _PROGRAMS),
             "mkdir-p /usr/local/bin", f"upload {agent} {_AGENT}", f"chmod 0755 {_AGENT}",
@@ -399,7 +399,7 @@ def _inject_agent(path: Path, overlay: Path, agent: Path, accelerator: str) -> s
             f"-upload {room}/service {_UNIT}", f"-chmod 0644 {_UNIT}",
             f"-ln-sf {_UNIT} /etc/systemd/system/multi-user.target.wants/guestmark.service",
             *(f"-{line}" for line in _list_init_commands(room / "script")),
-            # Fedora and its relatives start nothing that has no label.
+            # With SELinux, as on Fedora, services without a label are not started.
             f"-selinux-relabel /etc/selinux/targeted/contexts/files/file_contexts {_AGENT} force:true",
         ]  # fmt: skip
         done = libguestfs.run_script(
@@ -422,7 +422,7 @@ def _find_error(output: str) -> str:
 
 
 def _list_init_commands(script: Path) -> Iterator[str]:
-    """Yield the commands for systems without systemd: OpenRC's local.d, and the links of System V."""
+    """Yield the commands for systems without systemd: for OpenRC's local.d, and for System V's links."""
     yield f"upload {script} /etc/local.d/guestmark.start"
     yield "chmod 0755 /etc/local.d/guestmark.start"
     yield "ln-sf /etc/init.d/local /etc/runlevels/default/local"

@@ -1,4 +1,4 @@
-"""Firmware that distributions install beside QEMU."""
+"""Finds firmware that distributions install in separate packages."""
 
 from pathlib import Path
 

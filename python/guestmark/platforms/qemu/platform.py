@@ -90,27 +90,27 @@ def add_kvm_hint(found: Usable | Unusable) -> Usable | Unusable:
 # Defaults on the host's own architecture.
 DEFAULTS: Mapping[str, str] = {MEMORY.name: "1G", SMP.name: "1"}
 _BALLOON_S = 60.0
-# QEMU cannot save the state of these devices.
+# QEMU cannot save the state of devices on these buses.
 _UNSAVABLE_BUSES = (Bus.NVME, Bus.VHOST_USER, Bus.VIRTIOFS)
 
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """Extras of a start beyond the cell's factors, such as further arguments and optional modules."""
+    """Additions to a start that no factor describes, such as further arguments and optional modules."""
 
     arguments: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
-    # Number of ports of the channel's device, the agent's included.
+    # Number of ports of the channel's device, including the agent's.
     ports: int = 1
     # Files that the arguments name for writing.
     writable: tuple[Path, ...] = ()
-    # True if the arguments make sockets.
+    # True if the arguments create sockets.
     sockets: bool = False
     # Words for the command line of the guest's kernel.
     kernel: tuple[str, ...] = ()
     # Further files of the initramfs.
     programs: Mapping[str, Path | bytes] = field(default_factory=dict)
-    # True if a restored guest gets a generation id, provided its machine can have one.
+    # True if a restored guest gets a generation id, if its machine supports that.
     generation_id: bool = True
 
 
@@ -119,7 +119,7 @@ NO_EXTRAS = Extras()
 
 @dataclass(frozen=True, slots=True)
 class _GuestStart:
-    """The parts of one start's command line, besides streams and disks."""
+    """The inputs of one start's command line, except streams and disks."""
 
     cell: Cell
     levels: Levels
@@ -134,7 +134,7 @@ class _GuestStart:
 class QemuPlatform:
     """`kvm` or `tcg`, of this host's architecture or another.
 
-    `notify` announces slow steps, such as fetching a kernel.
+    `notify` is called before slow steps, such as downloading a kernel.
     """
 
     def __init__(self, layer: Layer, notify: Notify = lambda _: None) -> None:
@@ -178,7 +178,7 @@ class QemuPlatform:
         line, monitor_line = place.make_line("agent"), place.make_line("monitor")
         monitor = Monitor(monitor_line.own_socket())
         with contextlib.ExitStack() as stack:
-            # The seat is taken first and given back last, so that the hypervisor never runs outside of it.
+            # The seat is taken first and released last, so that the hypervisor never runs on other processors.
             seat = stack.enter_context(take_seat(cell, emulator=True))
             stack.enter_context(stop_on_exit(process, line.close, monitor.close, monitor_line.close))
             made = stack.enter_context(place.prepare_disks(cell))
@@ -210,7 +210,7 @@ class QemuPlatform:
                 place=place,
                 seat=seat,
             )
-            # The threads are moved before the wait for the agent, so that the guest boots in its place.
+            # The threads are moved before the agent answers, so that the guest boots on its processors.
             if seat.placement:
                 _place_threads(guest, monitor)
             if template is not None:
@@ -232,7 +232,7 @@ class QemuPlatform:
         line: Line,
         monitor_line: Line,
     ) -> list[str]:
-        """Return QEMU's command line; `stack` ends the daemons that it needs beside it."""
+        """Return QEMU's command line; `stack` ends the daemons that QEMU needs."""
         boot, levels, place, process = start.boot, start.levels, start.place, start.process
         virtio, watch, extras = start.virtio, start.watch, start.extras
         program = levels.get(PROGRAM) or self.architecture.emulator.command
@@ -260,9 +260,9 @@ class QemuPlatform:
         ]
 
     def _find_boot(self, cell: Cell, levels: Levels, virtio: VirtioBus, place: Place) -> Boot | ImageBoot:
-        """Return the boot of the cell's guest: its level `image`, or else a kernel with the host's root."""
+        """Return what the cell's guest boots: its level `image`, or else a kernel with the host's root."""
         if IMAGE in levels:
-            # libguestfs runs on this host, which may be unable to do what an outer guest can.
+            # libguestfs runs on this host, where the accelerator of a nested guest may not work.
             accelerator = self.accelerator if place is HERE else TCG
             return find_image_boot(self.architecture, accelerator.name, levels, virtio, self._notify)
         return find_boot(self.architecture, cell, levels, self._notify)
@@ -276,9 +276,9 @@ class QemuPlatform:
         boot: Boot,
         made: Sequence[Image],
     ) -> Iterator[restored.Template]:
-        """Yields the template for a guest with these arguments: the block's, or one made for this guest.
+        """Yields the template for a guest with these arguments: the block's, or one created for this guest.
 
-        The template has disks like the guest's but never reads or writes them, so the first guest's own disks serve.
+        The template has disks like the guest's but never accesses them, so the first guest's own disks are used.
         """
 
         def make(template: restored.Template) -> None:
@@ -325,7 +325,7 @@ class QemuPlatform:
             )
 
     def make_parts(self, packages: Sequence[str], progress: Progress) -> None:
-        """Makes missing kernels and roots for guests of another architecture. Raises `GuestmarkError`."""
+        """Builds missing parts for guests of another architecture. Raises `GuestmarkError`."""
         if self.architecture.is_host:
             if found := self.find_missing(Levels(NO_FACTORS)):
                 raise PlatformUnusableError(found.reason, hint=found.hint, cause=found.cause)
@@ -333,7 +333,7 @@ class QemuPlatform:
             parts.get_parts(self.architecture, packages, progress, self._list_missing_programs)
 
     def _list_missing_programs(self) -> list[Program]:
-        """Returns the programs that its machines need and that are not installed."""
+        """Returns the programs that the platform's machines need but that are not installed."""
         row = self.architecture
         return [row.emulator] if row.emulator.path is None else []
 
@@ -351,7 +351,7 @@ class QemuPlatform:
     def probe(
         self, deadline_s: float | None = None, factors: Mapping[str, str] = NO_FACTORS
     ) -> Usable | Unusable:
-        """Boots a guest and attests it; what fails is the reason."""
+        """Boots a guest and attests it; if that fails, the error is the reason."""
         found = self.find_missing(Levels(factors)) or probe_by_start(
             self, deadline_s or self.accelerator.start_limit_s, factors=factors
         )
@@ -374,16 +374,16 @@ class QemuPlatform:
                 "guestmark.rootopts=trans=virtio,version=9p2000.L,msize=512000,cache=loose,access=any"
             )
         words += self._format_clock_rate(place)
-        # A foreign machine may have no clock that its kernel can read.
+        # A foreign machine may have no real-time clock that its kernel can read.
         if not row.is_host:
             words.append(f"guestmark.realtime={time.time():.0f}")
         return " ".join([*words, *list_kernel_command_line_words(levels)]).strip()
 
     def _format_clock_rate(self, place: Place) -> list[str]:
-        """Returns a word that tells a guest under TCG the rate of its time-stamp counter, which is the host's.
+        """Returns the kernel argument with the rate of a TCG guest's time-stamp counter, which is the host's.
 
-        Measuring the rate, as kernels do, fails on machines without a timer for it (microvm), and on a busy host gives
-        clocks that run several times too fast.
+        Kernels measure the rate otherwise, which fails on machines without a timer for it (microvm), and on a busy host
+        results in clocks that run several times too fast.
         """
         if self.accelerator.emulates and self.architecture.is_host and (khz := place.tsc_khz()):
             return [f"tsc_early_khz={khz}"]
@@ -397,7 +397,7 @@ def _start_process(
     link: qemu_link.QemuLink,
     written: Sequence[Path],
 ) -> None:
-    """Starts QEMU, which inherits its ends of the lines and of the network. Raises `MachineError`."""
+    """Starts QEMU, which inherits its ends of the lines and the network. Raises `MachineError`."""
     inherited = [descriptor for line in lines for descriptor in line.fds]
     if link.helper is not None and isinstance(process, SupervisedProcess):
         process.end_with(Network.PASST, link.helper)
@@ -407,7 +407,7 @@ def _start_process(
 
 
 def _has_generation_id(architecture: Architecture) -> bool:
-    """Returns whether QEMU can tell a guest that it is a copy."""
+    """Returns whether QEMU has a generation id for such guests, which shows a guest that it is a copy."""
     return architecture.is_host and architecture.generation_id
 
 
@@ -435,7 +435,7 @@ def _require_restorable(cell: Cell, boot: Boot, place: Place, virtio: VirtioBus,
 
 
 def _build_memory_arguments(levels: Levels, boot: Boot | ImageBoot, made: Sequence[Image]) -> list[str]:
-    """Returns the guest's memory on the command line; a restored guest gets its template's instead."""
+    """Returns the arguments for the guest's memory; empty for a restored guest, which gets its template's memory."""
     if levels[START] is Start.RESTORED:
         return []
     return memory.make_memory_arguments(levels, shared=command_line.needs_shared_memory(boot, made))
@@ -445,26 +445,26 @@ _DESCRIPTOR = re.compile(r"(?<=\bfd=)\d+")
 
 
 def _find_descriptors(arguments: Sequence[str]) -> list[str]:
-    """Returns the numbers of the descriptors that arguments name, in order."""
+    """Returns the descriptor numbers in the arguments, in order."""
     return [found[0] for word in arguments for found in [_DESCRIPTOR.search(word)] if found]
 
 
 def _replace_descriptors(arguments: Sequence[str], named: Mapping[str, int]) -> list[str]:
-    """Returns the arguments with other descriptors."""
+    """Returns the arguments with descriptor numbers replaced."""
     return [_DESCRIPTOR.sub(lambda found: str(named[found[0]]), word) for word in arguments]
 
 
 def _place_threads(guest: Guest, monitor: Monitor) -> None:
-    """Gives QEMU's threads their places as soon as it can say which are its virtual processors.
+    """Moves QEMU's threads to their processors as soon as its monitor names the virtual processors.
 
-    If QEMU has ended by then, the wait for its start finds out why.
+    If QEMU has ended by then, the wait for its start reports why.
     """
     with contextlib.suppress(MachineError):
         guest.seat.move_threads(find_vcpu_threads(monitor.execute("query-cpus-fast"), guest.vmm_pid))
 
 
 def _complete_guest(guest: Guest, monitor: Monitor, made: Sequence[Image], levels: Levels) -> None:
-    """Finds the disks of a guest that answers, and applies the levels that need a running guest."""
+    """Finds the disks of a guest whose agent answers, and applies the levels that need a running guest."""
     if isinstance(guest, ImageGuest):
         guest.await_settled()
     guest.query = monitor.execute
@@ -488,7 +488,7 @@ def _apply_memory_orders(monitor: Monitor, levels: Levels) -> None:
 def _choose_confinement(
     cell: Cell, boot: Boot | ImageBoot, extras: Extras, accelerator: Accelerator
 ) -> Confinement:
-    """Returns QEMU's confinement, with rings and sockets only for disks, shares and arguments that need them."""
+    """Returns QEMU's confinement, with io_uring and sockets only if disks, shares or arguments need them."""
     disks = cell.view(Disks)
     return replace(
         HYPERVISOR,
@@ -502,7 +502,7 @@ def _choose_confinement(
         rings=any(disk.aio is Aio.IO_URING for disk in disks),
         sockets=boot.share == VIRTIOFS
         or extras.sockets
-        # Arguments of the user's own may name sockets, which cannot be seen from here.
+        # The user's own arguments may need sockets.
         or QEMU_ARGS in cell.levels
         or any(
             disk.bus in {Bus.VHOST_USER, Bus.VIRTIOFS} or disk.level(PROTOCOL) is Protocol.NBD

@@ -3,7 +3,7 @@
 from guestmark.core.architectures import find_host_architecture
 from guestmark.core.platform_kind import Program
 
-# virtiofsd is a helper that no user starts, so distributions keep it outside PATH, each in another directory.
+# Distributions install virtiofsd outside PATH, in different directories, because users do not start it.
 VIRTIOFSD_PATHS = ("/usr/libexec/virtiofsd", "/usr/lib/qemu/virtiofsd", "/usr/lib/virtiofsd")
 PROGRAMS = (
     find_host_architecture().emulator,

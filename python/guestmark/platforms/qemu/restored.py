@@ -1,11 +1,10 @@
-"""Guests that are restored from a saved one, the *template*, instead of booting.
+"""Guests that are restored from a saved guest, the *template*, instead of booting.
 
-A template is booted up to where its agent waits before the root is mounted (a mounted 9p share cannot be saved), and is
-stopped there: its memory is one file, the state of its devices another. A clone maps that memory privately, so any
-number of clones share it and none changes it. On its channel a clone is first told the time and given random bytes:
-without them all clones would draw the same random numbers. Templates are made for one block and one command line, and
-removed when the block ends: clones share a layout of memory, so one template for all blocks would make one boot look
-like many.
+A template boots until its agent waits before mounting the root (a mounted 9p share cannot be saved), and is stopped
+there: its memory is one file, the state of its devices another. A clone maps that memory privately, so any number of
+clones share it and none changes it. On its channel a clone first receives the time and random bytes: without them all
+clones would draw the same random numbers. Templates are created for one block and one command line, and removed when
+the block ends: clones share a layout of memory, so one template for all blocks would make one boot look like many.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ from guestmark.setting.machine import START, Start
 _READY = "guestmark-agent: template ready"
 _POLL_S = 0.001
 _SAVE_S = 30.0
-# With this capability QEMU saves only the devices; memory that is a shared file stays where it is.
+# With this capability QEMU saves only the devices, and leaves memory in a shared file where it is.
 _CAPABILITY = {"capabilities": [{"capability": "x-ignore-shared", "state": True}]}
 _ENTROPY_BYTES = 32
-# Name under which QEMU keeps the descriptor of the state file.
+# Name of the state file's descriptor in QEMU.
 _STATE_NAME = "state"
 # Descriptors differ from start to start, so a template's key must not contain them.
 _DESCRIPTOR = re.compile(r"\bfd=\d+")
@@ -61,8 +60,8 @@ class Template:
     made_s: float = 0.0
 
     def describe_clone(self, *, generation_id: bool) -> Restored:
-        """Returns the facts of the clone that was made last."""
-        # Only the first clone has cost the time for its template.
+        """Returns the facts about the most recent clone."""
+        # Only the first clone's start includes the time for the template.
         template_s = self.made_s if self.clones == 1 else 0.0
         return Restored(
             template=self.key, clone=self.clones, template_s=template_s, generation_id=generation_id
@@ -71,20 +70,20 @@ class Template:
 
 @dataclass(slots=True)
 class Templates:
-    """The templates of this process; see the module.
+    """The templates of this process; see the module's docstring.
 
-    Inside `share_in_block` guests of one command line share a template.
+    Inside `share_in_block` guests with the same command line share a template.
     """
 
-    # Filesystems of all guests of the block. With the modules of all of them, guests that differ in their filesystem
-    # share a template.
+    # Filesystems of all guests of the block. Templates load the modules of all of them, so that guests with different
+    # filesystems share a template.
     filesystems: tuple[Filesystem, ...] = ()
     _sharing: bool = False
     _held: dict[str, Template] = field(default_factory=dict)
 
     @contextlib.contextmanager
     def share_in_block(self, cells: Iterable[Cell] = ()) -> Iterator[None]:
-        """Holds templates for one block of these cells, and removes them when it ends."""
+        """Keeps templates for one block of these cells, and removes them when it ends."""
         self._sharing = True
         some = [cell for cell in cells if cell.levels.get(START) is Start.RESTORED]
         used = {spec.filesystem for cell in some for spec in cell.view(Disks) if spec.filesystem.maker}
@@ -99,7 +98,7 @@ class Templates:
 
     @contextlib.contextmanager
     def take_template(self, key: str, size: int, make: Callable[[Template], None]) -> Iterator[Template]:
-        """Yields the template of that key, for guests of `size` bytes; `make` fills one that does not exist yet."""
+        """Yields the template with that key, for `size` bytes of memory; `make` fills one that does not exist yet."""
         template = self._held.get(key)
         if template is None:
             directory = keeper().directory("template", choose_scratch_parent())
@@ -148,10 +147,10 @@ def build_memory_arguments(template: Path, size: int, *, shared: bool) -> list[s
 
 
 def drop_kernel(arguments: Sequence[str], kernel: Kernel, architecture: Architecture) -> list[str]:
-    """Returns a clone's command line, where QEMU need not load kernel and initramfs again: they are in the saved
-    memory.
+    """Returns a clone's command line, without kernel and initramfs, which are in the saved memory.
 
-    On x86 QEMU boots a kernel by a ROM of its own, which belongs to what is saved. Elsewhere nothing changes.
+    On x86 QEMU boots a kernel through an option ROM, which is part of the saved state and so has to be named. On other
+    architectures the arguments are unchanged.
     """
     if not architecture.boots_by_rom:
         return list(arguments)
@@ -188,9 +187,9 @@ def save_template(process: SupervisedProcess, monitor: Monitor, state: int, dead
 
 
 def resume_clone(monitor: Monitor, state: int, channel: socket.socket, deadline_s: float) -> float | None:
-    """Loads the devices through descriptor `state`, gives the clone the time and random bytes, and lets it run.
+    """Loads the devices through descriptor `state`, sends the clone the time and random bytes, and lets it run.
 
-    Returns when it answered, on the monotonic clock; None if not in time, or if it has ended.
+    Returns the monotonic time at which it answered; None if it did not answer in time, or has ended.
     """
     monitor.execute("migrate-set-capabilities", _CAPABILITY)
     monitor.send_descriptor(_STATE_NAME, state)
@@ -209,7 +208,7 @@ def resume_clone(monitor: Monitor, state: int, channel: socket.socket, deadline_
 
 @contextlib.contextmanager
 def open_inheritable(path: Path, flags: int) -> Iterator[int]:
-    """Yields a descriptor of a file to hand to QEMU."""
+    """Opens a file and yields its descriptor, which is sent to QEMU."""
     descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
     try:
         yield descriptor

@@ -1,6 +1,6 @@
-"""Directories of the host over virtiofs: the root for kernels without 9p (Debian's cloud kernel), and data directories.
+"""Shares host directories over virtiofs: the root for kernels without 9p (Debian's cloud kernel), and disks.
 
-Needs the virtiofsd daemon.
+This needs the daemon virtiofsd.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from guestmark.platforms.qemu.programs import VIRTIOFSD_PATHS
 from guestmark.setting.filesystem import choose_share_cache
 
 ROOT_DAEMON = confinement.SERVES_ROOT
-# Cache modes that the old daemon names differently.
+# Cache modes with other names in the old daemon.
 _OLD_CACHES = {"never": "none"}
 _ALTERNATIVE = "use a kernel with 9p: --set kernel=FILE"
 
@@ -30,7 +30,7 @@ _ALTERNATIVE = "use a kernel with 9p: --set kernel=FILE"
 class Share:
     """A directory to serve, under the tag by which guests mount it.
 
-    `why_needed` opens the error if it cannot be served.
+    `why_needed` is the beginning of the error if it cannot be served.
     """
 
     tag: str
@@ -38,7 +38,7 @@ class Share:
     cache: str = "auto"
     writable: bool = False
     why_needed: str = ""
-    # Name of its daemon among the guest's helpers.
+    # The daemon's name among the guest's helpers.
     name: str = ROOT_DAEMON
 
 
@@ -48,7 +48,7 @@ def choose_root_share(tag: str) -> Share:
 
 
 def describe_share(image: Image) -> Share:
-    """Returns the share of a disk that is a directory of the host."""
+    """Returns the share for a disk that is a host directory."""
     spec = image.spec
     return Share(
         spec.name, image.path, choose_share_cache(spec), writable=True, name=f"virtiofsd of the {spec.name}"
@@ -59,10 +59,10 @@ def describe_share(image: Image) -> Share:
 def serve_directory(hypervisor: SupervisedProcess, share: Share, bus: str) -> Iterator[list[str]]:
     """Runs virtiofsd and yields QEMU's arguments that attach the share.
 
-    The socket is bound here and handed over, so it exists before anybody connects. It is in the scratch directory of
-    the hypervisor, which ends with the daemon. The guest's memory must be shared with the daemon. Whether the guest
-    mounts read-only is up to the guest: the daemon sees a host in which everything is read-only but a writable share's
-    directory.
+    The socket is bound here and inherited by the daemon, so that it exists before QEMU connects. It is in the scratch
+    directory of the hypervisor, which ends with the daemon. The guest's memory must be shared with the daemon. It is up
+    to the guest whether it mounts read-only: for the daemon, all of the host is read-only except the directory of a
+    writable share.
     """
     program, legacy = find_daemon(share.why_needed)
     path = hypervisor.scratch / share.tag
@@ -86,11 +86,11 @@ def serve_directory(hypervisor: SupervisedProcess, share: Share, bus: str) -> It
 
 @contextlib.contextmanager
 def _bind_socket(path: Path) -> Iterator[socket.socket]:
-    """Yields a socket that listens at `path`, which may be longer than the 108 bytes of a socket address."""
+    """Yields a socket that listens at `path`, which may be longer than a socket address can hold."""
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
-            # The path through /proc is short however long the directory's own path is.
+            # The path through /proc is short, however long the directory's path is.
             listening.bind(f"/proc/self/fd/{directory}/{path.name}")
             listening.listen(1)
             yield listening
@@ -99,7 +99,7 @@ def _bind_socket(path: Path) -> Iterator[socket.socket]:
 
 
 def _choose_confinement(legacy: bool) -> Confinement:
-    """Returns the daemon's confinement. The old daemon changes its root, for which a user needs a user namespace."""
+    """Returns the daemon's confinement. The old daemon calls chroot, for which a user needs a user namespace."""
     return FILE_SERVER if legacy or os.getuid() == 0 else HYPERVISOR
 
 
@@ -108,8 +108,8 @@ def find_daemon(why_needed: str = "") -> tuple[str, bool]:
 
     Raises `PlatformUnusableError` if there is none that this user can run.
     """
-    # In the user namespace that the old daemon needs for its `chroot`, files of other users belong to nobody, and such
-    # files may not be opened with O_NOATIME, which guests ask for.
+    # In the user namespace that the old daemon needs for `chroot`, files of other users belong to nobody, and cannot
+    # be opened with O_NOATIME, which guests request.
     old = ""
     for candidate in (shutil.which("virtiofsd"), *VIRTIOFSD_PATHS):
         if candidate and os.access(candidate, os.X_OK):

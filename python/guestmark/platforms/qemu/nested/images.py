@@ -1,7 +1,7 @@
 """Disk images of an inner guest, kept in the shared memory of the outer guest.
 
-Formatted images are made on this host, as for any guest, and unpacked in the outer one. Whatever a workload asks of an
-image (flush, check, read again) is done in the outer guest by the same programs as here.
+Formatted images are created on this host, as for any guest, and unpacked in the outer guest. Operations on images
+(flush, check, read back) are done in the outer guest by the same programs as on this host.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ONLY_DISK = Path("/dev/vda")
 
 
 class ImageHolder(Protocol):
-    """What images need of the outer guest: its agent, and the files that are in its memory already."""
+    """The part of an outer guest that images use: its agent, and the files that are already in its memory."""
 
     # By content and size.
     sources: dict[tuple[str, int], Path]
@@ -45,12 +45,12 @@ class ImageHolder(Protocol):
     attached: Mapping[Role, Image]
 
     def hold_agent(self) -> AbstractContextManager[Agent]:
-        """Yields the outer guest's agent, for calls by one thread."""
+        """Yields the outer guest's agent, for calls by one thread at a time."""
 
 
 @contextlib.contextmanager
 def make_images(place: ImageHolder, cell: Cell) -> Iterator[tuple[Image, ...]]:
-    """Makes fresh images of the cell's disks in an outer guest; leaving the context removes them."""
+    """Creates fresh images of the cell's disks in an outer guest; leaving the context removes them."""
     specs = cell.view(Disks)
     if not specs:
         yield ()
@@ -67,7 +67,7 @@ def make_images(place: ImageHolder, cell: Cell) -> Iterator[tuple[Image, ...]]:
             for spec in specs
         )
     finally:
-        # The outer guest may be gone, and all images with it.
+        # The outer guest may have ended, and all images with it.
         with contextlib.suppress(Exception), place.hold_agent() as agent:
             agent.remove(directory, recursive=True)
 
@@ -103,18 +103,18 @@ class InnerImage(Image):
     place: ImageHolder | None = None
 
     def flush(self) -> float:
-        """Flushes the image in the outer guest, whose disk is memory: the time says only that a flush was requested."""
+        """Flushes the image in the outer guest; returns the seconds, which mean little, as the image is in memory."""
         with self._hold_place() as place, place.hold_agent() as agent:
             done = agent.flush(str(self.path))
         return (done.fsync_ns + done.syncfs_ns) / 1e9
 
     def count_allocated_bytes(self) -> int:
-        """Returns the bytes of the blocks that `stat` counts in the outer guest."""
+        """Returns the bytes allocated for the image, as `stat` reports them in the outer guest."""
         with self._hold_place() as place:
             return int(_run_in_outer_guest(place, "stat", "-c", "%b", str(self.path))) * 512
 
     def checksum(self) -> Checksum:
-        """Returns the checksum that the outer guest's agent computes."""
+        """Returns the image's checksum, computed by the outer guest's agent."""
         with self._hold_place() as place, place.hold_agent() as agent:
             return agent.checksum(str(self.path), timeout_s=_PROGRAM_S)
 
@@ -136,7 +136,7 @@ class InnerImage(Image):
         return found
 
     def run_on_image(self, program: str, *arguments: str, writable: Sequence[Path] = ()) -> None:
-        """Runs a program in the outer guest, all of which is writable to it."""
+        """Runs a program in the outer guest; it may write to all files there."""
         with self._hold_place() as place:
             _run_in_outer_guest(place, find_program(program), *arguments)
 
@@ -150,7 +150,7 @@ class InnerImage(Image):
 
 
 def _find_attached(place: ImageHolder, spec: DiskSpec) -> Image:
-    """Returns an image of this host as the inner hypervisor sees it: the outer guest's only disk."""
+    """Returns an image of this host as the inner hypervisor sees it, which is as the outer guest's only disk."""
     image = place.attached[spec.role]
     return InnerImage(
         spec, _ONLY_DISK, image.prepared_s, image.from_template, None, image.logged, place=place
@@ -164,7 +164,7 @@ def _make_target(place: ImageHolder, spec: DiskSpec, directory: str) -> Image:
     _run_in_outer_guest(place, "tar", "-xSf", str(_pack_template(original)), "-C", directory)
     _run_in_outer_guest(place, "mv", f"{directory}/{original.name}", str(path))
     if not spec.preallocation.is_sparse:
-        # In memory, allocating a file's blocks and writing zeroes to them are the same.
+        # In memory, writing zeroes to a file's blocks does no more than allocating them.
         _run_in_outer_guest(
             place, "fallocate", "-l", _run_in_outer_guest(place, "stat", "-c", "%s", str(path)), str(path)
         )
@@ -172,7 +172,7 @@ def _make_target(place: ImageHolder, spec: DiskSpec, directory: str) -> Image:
 
 
 def _pack_template(original: Path) -> Path:
-    """Returns the template as a sparse archive beside it: reading holes through the shared root would take seconds."""
+    """Returns a sparse archive of the template: reading its holes through the shared root would take seconds."""
     packed = original.with_name(f"{original.name}.tar")
     if not packed.exists() or packed.stat().st_mtime_ns < original.stat().st_mtime_ns:
         try:
@@ -187,7 +187,7 @@ def _pack_template(original: Path) -> Path:
 
 
 def _make_source(place: ImageHolder, spec: DiskSpec) -> Image:
-    """Returns a source disk. Sources are read-only, so one file serves all inner guests of an outer one."""
+    """Returns a source disk. Sources are read-only, so all inner guests of an outer guest share one file."""
     key = (spec.content, spec.size)
     begin = time.monotonic()
     was_there = key in place.sources
@@ -216,7 +216,7 @@ def _make_source(place: ImageHolder, spec: DiskSpec) -> Image:
 
 
 def _run_in_outer_guest(place: ImageHolder, *command: str) -> str:
-    """Runs a program in the outer guest and returns its output. Raises `MachineError` with the program's last words."""
+    """Runs a program in the outer guest and returns its output. Raises `MachineError` with the program's messages."""
     with place.hold_agent() as agent:
         done = agent.exec(command, timeout_s=_PROGRAM_S)
     if done.status != 0:

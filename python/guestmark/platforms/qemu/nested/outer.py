@@ -28,17 +28,17 @@ from guestmark.setting.machine import CPU, KERNEL, MEMORY, OUTER, OUTER_CPU, OUT
 from guestmark.setting.network import NETWORK, Network
 
 HYPERVISOR_MODULES = ("kvm_amd", "kvm_intel")
-# What networks of inner guests need; others would only start later for them.
+# Modules for networks of inner guests; loading them would only delay the start of others.
 _NETWORK_MODULES = ("tun", "vhost_net", "veth", "af_packet")
 # Bytes for an outer kernel, the inner hypervisor itself and the page cache of the files that it reads.
 _OWN_MEMORY = 640 << 20
-# Sizes are rounded up, so that cells that differ little can share an outer guest.
+# Sizes are rounded up, so that cells with similar sizes can share an outer guest.
 _MEMORY_STEP = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class OuterSpec:
-    """What an outer guest must be like. `ports` is the number of sets of ports, one for each layer inside it."""
+    """The requirements for an outer guest. `ports` is the number of sets of ports, one for each layer inside it."""
 
     layer: Layer
     cpu: str
@@ -52,7 +52,7 @@ class OuterSpec:
 
     @classmethod
     def for_cell(cls, cell: Cell) -> OuterSpec:
-        """Returns the outermost guest of a nested cell, with the inner one's processors and memory for all inside."""
+        """Returns the requirements of a nested cell: the inner guest's processors, and memory for all layers inside."""
         layers = cell.platform.layers
         outer = layers[0]
         return cls(
@@ -68,16 +68,16 @@ class OuterSpec:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Cells with the same key can share an outer guest."""
+        """The key of outer guests; cells with the same key can share one."""
         return (str(self.layer), self.cpu, str(self.smp), self.kernel, self.placement, str(self.networked))
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The modules that hypervisors inside need, as far as the kernel has them."""
+        """The modules that inner hypervisors need, if the kernel has them."""
         return (*HYPERVISOR_MODULES, *(_NETWORK_MODULES if self.networked else ()))
 
     def make_cell(self) -> Cell:
-        """Returns a cell of its own by which it can be started."""
+        """Returns a cell with which the outer guest can be started."""
         factors = {MEMORY.name: format_size(self.memory), CPU.name: self.cpu, SMP.name: str(self.smp)}
         if self.kernel:
             factors[KERNEL.name] = self.kernel
@@ -96,8 +96,9 @@ def _count_processors(cell: Cell) -> int:
 
 
 def compute_outer_memory(cell: Cell, layer: int = 0) -> int:
-    """Returns the bytes of memory that outer guest `layer` (0 is the outermost) of a cell needs for itself and all
-    inside it.
+    """Returns the bytes of memory that outer guest `layer` of a cell needs, including all layers inside it.
+
+    The outermost guest is layer 0.
     """
     outers = len(cell.platform.layers) - 1 - layer
     inner = cell.levels.with_defaults(DEFAULTS)[MEMORY]
@@ -133,7 +134,7 @@ class RunningOuter:
 
     spec: OuterSpec
     place: OuterPlace
-    # What was attested when it was started.
+    # The facts that were attested when it was started.
     found: GuestMachine
     started_for: str
     phases: Mapping[str, float]
@@ -142,20 +143,20 @@ class RunningOuter:
     paused: bool = False
 
     def pause(self) -> None:
-        """Pauses it: until it is resumed, it uses no processor time and its clocks stand still."""
+        """Pauses the guest: until it is resumed, it uses no processor time and its clocks stand still."""
         query = self.place.guest.query
         assert query is not None
         query("stop")
         self.paused = True
 
     def to_facts(self) -> OuterMachine:
-        """Returns what it is, and how often it has been used by now."""
+        """Returns the attested facts, and how many inner guests it has held so far."""
         return OuterMachine(
             **msgspec.structs.asdict(self.found), started_for_each=self.started_for, inner_guest=self.trials
         )
 
     def resume(self) -> None:
-        """Resumes it if it is paused."""
+        """Resumes the guest if it is paused."""
         query = self.place.guest.query
         assert query is not None
         if self.paused:
@@ -166,8 +167,8 @@ class RunningOuter:
 class OuterGuests:
     """The outer guests of this process.
 
-    Inside `share_in_block` every nested trial with `outer=block` (the default) finds the outer guest that an earlier
-    trial started, provided it still answers; otherwise each trial has its own.
+    Inside `share_in_block` every nested trial with `outer=block` (the default) uses the outer guest that an earlier
+    trial started, if that still answers; otherwise each trial has its own.
     """
 
     def __init__(self) -> None:
@@ -177,8 +178,9 @@ class OuterGuests:
 
     @contextlib.contextmanager
     def share_in_block(self, cells: Iterable[Cell]) -> Iterator[None]:
-        """Shares outer guests in one block of `cells`; they have room for all of these and are stopped when the block
-        ends.
+        """Shares outer guests in one block of `cells`, and stops them when the block ends.
+
+        They have memory and ports for the largest of these cells.
         """
         self._sharing = True
         self._cells = [OuterSpec.for_cell(cell) for cell in cells if _can_share(cell)]
@@ -191,7 +193,7 @@ class OuterGuests:
 
     @contextlib.contextmanager
     def take_guest(self, cell: Cell, deadline: float) -> Iterator[RunningOuter]:
-        """Yields the outer guest for a trial of `cell`, started or resumed; `deadline` is on the monotonic clock."""
+        """Starts or resumes the outer guest for a trial of `cell`; `deadline` is on the monotonic clock."""
         spec = OuterSpec.for_cell(cell)
         if not (self._sharing and _can_share(cell)):
             with contextlib.ExitStack() as stack:
@@ -244,7 +246,7 @@ OUTERS = OuterGuests()
 
 def _can_share(cell: Cell) -> bool:
     if any(disk.logged for disk in cell.view(Disks)):
-        # A logged image is a disk of the outer guest, which is therefore this trial's alone.
+        # A logged image is a disk of the outer guest, so each trial needs its own outer guest.
         return False
     return cell.platform.is_nested and cell.levels.get(OUTER) is not Outer.TRIAL
 
@@ -256,7 +258,7 @@ def _start_outer(
     started_for: str,
     made: Sequence[Image] = (),
 ) -> RunningOuter:
-    """Starts an outer guest. The images in `made` become its own disks, for the guest inside it."""
+    """Starts an outer guest. The images in `made` become its disks, which it passes on to the guest inside it."""
     names = [_choose_port_name(layer, name) for layer in range(spec.ports) for name in PORTS]
     arguments = [
         word
@@ -300,7 +302,7 @@ def _build_disk_arguments(made: Sequence[Image]) -> list[str]:
 def start_nested_outer(
     stack: contextlib.ExitStack, place: OuterPlace, cell: Cell, layer: int, left_s: float
 ) -> OuterPlace:
-    """Starts an outer guest inside `place` that holds others in turn; `layer` counts from the outermost, which is 0."""
+    """Starts an outer guest inside the outer guest `place`; `layer` is its layer, counted from the outermost, 0."""
     layers = cell.platform.layers
     mine, sets = layers[layer], len(layers) - 1 - layer
     modules = OuterSpec.for_cell(cell).modules
@@ -343,7 +345,7 @@ def _choose_port_name(layer: int, name: str) -> str:
 
 
 def _connect_port(guest: Guest, name: str) -> socket.socket:
-    """Connects to a socket in the scratch directory, whose path may be longer than a socket address."""
+    """Connects to a socket in the scratch directory, whose path may be too long for a socket address."""
     directory = os.open(guest.process.scratch, os.O_PATH | os.O_DIRECTORY)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

@@ -1,9 +1,9 @@
 """An outer guest as the place where an inner guest's hypervisor runs.
 
-Nothing more of guestmark is started there: the outer guest's agent runs the inner hypervisor beside its other calls,
-and three ports of the outer guest are the inner one's channel, monitor and console, which its hypervisor opens as
-files. So starting an inner guest costs only what its hypervisor and its boot cost, and this host's control plane talks
-to the inner agent itself.
+No other part of guestmark runs there: the outer guest's agent runs the inner hypervisor in the background, and three
+ports of the outer guest are the inner guest's channel, monitor and console, which its hypervisor opens as files. So
+starting an inner guest takes only the time of its hypervisor and its boot, and this host's control plane talks to the
+inner agent directly.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _DIRECTORY = "/run/guestmark"
 _GO = b"G"
 _TICK_S = 0.05
 _MOMENT_S = 0.0005
-# A hypervisor's last output may arrive so much later than the news of its end.
+# How much later than the notice of its end a hypervisor's last output may arrive.
 _LAST_WORDS_S = 0.3
 _STOP_S = 10.0
 _ANSWER_S = 60.0
@@ -63,14 +63,14 @@ for port in /sys/class/virtio-ports/*; do
 done
 [ ! -e /dev/kvm ] || echo kvm
 """
-# The inner hypervisor opens the ports itself (a port can be opened only once, and says "end of file" while nobody is
-# connected to it on the host): first wait for the sign that all are connected.
+# The inner hypervisor opens the ports itself. A port can be opened only once, and reads end of file while its other end
+# is not connected, so the script first waits for the byte that reports that all are connected.
 _QEMU = """
 cd {scratch} && echo $$ > pid
 until [ "$(head -c1 < {agent})" = G ]; do sleep 0.02; done
 exec "$@" < /dev/null > {console} 2>&1
 """
-# UML wants pipes; the copying processes become the agent's, so that UML has no children that it did not start.
+# UML needs pipes; the copying processes become children of the agent, so that UML has only children that it started.
 _UML = """
 cd {scratch} && echo $$ > pid && mkfifo in out
 exec 3<> {agent}
@@ -79,7 +79,7 @@ until [ "$(head -c1 <&3)" = G ]; do sleep 0.02; done
 (cat < out >&3 &)
 exec "$@" 3<&- < in 4> out > {console} 2>&1
 """
-# A program that is started with the hypervisor has the port as a descriptor.
+# A program beside the hypervisor inherits the port as this descriptor.
 _INHERITED = 3
 _BESIDE = f"""
 cd {{scratch}} && echo $$ > pid
@@ -92,14 +92,14 @@ exec "$@" < /dev/null > {{console}} 2>&1
 class OuterPlace:
     """A started outer guest that holds one inner guest at a time.
 
-    `connect` returns our end of one of its ports, by name. Its agent is called inside `hold_agent()` only: while an
-    inner hypervisor runs, a thread listens on the same connection for the news of its exit.
+    `connect` returns this host's end of a port, by name. The agent may be called only inside `hold_agent()`, because
+    while an inner hypervisor runs, a thread waits on the same connection for the notice of its exit.
     """
 
     def __init__(self, guest: Guest, connect: Callable[[str], socket.socket]) -> None:
         self.guest = guest
         self.has_kvm = False
-        # By content and size: one source serves all inner guests.
+        # Sources by content and size; all inner guests share them.
         self.sources: dict[tuple[str, int], Path] = {}
         self.templates: dict[str, Path] = {}
         # Images of this host that are disks of the outer guest.
@@ -110,7 +110,7 @@ class OuterPlace:
         self._channel: PortStream | None = None
 
     def set_up(self) -> None:
-        """Makes room for images and inner guests' memory, and gives the ports names."""
+        """Enlarges the memory filesystem for images and inner guests, and names the ports."""
         with self.hold_agent() as agent:
             done = agent.exec(
                 ["sh", "-c", _SETUP.format(directory=_DIRECTORY)], timeout_s=agent.stretch_limit(60)
@@ -122,7 +122,7 @@ class OuterPlace:
 
     @contextlib.contextmanager
     def hold_agent(self) -> Iterator[Agent]:
-        """Yields the outer guest's agent, for calls by one thread."""
+        """Yields the outer guest's agent, for calls by one thread at a time."""
         with self._lock:
             yield self.guest.agent
 
@@ -140,13 +140,13 @@ class OuterPlace:
     # --- the contract of a place
 
     def make_process(self, name: str, confinement: Confinement = HYPERVISOR) -> HypervisorProcess:
-        """Returns a hypervisor's process with a directory of its own in the outer guest."""
+        """Returns a hypervisor's process with a separate directory in the outer guest."""
         self._count += 1
         scratch = Path(_DIRECTORY, f"{name}-{self._count}")
         return InnerProcess(self, scratch, traces=confinement.memory_file)
 
     def make_line(self, name: str) -> Line:
-        """Returns one of the outer guest's ports. On the agent's port a waiting hypervisor is also told to start."""
+        """Returns a port of the outer guest. The agent's also carries the byte that starts a waiting hypervisor."""
         port = _Port(self.connect_port(name), self.locate_port(name))
         if name == "agent":
             self._channel = port
@@ -163,19 +163,19 @@ class OuterPlace:
         return port
 
     def prepare_disks(self, cell: Cell) -> AbstractContextManager[tuple[Image, ...]]:
-        """Makes images in the outer guest's memory."""
+        """Creates images in the outer guest's memory."""
         return make_images(self, cell)
 
     def link_image(self, image: Path, scratch: Path, name: str) -> str:
-        """Returns the image's own path: guestmark names these images, so it has no special characters."""
+        """Returns the image's own path, which has no special characters, because guestmark names these images."""
         return str(image)
 
     def read(self, path: str) -> str:
-        """Reads the file by the outer guest's agent; undecodable bytes are replaced."""
+        """Reads a file through the outer guest's agent; undecodable bytes are replaced."""
         return self.read_bytes(path).decode(errors="replace")
 
     def read_bytes(self, path: str) -> bytes:
-        """Reads the file by the outer guest's agent, whose errors become `OSError`."""
+        """Reads a file through the outer guest's agent, whose errors become `OSError`."""
         try:
             with self.hold_agent() as agent:
                 return agent.read_file(path)
@@ -185,7 +185,7 @@ class OuterPlace:
             raise OSError(errno.EIO, error.message) from error
 
     def read_links(self, directory: str) -> list[str]:
-        """Returns the targets of all links below the directory, by `find` in the outer guest."""
+        """Returns the targets of all links below a directory, using `find` in the outer guest."""
         with self.hold_agent() as agent:
             done = agent.exec(
                 ["find", directory, "-type", "l", "-printf", "%l\\n"], timeout_s=agent.stretch_limit(60)
@@ -193,7 +193,7 @@ class OuterPlace:
         return done.stdout.decode(errors="replace").splitlines()
 
     def list_descendants(self, pid: int) -> list[int]:
-        """Returns the descendants by the outer guest's /proc; those that end meanwhile are left out."""
+        """Returns the descendants from the outer guest's /proc; those that end meanwhile may be missing."""
         found: list[int] = []
         with contextlib.suppress(OSError):
             for child in self.read(f"/proc/{pid}/task/{pid}/children").split():
@@ -218,11 +218,11 @@ class OuterPlace:
         return str(path)
 
     def tsc_khz(self) -> int | None:
-        """Returns this host's rate, which emulated processors have at any depth."""
+        """Returns this host's rate, which emulated processors have at any depth of nesting."""
         return read_tsc_khz()
 
     def ask_agent(self, words: Sequence[str]) -> bytes:
-        """Has the outer guest's agent run itself."""
+        """Has the outer guest's agent execute its own binary; returns the output."""
         with self.hold_agent() as agent:
             done = agent.exec([AGENT, *words], timeout_s=_ANSWER_S, question=True)
         if not done.ok:
@@ -231,7 +231,7 @@ class OuterPlace:
 
     @contextlib.contextmanager
     def start_peer(self, joint: Sequence[str]) -> Iterator[tuple[Agent, int]]:
-        """Has the outer guest's agent start another one, which serves on a port of its own."""
+        """Has the outer guest's agent start another agent, which serves on a separate port."""
         port = self.connect_port(_PEER)
         with self.hold_agent() as agent:
             serve = [AGENT, "serve", f"--channel=virtio:inner-{_PEER}"]
@@ -239,7 +239,7 @@ class OuterPlace:
         with contextlib.ExitStack() as stack:
             stack.callback(self._stop_peer, background, port)
             deadline = time.monotonic() + _ANSWER_S
-            # An agent that serves speaks first.
+            # A serving agent sends the first message.
             while not select.select([port], [], [], _MOMENT_S)[0]:
                 if not self.poll_background(background) or time.monotonic() > deadline:
                     raise PlatformUnusableError(
@@ -267,7 +267,7 @@ class OuterPlace:
         return _list_inner_environment()
 
     def connect_port(self, name: str) -> socket.socket:
-        """Returns our end of a port. Raises `MachineError` if the outer guest has ended."""
+        """Returns this host's end of a port. Raises `MachineError` if the outer guest has ended."""
         try:
             return self._connect(name)
         except OSError as error:
@@ -281,15 +281,15 @@ class OuterPlace:
         return f"{_DIRECTORY}/inner-{name}"
 
     def take_channel(self) -> PortStream:
-        """Returns our end of the line that was last made for an agent."""
+        """Returns this host's end of the agent's line that was created last."""
         channel, self._channel = self._channel, None
         assert channel is not None, "an inner guest needs a line for its agent"
         return channel
 
     def poll_background(self, background: Background) -> bool:
-        """Listens to the outer agent briefly; returns whether `background` still runs.
+        """Waits briefly for messages of the outer agent; returns whether `background` still runs.
 
-        Raises `AgentError` if the outer guest has gone.
+        Raises `AgentError` if the outer guest has ended.
         """
         agent = self.guest.agent
         if agent.closed or not self.guest.process.is_running():
@@ -341,7 +341,7 @@ class InnerProcess:
     ) -> None:
         """Starts the hypervisor. Raises `MachineError` if the outer guest refuses.
 
-        All of the outer guest is `writable` to it, as that guest is thrown away; the words of `within` are run there.
+        It may write to all of the outer guest, which is thrown away, whatever is in `writable`; `within` is run there.
         """
         assert not pass_fds, "descriptors do not reach into another machine"
         self.command = tuple(command)
@@ -371,7 +371,7 @@ class InnerProcess:
         return self._console
 
     def is_running(self) -> bool:
-        """Returns whether the hypervisor still runs, as far as is known here."""
+        """Returns whether the hypervisor still runs, as far as this host knows."""
         return self._background is not None and not self._ended.is_set()
 
     def pid(self) -> int | None:
@@ -392,7 +392,7 @@ class InnerProcess:
         return 128 + ended.signal if ended.signal is not None else ended.status
 
     def end_after(self, order: Callable[[], None], timeout_s: float) -> tuple[float, float | None]:
-        """Calls `order`; returns when it was given and when the news of the hypervisor's end arrived here."""
+        """Calls `order`; returns the time of the call, and when the notice of the hypervisor's end arrived."""
         ordered = time.monotonic()
         order()
         return ordered, self._ended_at if self._ended.wait(timeout_s) else None
@@ -406,7 +406,7 @@ class InnerProcess:
                 with place.hold_agent() as agent:
                     self._background.send_signal(9)
                 if not self._ended.wait(_STOP_S):
-                    # The outer guest does not obey, so nobody may use it again.
+                    # The outer guest does not respond, so it must not be used again.
                     agent.close()
             if not place.guest.agent.closed:
                 with place.hold_agent() as agent:
@@ -429,8 +429,8 @@ class InnerProcess:
         self._ended.set()
         if not self._stopping:
             time.sleep(_LAST_WORDS_S)
-            # Our end of the port stays open even if nobody has the other end open, so whoever waits for an answer on it
-            # would wait for ever.
+            # This end of a port stays open even if the other end was closed, so a thread that waits for an answer would
+            # wait forever.
             for end in (self._channel, self._console_socket):
                 if end is not None:
                     with contextlib.suppress(OSError):
@@ -438,7 +438,7 @@ class InnerProcess:
 
 
 def _list_inner_environment() -> dict[str, str]:
-    """Returns the variables of this process that inner hypervisors get, so that they are the same programs as here."""
+    """Returns this process's variables for inner hypervisors, so that they are the same programs as here."""
     return {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
 
 
@@ -450,7 +450,7 @@ class _OuterHelper:
         self._background = background
 
     def is_running(self) -> bool:
-        """Waits a moment for the news of its end, which arrives with the agent's answers."""
+        """Waits briefly for the notice of the program's end, which arrives with the agent's answers."""
         with self._place.hold_agent():
             self._background.wait(_MOMENT_S)
         return self._background.is_running
@@ -475,18 +475,18 @@ class PortStream:
         self.fds: tuple[int, ...] = ()
 
     def own_socket(self) -> socket.socket:
-        """Returns our end of the port."""
+        """Returns this host's end of the port."""
         return self._socket
 
     def transport(self) -> Transport:
-        """Returns a transport over our end of the port."""
+        """Returns a transport over this host's end of the port."""
         return Transport.of_socket(self._socket)
 
     def close_inherited(self) -> None:
         """Does nothing, as nothing was inherited."""
 
     def close(self) -> None:
-        """Closes our end; the port stays."""
+        """Closes this host's end; the port itself remains."""
         self._socket.close()
 
 
@@ -500,14 +500,15 @@ class _Port(PortStream):
         self._path = path
 
     def format_chardev(self, name: str) -> str:
-        """Names a path of which QEMU finds no pair of pipes, and which it therefore opens as one file for both
-        directions.
+        """Returns the option for the port's path.
+
+        QEMU finds no pair of pipes at that path and therefore opens it as one file for both directions.
         """
         return f"pipe,id={name},path={self._path}"
 
 
 class _InheritedPort(PortStream):
-    """A port that a program inherits that is started with the hypervisor in the outer guest."""
+    """A port that is inherited by a program that is started with the hypervisor in the outer guest."""
 
     script = _BESIDE
     descriptor = _INHERITED
@@ -519,5 +520,5 @@ class _SerialPort(PortStream):
     script = _UML
 
     def format_serial(self) -> str:
-        """Names the descriptors that the starting script opens."""
+        """Returns the descriptors that the script opens."""
         return "fd:0,fd:4"

@@ -1,8 +1,8 @@
 """`OUTER/INNER`: a guest inside a guest, to any depth that memory allows.
 
 The outer guest shares the host's root, so the inner hypervisor is the same program with the same files. The same code
-as here starts it there (`OuterPlace`), and the control plane on this host talks to the inner agent itself, so clocks,
-limits and results are the same as for any other machine.
+starts it in both places (`OuterPlace`), and the control plane on this host talks to the inner agent directly, so
+clocks, limits and results are the same as for any other machine.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from guestmark.platforms.qemu.platform import QemuPlatform
 from guestmark.setting.machine import MEMORY, PLACEMENT
 
 READY_DEADLINE_S = 300.0
-# Of an emulator in an emulator: a minute on a quiet machine, over six where five others compute.
+# An emulator in an emulator starts in one minute on a quiet machine, and in over six while five others compute.
 _TWICE_READY_DEADLINE_S = 900.0
 _PROBE_MEMORY = "256M"
-# Share by which the clocks of two layers may differ before a trial is remarked on.
+# The relative difference between the clocks of two layers from which a trial gets a remark.
 _CLOCK_TOLERANCE = 0.01
 
 
@@ -68,7 +68,7 @@ class NestedPlatform:
 
     @contextlib.contextmanager
     def start(self, cell: Cell, deadline_s: float | None = None) -> Iterator[NestedGuest]:
-        """Boots the inner guest in an outer one, which may run already, and yields it; see `Platform.start`."""
+        """Boots the inner guest in an outer guest, which may already run, and yields it; see `Platform.start`."""
         deadline = time.monotonic() + (deadline_s or self._ready_deadline_s)
         check_images(cell)
         self._check_program(cell)
@@ -91,7 +91,7 @@ class NestedPlatform:
 
     @contextlib.contextmanager
     def start_outer(self, cell: Cell, deadline_s: float) -> Iterator[Guest]:
-        """Yields the outer guest alone, able to run hypervisors, for workloads that start what is inside it themselves.
+        """Yields only the outer guest, able to run hypervisors, for workloads that start inner guests themselves.
 
         Other trials of the block may share it, as with `start`.
         """
@@ -101,18 +101,18 @@ class NestedPlatform:
             yield held.place.guest
 
     def find_missing(self, levels: Levels) -> Unusable | None:
-        """Returns what is not installed here, and so not in the outer guest, which has this host's root."""
+        """Returns a finding about a program that this host lacks, and so does the outer guest, which has its root."""
         missing = self._inner.find_missing(levels)
         return missing and replace(missing, reason=f"inside {self._spec.outer}: {missing.reason}")
 
     def make_parts(self, packages: Sequence[str], progress: Progress) -> None:
-        """Makes what an inner guest of another architecture boots. Raises `GuestmarkError`."""
+        """Builds what an inner guest of another architecture boots. Raises `GuestmarkError`."""
         cast("QemuPlatform", self._inner).make_parts(packages, progress)
 
     def probe(
         self, deadline_s: float | None = None, factors: Mapping[str, str] = NO_FACTORS
     ) -> Usable | Unusable:
-        """Boots all layers and attests them; what fails is the reason. Takes longer than the probe of one layer."""
+        """Boots all layers and attests them; the error is the reason if one fails. Takes longer than for one layer."""
         cell = Cell("probe", WorkloadSpec("probe"), self._spec, {MEMORY.name: _PROBE_MEMORY, **factors})
         return probe_by_start(self, deadline_s or self._ready_deadline_s, cell)
 
@@ -149,7 +149,7 @@ class NestedPlatform:
         except CallError:
             raise
         except MachineError as error:
-            # A hypervisor that was killed closes its sockets well before it is gone, as freeing its memory takes long.
+            # A killed hypervisor closes its sockets well before it has ended, because freeing its memory takes long.
             gone = not held.place.is_alive() and outer.process.wait(EXIT_DEADLINE_S) is not None
             where = f"the outer guest ({self._spec.outer}) ended" if gone else f"inside {self._spec.outer}"
             kind = AttestationError if isinstance(error, AttestationError) else MachineError
@@ -165,7 +165,7 @@ class NestedPlatform:
 class NestedGuest(GuestWithin):
     """The innermost guest, with what is known about the layers around it.
 
-    Process ids are this host's, of the outer hypervisor; `inner` is the guest as the outer one sees it. Phases are the
+    Process ids are the outer hypervisor's on this host; `inner` is the guest as the outer one sees it. Phases are the
     inner guest's, from the start of its hypervisor; phases of an outer guest that was started for it begin with
     `outer_`.
     """
@@ -185,11 +185,11 @@ class NestedGuest(GuestWithin):
 
     @property
     def vmm_pid(self) -> int | None:
-        """Process id of the outer hypervisor, the only one that this host sees."""
+        """The process id of the outer hypervisor, the only one on this host."""
         return self._held.place.guest.vmm_pid
 
     def attest(self) -> NestedMachine:
-        """Attests both layers: the outer guest as this host sees it, the inner one as it is seen in the outer guest."""
+        """Attests both guests: the outer one from this host, the inner one from the outer guest."""
         return NestedMachine(outer=self._held.to_facts(), inner=self.inner.attest())
 
     def console(self) -> str:
@@ -201,7 +201,7 @@ class NestedGuest(GuestWithin):
         return self._held.place.guest.vmm_stats()
 
     def counters(self) -> Mapping[str, float]:
-        """Returns the inner hypervisor's counters; its monitor and process are asked through the outer guest."""
+        """Returns the inner hypervisor's counters, which are read through the outer guest."""
         return self.inner.counters()
 
     def remarks(self) -> list[str]:
