@@ -745,7 +745,7 @@ def test_a_check_that_accepts_nothing_newer_calls_nobody_lost(
         ),
         (
             "content",
-            "what was written to d/new, which is d/number now, was never followed by a sync of it", "write d/new",
+            "what was written to d/new, which is d/number now, was never synced", "write d/new",
         ),
     ],
     ids=["name", "content"],

@@ -66,7 +66,7 @@ class Cause(Enum):
     OUT_OF_MEMORY = "out of memory", "the machine ran out of memory"
     STATUS = "exit status", "failed with exit status"
     # ssh, of a machine
-    CUT = "connection cut", "ended the connection"
+    CUT = "connection cut", "closed the connection"
     NEW_HOST_KEY = (
         "another host key",
         "has a different host key than the one in known_hosts",

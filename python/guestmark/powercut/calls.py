@@ -155,13 +155,11 @@ def find_unsynced_call(done: Sequence[Call], difference: Difference) -> Unsynced
         path = done[written].path
         if done[written].kind is CallKind.MAP:
             return UnsyncedCall(
-                f"what was written to {path} through a mapping was never followed by a sync of it",
+                f"what was written to {path} through a mapping was never synced",
                 done[written],
             )
         as_now = "" if path == difference.path else f", which is {difference.path} now,"
-        return UnsyncedCall(
-            f"what was written to {path}{as_now} was never followed by a sync of it", done[written]
-        )
+        return UnsyncedCall(f"what was written to {path}{as_now} was never synced", done[written])
     return _make_unsynced_name_call(done[bare]) if bare is not None else None
 
 

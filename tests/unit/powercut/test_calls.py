@@ -44,7 +44,7 @@ MISSING, BACK, CONTENT = Change.MISSING, Change.BACK, Change.CONTENT
         ((*REPLACED, "fsync e"), "d/f", MISSING, "the rename of d/f.new to d/f was never", ("rename", "d/f")),
         (
             ("create f.new", "write f.new", "rename f.new f"), "f", CONTENT,
-            "what was written to f.new, which is f now, was never followed by a sync of it", ("write", "f.new"),
+            "what was written to f.new, which is f now, was never synced", ("write", "f.new"),
         ),
         (("write f", "fsync f", "write f"), "f", CONTENT, "what was written to f was never", ("write", "f")),
         (("write f", "fsync f"), "f", CONTENT, None, None),
@@ -74,7 +74,7 @@ def test_where_the_file_itself_was_not_written_yet_all_unsynced_ones_are_suspect
     calls = done("create db", "write db", "sync", "write log", "write other", "fsync other")
     assert find_unsynced_call(calls, Difference("db", CONTENT)) is None
     assert [each.words for each in list_unsynced_writes(calls)] == [
-        "what was written to log was never followed by a sync of it"
+        "what was written to log was never synced"
     ]
 
 

@@ -10,7 +10,7 @@ LOST = Proven(
     word=Durability.LOST, why="", method="a program", acknowledged=1, states=10, losing=1, repaired=0, controls=[],
     below=[], writes=1, flushes=1, run_s=0.0, judge_s=0.0,
 )  # fmt: skip
-FILE, CALL = "db has other content", "what was written to db was never followed by a sync of it"
+FILE, CALL = "db has other content", "what was written to db was never synced"
 ALL_SYNCS = "With a sync added after every call that changes the disk and before each acknowledgement"
 ENOUGH = f"this alone causes 'a row is lost': {FILE}: {CALL}"
 
