@@ -1,4 +1,4 @@
-"""Determines what joins a machine and its peer, and compares it with the cell's factors."""
+"""Determines what connects a machine and its peer, and compares it with the cell's factors."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ PROBE_BYTES = 256 << 10
 _CARRIER_S = 6.0
 _PAUSE_S = 0.1
 _PROBE_S = 30.0
-# The hardware address that libslirp gives itself: these two bytes, and its IPv4 address.
+# The beginning of libslirp's hardware address, before its IPv4 address.
 _OF_LIBSLIRP = "52:55:"
 _BY_LIBSLIRP = (Network.USER, Network.SLIRP4NETNS)
 _BY_PASST = (Network.PASST, Network.PASTA)
-# The offloads without which each packet is segmented and checksummed separately.
+# If one of these offloads is off, each packet is segmented or checksummed separately.
 _DECISIVE = ("tx-checksum-ip-generic", "tx-checksum-ipv4", "tx-tcp-segmentation")
 
 
@@ -46,10 +46,10 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """The network that was made, for the attestation.
+    """A network, described for its attestation.
 
-    `drivers` are those that may drive the machine's interface. `direct` says whether packets of one kernel reach the
-    other, `offloads` whether both ends can leave work to each other.
+    `drivers` are those that may drive the machine's interface. `direct` is true if packets of one kernel reach the
+    other, `offloads` if both ends can leave checksums and segmentation to each other.
     """
 
     levels: Levels
@@ -122,12 +122,12 @@ def _require_no_strangers(around: list[NetworkProcess]) -> None:
 
 
 def _find_processors(around: list[NetworkProcess], pid: int) -> str:
-    """Returns the list of processors that a process may use; empty for one that is not in the network."""
+    """Returns the processors that a process may use, as a list in text; empty if it is not in the network."""
     return next((process.processors for process in around if process.pid == pid), "")
 
 
 def _wait_for_carrier(end: End) -> LinkState:
-    """Returns the state of an interface once its link is up, or after some seconds: e1000e's takes two to come up."""
+    """Returns the state of an interface once its link is up, or after some seconds: e1000e's link needs two."""
     deadline = time.monotonic() + _CARRIER_S
     state = describe_link(end.agent, end.interface)
     # An interface without a driver, such as gVisor's, has no link either.
@@ -138,7 +138,7 @@ def _wait_for_carrier(end: End) -> LinkState:
 
 
 def _require_movers(path: Path, movers: list[Mover]) -> None:
-    """Raises `AttestationError` unless as many processes moved the bytes as the network needs."""
+    """Raises `AttestationError` unless exactly as many processes moved the bytes as the network needs."""
     needed = len(path.roots.joiners)
     if len(movers) != needed:
         names = ", ".join(sorted(mover.program for mover in movers)) or "none"
@@ -148,7 +148,7 @@ def _require_movers(path: Path, movers: list[Mover]) -> None:
 def _send_probe(path: Path) -> None:
     """Sends some bytes from the machine to the peer. Raises `AttestationError` if they do not arrive.
 
-    If packets of one kernel reach the other, those that passed a router are refused.
+    If packets of one kernel reach the other, the peer refuses packets that passed a router.
     """
     direct = ["--direct"] if path.direct else []
     words = [f"--bytes={PROBE_BYTES}", *direct]
@@ -188,14 +188,14 @@ def _check_links(path: Path, machine: LinkState, peer: LinkState) -> Iterator[Ch
         yield Check("the queues of the machine", queues, machine.channels or 1)
     if (ring := levels.get(NIC_RING)) is not None:
         yield Check("the ring of the machine", ring, machine.rx_ring)
-    # gVisor's kernel has an interface of its own in front of the pair's.
+    # gVisor's kernel has its own interface in front of the pair's.
     if path.level is Network.VETH and not path.roots.joiners:
         ends = (machine.index, peer.index)
         yield Check("the other ends of the pair", ends, (peer.other_end, machine.other_end))
 
 
 def _check_offloads(path: Path, *links: LinkState) -> Iterator[Check]:
-    """Yields checks that the changeable offloads are all on, or all off, at both ends."""
+    """Yields checks that offloads are on, or that all changeable offloads are off, at both ends."""
     if path.levels[OFFLOADS] is Offloads.OFF:
         for end, link in zip(("the machine", "the peer"), links, strict=True):
             yield Check(f"offloads of {end}", "none", ", ".join(link.offloads) or "none")
@@ -211,7 +211,7 @@ def _check_counters(
     path: Path, machine: tuple[LinkState, LinkState], peer: tuple[LinkState, LinkState]
 ) -> Iterator[Check]:
     """Yields checks that the probe's bytes passed both interfaces."""
-    # gVisor's kernel and others may not count.
+    # Some kernels, such as gVisor's, do not count bytes.
     sent = machine[1].tx_bytes - machine[0].tx_bytes
     received = peer[1].rx_bytes - peer[0].rx_bytes
     if machine[1].tx_bytes:
@@ -220,7 +220,7 @@ def _check_counters(
 
 
 def _check_program(path: Path, machine: LinkState) -> Iterator[Check]:
-    """Yields a check that the right program answers for the peer: libslirp is recognised by its address."""
+    """Yields a check that the right program answers for the peer; libslirp is recognized by its hardware address."""
     macs = [neighbour.mac for neighbour in machine.neighbours if neighbour.address == path.peer.address]
     if path.level in (*_BY_LIBSLIRP, *_BY_PASST):
         name = "libslirp" if path.level in _BY_LIBSLIRP else "passt"

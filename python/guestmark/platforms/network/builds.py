@@ -24,7 +24,7 @@ _SANITIZERS = (b"__asan_init", b"__tsan_init", b"__msan_init", b"__ubsan_handle"
 def is_debug_build(path: str, _identity: tuple[int, int]) -> bool | None:
     """Returns whether an executable has sanitizers, or parts that were compiled without optimisation.
 
-    None if its file does not show it, like those of distributions, whose debugging information is removed.
+    None if the file does not show it, as for distributions' programs, from which debugging information is removed.
     """
     with (
         contextlib.suppress(OSError, ValueError, IndexError, struct.error, zlib.error),
@@ -39,7 +39,7 @@ def is_debug_build(path: str, _identity: tuple[int, int]) -> bool | None:
             return True
         text = sections.get(b".debug_str", b"") + sections.get(b".debug_line_str", b"")
         levels = [_LEVEL.findall(found[0])[-1:] for found in _PRODUCER.finditer(text)]
-        # A compiler that names no level has not optimised.
+        # Without -O, compilers do not optimise.
         told = [level[0] if level else b"0" for level in levels]
         return any(level in _UNOPTIMISED for level in told) if told else None
     return None

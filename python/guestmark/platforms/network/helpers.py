@@ -1,4 +1,4 @@
-"""Programs that join a machine to its peer by sockets in the peer's namespace: pasta, slirp4netns, passt."""
+"""Programs that connect a machine to its peer by sockets in the peer's namespace: pasta, slirp4netns, passt."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ PASST, PASTA, SLIRP4NETNS = (
     Program("pasta", "passt"),
     Program("slirp4netns", "slirp4netns"),
 )
-# Servers of a machine behind such a program are reached by these ports of the peer's loopback.
+# Servers on a machine behind such a program are reached through these ports on the peer's loopback.
 FORWARDED = range(20000, 20016)
-# Addresses that libslirp gives itself and, in slirp4netns, the machine.
+# The addresses of libslirp and, with slirp4netns, of the machine.
 SLIRP_PEER, SLIRP_MACHINE = "10.0.2.2", "10.0.2.100"
 _READY_S = 10.0
 _STEP_S = 0.001
@@ -38,7 +38,7 @@ _STEP_S = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A namespace that a program has joined to the peer's, and the addresses of both ends."""
+    """A program that connects the machine's namespace to the peer's, and the addresses of both ends."""
 
     peer_address: str
     machine_address: str
@@ -64,7 +64,7 @@ def _format_passt(program: str, mtu: int, namespaces: Namespaces) -> list[str]:
         "--gateway", PEER_ADDRESS, "--mtu", str(mtu), "--tcp-ports", ports, "--udp-ports", ports,
     ]  # fmt: skip
     if namespaces.users is None:
-        # As the user nobody it could not enter the machine's namespace; and in here that user could do just as much.
+        # As the user nobody it could not enter the machine's namespace, and would be no better confined.
         words += ["--runas", "0:0"]
     return words
 
@@ -94,7 +94,7 @@ def join_namespace(level: Network, namespaces: Namespaces, mtu: int) -> Iterator
 
 @contextlib.contextmanager
 def serve_guest(namespaces: Namespaces, mtu: int) -> Iterator[tuple[int, SupervisedProcess]]:
-    """Starts passt; yields the descriptor of its end for QEMU. Raises `PlatformUnusableError`."""
+    """Starts passt; yields the descriptor of QEMU's socket to it, and its process. Raises `PlatformUnusableError`."""
     program = find_program(PASST, Network.PASST)
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -110,7 +110,7 @@ def run_helper(
 ) -> Iterator[SupervisedProcess]:
     """Runs a program in the peer's namespace until the context is left.
 
-    It is not confined as hypervisors are, because it confines itself, which a Landlock around it would forbid.
+    It is not confined like hypervisors, because it confines itself, which an outer Landlock ruleset would prevent.
     """
     process = SupervisedProcess(str(level), None)
     try:
@@ -127,7 +127,7 @@ def _wait_for_address(process: SupervisedProcess, level: Network, namespaces: Na
     Raises `PlatformUnusableError` with its last line if it ends, or does not do so in time.
     """
     assert namespaces.machine is not None, "the machine has no namespace"
-    # One process polls: starting one for each look would take processor time from the program.
+    # A single process polls, because starting one for each check would take processor time from the program.
     command = [
         *namespaces.make_command_prefix(namespaces.machine), str(find_agent_binary()), "network", "link",
         f"--name={MACHINE_INTERFACE}", f"--wait={_READY_S * 1e3:.0f}",

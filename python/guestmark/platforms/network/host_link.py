@@ -1,4 +1,4 @@
-"""Joins machines on this host's kernel to their peer: the agent is started inside a network namespace."""
+"""Connects machines on this host's kernel to their peer: the agent is started in a network namespace."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _LINK_KINDS = {
     Network.PASTA: LinkKind.PROGRAM_JOINS,
     Network.SLIRP4NETNS: LinkKind.PROGRAM_JOINS,
 }
-# The MTU of user-mode networks of containers.
+# The usual MTU of containers' user-mode networks.
 _USUAL_MTU = 65520
 
 
 @contextlib.contextmanager
 def open_host_network(name: str, levels: Levels) -> Iterator[TrialNetwork | None]:
-    """Makes the network of a machine of the platform `name`; None with network=none.
+    """Creates the network of a machine of the platform `name`; yields None with network=none.
 
     Raises `UsageError` for a network that such machines cannot have, and `PlatformUnusableError`.
     """
@@ -60,7 +60,7 @@ def open_host_network(name: str, levels: Levels) -> Iterator[TrialNetwork | None
 
 
 def make_command_prefix(network: TrialNetwork, *, as_caller: bool) -> list[str]:
-    """Returns the words that run a machine's command inside its namespace."""
+    """Returns the command prefix that runs a command in a machine's network namespace."""
     spaces = network.namespaces
     namespace = spaces.peer if spaces.machine is None else spaces.machine
     return spaces.make_command_prefix(namespace, as_caller=as_caller)

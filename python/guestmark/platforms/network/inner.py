@@ -1,4 +1,4 @@
-"""Networks inside an outer guest: the peer is another agent there, in a network namespace of its own."""
+"""Networks inside an outer guest: the peer is another agent there, in a separate network namespace."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from guestmark.platforms.network.namespaces import LinkKind, LinkOptions, format
 from guestmark.platforms.network.trial_network import MACHINE_MAC, TrialNetwork
 from guestmark.platforms.place import Place, PlaceOfPeers
 
-# The first process of an outer guest is the agent. A script starts the hypervisor, where the agent's other name is the
-# shell's; programs that the script starts beside it must not be in the network.
+# The first process of an outer guest is the agent. /proc/self/exe would be the shell's, because a script starts the
+# hypervisor; the whole script is not run there, because the programs beside the hypervisor must not be in the network.
 _AGENT = "/proc/1/exe"
 
 
@@ -21,7 +21,7 @@ _AGENT = "/proc/1/exe"
 def open_inner_network(
     levels: Levels, place: Place, joint: LinkKind, options: LinkOptions, drivers: tuple[str, ...]
 ) -> Iterator[TrialNetwork]:
-    """Makes the peer of a guest inside another one, and what its hypervisor opens by name in the peer's namespace.
+    """Creates the peer of a nested guest, and the interface that its hypervisor opens in the peer's namespace.
 
     Raises `PlatformUnusableError`.
     """
@@ -37,5 +37,5 @@ def open_inner_network(
 
 
 def make_peer_command_prefix(network: TrialNetwork) -> tuple[str, ...]:
-    """Returns the words that run the command after them where the peer of an inner guest is."""
+    """Returns the command prefix that runs a command in the network namespace of an inner guest's peer."""
     return (_AGENT, "network", "enter", f"--of={network.peer_pid}", "--")

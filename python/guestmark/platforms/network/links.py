@@ -1,4 +1,4 @@
-"""Interfaces of a machine or its peer, set up and described by the agent there."""
+"""Sets up and describes interfaces of a machine or its peer, through the agent there."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from guestmark.agent.wire import LinkState
 from guestmark.core.errors import MachineError, WorkloadError
 from guestmark.setting.network import Offloads
 
-# An emulated guest on a busy host takes a while to start a program.
+# An emulated guest on a busy host takes long to start a program.
 _LIMIT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSetup:
-    """Settings of an interface; those that are None or empty stay as they are."""
+    """Settings of an interface; those that are None or empty are not changed."""
 
     address: str = ""
     mtu: int | None = None
@@ -50,7 +50,7 @@ def describe_link(agent: Agent, name: str) -> LinkState:
 
 
 def switch_offloads(agent: Agent, name: str, level: Offloads) -> None:
-    """Switches the offloads of an interface, as far as they can be changed. Raises `MachineError`."""
+    """Switches all offloads of an interface that can be changed. Raises `MachineError`."""
     _ask_agent(agent, [f"--name={name}", *LinkSetup(offloads=level).format_options()])
 
 

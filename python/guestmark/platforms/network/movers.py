@@ -16,15 +16,15 @@ from guestmark.core.machine_facts import Mover
 from guestmark.core.platform_kind import read_version_line
 from guestmark.platforms.network.builds import is_debug_build
 
-# Runs a command of the agent where the network is, and returns its output. Raises `MachineError`.
+# Runs a command of the agent's binary where the network is, and returns its output. Raises `MachineError`.
 AskPlace: TypeAlias = Callable[[Sequence[str]], bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """Processes that a network may have, with their descendants.
+    """Processes that, with their descendants, may be in a network.
 
-    `ends` are machine and peer themselves, `joiners` the processes that should move the bytes, by their role.
+    `ends` are the machine and the peer themselves, `joiners` the processes that should move the bytes.
     """
 
     ends: tuple[int, ...]
@@ -33,10 +33,10 @@ class Roots:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Where a network is, and how processes in it are recognised.
+    """Where a network is, and how the processes in it are recognized.
 
-    Its namespaces are given by their numbers, or by a process in one of them. `owner` is the process that holds them, 0
-    for the one that answers.
+    `namespaces` are inode numbers; alternatively, `of` is a process in a namespace. `owner` is the process that holds
+    the namespaces, 0 if it is the one that answers.
     """
 
     ask: AskPlace
@@ -63,7 +63,7 @@ class Surroundings:
 
 
 def name_ties(process: NetworkProcess) -> list[str]:
-    """Returns what connects a process to a network."""
+    """Returns the names of what connects a process to a network."""
     ties = []
     if process.in_namespace:
         ties.append("namespace")
@@ -73,9 +73,10 @@ def name_ties(process: NetworkProcess) -> list[str]:
 
 
 def describe_movers(processes: Iterable[NetworkProcess], before: Mapping[int, int]) -> list[Mover]:
-    """Returns the programs that have used processor time since `before`, which has each process's nanoseconds.
+    """Returns the programs that have used processor time since `before`, which maps process ids to nanoseconds.
 
-    Processes of one executable are one program: User-Mode Linux is several. The version is what the executable prints.
+    Processes with the same executable count as one program, because User-Mode Linux has several. The version is the
+    one that the executable prints.
     """
     found: dict[str, Mover] = {}
     for process in processes:
@@ -98,7 +99,7 @@ def describe_movers(processes: Iterable[NetworkProcess], before: Mapping[int, in
 
 
 def count_vhost_ns(processes: Iterable[NetworkProcess]) -> int | None:
-    """Returns the processor time of the kernel's threads that move bytes for the joiners; None without any."""
+    """Returns the processor time of the kernel's vhost threads that work for the joiners; None if there are none."""
     times = [process.vhost_ns for process in processes if process.is_joiner and process.vhost_ns is not None]
     return sum(times) if times else None
 

@@ -1,4 +1,4 @@
-"""Makes the network namespaces of a trial, and starts programs in them."""
+"""Creates the network namespaces of a trial, and starts programs in them."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from guestmark.setting.network import Offloads
 _SETUP_S = 20.0
 _MOST_DESCRIPTORS = 32
 MACHINE_INTERFACE = "net0"
-# The namespaces are private, so any addresses are free.
+# The namespaces are private, so any address can be used.
 PEER_ADDRESS, MACHINE_ADDRESS, PREFIX = "10.0.6.1", "10.0.6.2", 24
 
 
 class LinkKind(Enum):
-    """The part of the connection that the set-up of the namespaces makes."""
+    """The part of the connection that is created with the namespaces."""
 
     NOTHING = auto()
-    # The peer's namespace has an interface that leads nowhere, as passt needs one.
+    # The peer's namespace has a dummy interface, because passt needs one.
     DUMMY_INTERFACE = auto()
-    # The machine also has a namespace, and a program will join it to the peer's, which has such an interface.
+    # The machine also has a namespace, which a program will connect to the peer's; that has a dummy interface, too.
     PROGRAM_JOINS = auto()
     VETH = auto()
     TAP = auto()
@@ -38,18 +38,18 @@ class LinkKind(Enum):
 class LinkOptions:
     """Settings of the interfaces; None stands for the kernel's default.
 
-    The peer's interface has a unique name, by which descriptors of it are recognised.
+    The peer's interface has a unique name, by which its descriptors are recognized.
     """
 
     name: str
     mtu: int | None = None
     offloads: Offloads = Offloads.ON
     queues: int = 1
-    # Whether a tap's packets have a virtio header, without which there are no offloads.
+    # Whether a tap's packets have a virtio header; without it there are no offloads.
     headers: bool = False
     # Whether a program in its namespace opens the tap by name, instead of inheriting a descriptor.
     named: bool = False
-    # Whether the machine's end of a pair has an address; otherwise another kernel has it.
+    # Whether the machine's end of a veth pair has an address; otherwise the guest's kernel has it.
     addressed: bool = True
 
 
@@ -60,7 +60,7 @@ class Namespaces:
     peer: int
     # The machine's network namespace, if it has one.
     machine: int | None
-    # The namespace of users in which this user is root; None for root.
+    # The user namespace in which this user is root; None for root.
     users: int | None
     taps: tuple[int, ...]
 
@@ -69,9 +69,9 @@ class Namespaces:
         return tuple(fd for fd in (self.users, self.peer, self.machine) if fd is not None)
 
     def make_command_prefix(self, namespace: int, *, as_caller: bool = False) -> list[str]:
-        """Returns the words that run the command after them inside a namespace.
+        """Returns the command prefix that runs a command in a namespace.
 
-        With `as_caller` another user than root is that user again, and not root in the namespace.
+        With `as_caller` a user other than root keeps that user id there, instead of being root in the namespace.
         """
         words = [str(find_agent_binary()), "network", "enter", f"--net={namespace}"]
         if self.users is not None:
@@ -83,7 +83,7 @@ class Namespaces:
 
 @contextlib.contextmanager
 def open_namespaces(joint: LinkKind, options: LinkOptions) -> Iterator[Namespaces]:
-    """Makes the namespaces and the link between them. Raises `PlatformUnusableError` if this user may not."""
+    """Creates the namespaces and the link between them. Raises `PlatformUnusableError` if this user may not."""
     words = [str(find_agent_binary()), "network", "make"]
     own_users = os.geteuid() != 0
     if own_users:
@@ -150,7 +150,7 @@ def _name_descriptors(descriptors: Sequence[int], joint: LinkKind, *, own_users:
 
 
 def _explain_failure(said: str, joint: LinkKind) -> PlatformUnusableError:
-    """Returns the error for a failed set-up, with what this user needs."""
+    """Returns the error for a failed set-up, with a hint at what this user needs."""
     lines = said.strip().splitlines() or ["no reason given"]
     reason = lines[-1].removeprefix("guestmark-agent: ")
     hint = "it needs root, or unprivileged user namespaces"

@@ -1,4 +1,4 @@
-"""Joins QEMU's guests to their peer."""
+"""Connects QEMU's guests to their peer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from guestmark.platforms.process import SupervisedProcess
 from guestmark.setting.network import MTU, NETWORK, NIC, NIC_QUEUES, NIC_RING, OFFLOADS, Network, Offloads
 
 NETDEV = "network"  # its id in QEMU
-# Offloads that a virtio card can leave to its other end, in each direction.
+# Properties of a virtio card for the offloads of both directions.
 _VIRTIO_OFFLOADS = (
     "csum", "gso", "guest_csum", "guest_tso4", "guest_tso6", "guest_ecn", "guest_ufo",
     "host_tso4", "host_tso6", "host_ecn", "host_ufo",
@@ -57,9 +57,9 @@ class QemuLink:
     network: TrialNetwork | None = None
     arguments: tuple[str, ...] = ()
     pass_fds: tuple[int, ...] = ()
-    # Words that start QEMU inside the peer's namespace, where it opens its own sockets.
+    # The command prefix that starts QEMU in the peer's namespace, where it opens its own sockets.
     within: tuple[str, ...] = ()
-    # Helpers that QEMU cannot run without.
+    # The helper without which QEMU cannot run.
     helper: SupervisedProcess | None = None
 
     def connect(self, agent: Agent, process: HypervisorProcess) -> TrialNetwork | None:
@@ -88,7 +88,7 @@ def list_modules(levels: Levels) -> Sequence[str]:
 
 @contextlib.contextmanager
 def open_qemu_network(name: str, levels: Levels, virtio: VirtioBus, place: Place) -> Iterator[QemuLink]:
-    """Makes the network of a guest of the platform `name`; nothing with network=none.
+    """Creates the network of a guest of the platform `name`; yields an empty link with network=none.
 
     Raises `UsageError` for an impossible combination, and `PlatformUnusableError`.
     """
@@ -143,7 +143,7 @@ def open_qemu_network(name: str, levels: Levels, virtio: VirtioBus, place: Place
 def _open_inside(
     levels: Levels, place: Place, joint: LinkKind, options: LinkOptions, device: str
 ) -> Iterator[QemuLink]:
-    """Makes the network of a guest inside another one, whose QEMU opens its interfaces in the peer's namespace.
+    """Creates the network of a nested guest, whose QEMU opens its interfaces in the peer's namespace.
 
     Raises `UsageError` for a network that is impossible there, and `PlatformUnusableError`.
     """
@@ -169,7 +169,7 @@ def _open_inside(
 
 @contextlib.contextmanager
 def _open_vhost(queues: int) -> Iterator[tuple[int, ...]]:
-    """Opens the kernel's half of a virtio card, once for each queue. Raises `PlatformUnusableError`."""
+    """Opens /dev/vhost-net once for each queue. Raises `PlatformUnusableError`."""
     with contextlib.ExitStack() as stack:
         opened = []
         for _ in range(queues):
@@ -185,14 +185,14 @@ def _open_vhost(queues: int) -> Iterator[tuple[int, ...]]:
 
 
 def _list_descriptors(name: str, descriptors: Sequence[int]) -> str:
-    """Returns the option of a netdev that names descriptors, one for each queue."""
+    """Returns the netdev option for descriptors, one for each queue."""
     if len(descriptors) == 1:
         return f",{name}={descriptors[0]}"
     return f",{name}s={':'.join(map(str, descriptors))}"
 
 
 def _format_user_network() -> str:
-    """Returns the netdev of QEMU's own network with its forwarded ports; it reaches only the peer's loopback."""
+    """Returns the netdev of QEMU's user network with forwarded ports; it reaches only the peer's loopback."""
     forwards = [
         f"hostfwd={protocol}:127.0.0.1:{port}-{_USER_MACHINE}:{port}"
         for protocol in ("tcp", "udp")
@@ -217,15 +217,15 @@ def format_card(levels: Levels, virtio: VirtioBus) -> str:
         return f"{nic.device},netdev={NETDEV},mac={MACHINE_MAC},romfile="
     words = [virtio.format_device("virtio-net"), f"netdev={NETDEV}", f"mac={MACHINE_MAC}"]
     if virtio.bus is MachineBus.PCI:
-        # The machine boots a kernel directly: a ROM would only take time.
+        # The machine boots a kernel directly, so a boot ROM would only take time.
         words.append("romfile=")
     if queues > 1:
         words.append("mq=on")
         if virtio.on_pci:
-            # One interrupt for each queue of sending and of receiving, for changes and for control.
+            # One interrupt for each transmit and receive queue, one for configuration changes, one for control.
             words.append(f"vectors={2 * queues + 2}")
     if ring is not None:
-        # The transmit ring has 256 entries at most, unless another process serves the card.
+        # Only the receive ring: the transmit ring has at most 256 entries unless another process serves the card.
         words.append(f"rx_queue_size={ring}")
     if (mtu := levels.get(MTU)) is not None:
         words.append(f"host_mtu={mtu}")

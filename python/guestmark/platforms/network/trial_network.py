@@ -1,4 +1,4 @@
-"""The network of one trial's machine, of any kind."""
+"""The network of one trial's machine: the part that is common to all kinds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from guestmark.setting.network import MTU, NETWORK, NIC_QUEUES, OFFLOADS, Networ
 LOOPBACK = "lo"
 _READY_S = 10.0
 _STOP_S = 2.0
-# Locally administered; the network is nobody else's.
+# A locally administered address; the network has no other machines.
 MACHINE_MAC = "52:54:00:67:6d:01"
 
 
@@ -40,12 +40,12 @@ MACHINE_MAC = "52:54:00:67:6d:01"
 class TrialNetwork:
     """A network with its peer; `platforms.base.MachineNetwork` is the part that workloads may use.
 
-    `machine_mac` is the hardware address of the interface that the machine's agent sets up, `machine_name` the name of
-    one that is set up already; both are empty where the machine has none that it can see.
+    `machine_mac` is the hardware address of an interface that the machine's agent has to set up, `machine_name` the
+    name of one that is already set up; both are empty if the machine sees no interface.
     """
 
     levels: Levels
-    # The network made here, or how to find it if an agent made it.
+    # The namespaces if they are on this host, or how to find processes in them if an agent created them.
     where: Namespaces | Surroundings
     peer: Agent
     peer_pid: int
@@ -58,29 +58,29 @@ class TrialNetwork:
     machine_ports: range = range(1024, 32768)
     machine_mac: str = ""
     machine_name: str = ""
-    # Where the peer reaches servers of the machine, if not at its address.
+    # The address at which the peer reaches servers on the machine, if it is not the machine's.
     forwarded_at: str = ""
     machine: Agent | None = None
-    # Processes on this host that are the machine, those that watch over others, and those that move bytes between
-    # the ends.
+    # Return the processes on this host that are the machine, those that supervise others, and those that move bytes
+    # between the ends.
     list_ends: Callable[[], Sequence[int]] = tuple
     list_helpers: Callable[[], Sequence[int]] = tuple
     list_joiners: Callable[[], Sequence[int]] = tuple
-    # Those of the movers that are neither the machine nor its hypervisor.
+    # Returns those of the movers that are neither the machine nor its hypervisor.
     list_others: Callable[[], Sequence[int]] = tuple
-    # Drivers that the machine's interface may have; empty: any.
+    # Drivers that the machine's interface may have; any if empty.
     drivers: tuple[str, ...] = ()
     # Whether both ends can leave checksums and segmentation to each other.
     leaves_work: bool = False
-    # Name of the tap that joins them.
+    # Name of the tap between machine and peer, if there is one.
     tap: str = ""
     # The last attestation.
     found: NetworkFacts | None = None
 
     def set_socket_addresses(self, peer_address: str, machine_address: str, *, forwards: bool) -> None:
-        """Records that a process answers the machine through its own sockets on the peer's loopback.
+        """Sets the addresses for a process that relays the machine's traffic through sockets on the peer's loopback.
 
-        It forwards a range of ports to the machine, or none.
+        If it `forwards`, a range of ports on that loopback leads to the machine.
         """
         self.peer_name, self.peer_address, self.own_address = LOOPBACK, peer_address, machine_address
         self.machine_address = machine_address if forwards else None
@@ -89,7 +89,7 @@ class TrialNetwork:
 
     @property
     def level(self) -> Network:
-        """The kind of network that joins machine and peer."""
+        """The kind of network between machine and peer."""
         return self.levels[NETWORK]
 
     @property
@@ -104,7 +104,7 @@ class TrialNetwork:
         return self.where
 
     def set_own_stack_mover(self, pid: int) -> None:
-        """Records that the machine's kernel is a process of this host, which handles its interface's packets."""
+        """Sets process `pid` as the mover: it is the machine's kernel and handles the interface's packets itself."""
         self.drivers, self.leaves_work, self.list_joiners = (), False, lambda: (pid,)
 
     def connect(self, agent: Agent) -> None:
@@ -123,7 +123,7 @@ class TrialNetwork:
         self.machine_name = set_up_link(agent, self.machine_mac, setup).name
 
     def reach_machine(self, port: int) -> tuple[str, int]:
-        """Returns address and port that the peer dials for a server on the machine.
+        """Returns the address and port at which the peer reaches a server on the machine.
 
         Raises `PlatformUnusableError` if the peer cannot reach it.
         """
@@ -136,7 +136,7 @@ class TrialNetwork:
         return address, port
 
     def attest(self) -> NetworkFacts:
-        """Returns what the path really is. Raises `AttestationError` if that is not what the cell asked for."""
+        """Returns facts about the network. Raises `AttestationError` if it is not what the cell requested."""
         if self.machine is None:
             raise MachineError("its network was never connected")
         self.found = attest_network(
@@ -156,7 +156,7 @@ class TrialNetwork:
         return self.found
 
     def _locate(self) -> Surroundings:
-        """Returns how to find the processes in the network."""
+        """Returns the identifiers by which processes in the network are found."""
         if isinstance(self.where, Surroundings):
             return self.where
         descriptors = [fd for fd in (self.where.peer, self.where.machine) if fd is not None]
@@ -164,7 +164,7 @@ class TrialNetwork:
         return Surroundings(HERE.ask_agent, inodes, owner=os.getpid())
 
     def read_mover_s(self) -> float:
-        """Returns the processor time on this host of what moves bytes beside peer, machine and hypervisor, so far."""
+        """Returns the seconds of processor time, so far, of movers on this host other than the machine's hypervisor."""
         return sum(read_processor_s(pid) or 0.0 for pid in self.list_others())
 
     def remarks(self) -> list[str]:
@@ -178,7 +178,7 @@ class TrialNetwork:
 
 
 def read_link_options(levels: Levels, *, headers: bool = False) -> LinkOptions:
-    """Returns the levels' settings of interfaces on this host. Raises `UsageError` for settings that do not exist."""
+    """Returns the settings of interfaces on this host from the levels. Raises `UsageError` for impossible ones."""
     level = levels[NETWORK]
     if levels[OFFLOADS] is Offloads.OFF and level not in (Network.VETH, Network.TAP, Network.VHOST):
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Joins guests of User-Mode Linux to their peer."""
+"""Connects guests of User-Mode Linux to their peer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class UmlLink:
     network: TrialNetwork | None = None
     arguments: tuple[str, ...] = ()
     pass_fds: tuple[int, ...] = ()
-    # Words that start UML inside the namespace whose interface it opens.
+    # The command prefix that starts UML in the namespace whose interface it opens.
     within: tuple[str, ...] = ()
 
     def connect(self, agent: Agent, process: HypervisorProcess) -> TrialNetwork | None:
@@ -52,7 +52,7 @@ class UmlLink:
 
 @contextlib.contextmanager
 def open_uml_network(levels: Levels, place: Place) -> Iterator[UmlLink]:
-    """Makes the network of a guest; nothing with network=none.
+    """Creates the network of a guest; yields an empty link with network=none.
 
     Raises `UsageError` for a network that UML cannot have, and `PlatformUnusableError`.
     """
@@ -66,7 +66,7 @@ def open_uml_network(levels: Levels, place: Place) -> Iterator[UmlLink]:
             f"uml cannot have network={level}",
             hint=f"use {', '.join(_LINK_KINDS)}, or exclude the combination",
         )
-    # UML opens the interface itself: only then it gives packets a virtio header, without which there are no offloads.
+    # UML opens the interface itself, because only then its packets have a virtio header, which offloads need.
     options = replace(read_link_options(levels), named=True, addressed=False)
     if place is not HERE:
         with _open_inside(levels, place, joint, options) as link:
@@ -89,7 +89,7 @@ def open_uml_network(levels: Levels, place: Place) -> Iterator[UmlLink]:
 
 @contextlib.contextmanager
 def _open_inside(levels: Levels, place: Place, joint: LinkKind, options: LinkOptions) -> Iterator[UmlLink]:
-    """Makes the network of a guest inside another one. Raises `UsageError` and `PlatformUnusableError`."""
+    """Creates the network of a nested guest. Raises `UsageError` and `PlatformUnusableError`."""
     level = levels[NETWORK]
     if joint is not LinkKind.TAP:
         raise UsageError(
@@ -103,6 +103,6 @@ def _open_inside(levels: Levels, place: Place, joint: LinkKind, options: LinkOpt
 
 def _format_card(level: Network, interface: str) -> str:
     """Returns UML's argument for a card that opens an interface by its name."""
-    # Whatever its MTU, UML asks for packets as long as the kernel makes them. It has room for them only with gro=1:
-    # without it, the first long packet blocks all that follow.
+    # Whatever its MTU, UML requests packets as long as the kernel makes them, but has room for them only with gro=1.
+    # Without it, the first long packet blocks all that follow.
     return f"vec0:transport={level},ifname={interface},gro=1,mac={MACHINE_MAC}"
