@@ -1,8 +1,8 @@
 """Connections to other machines, each of which serves many trials.
 
-A trial is a conversation with an agent of its own, and nothing of it is left on the machine when the next one begins
-(`crates/agent/src/trials.rs`). A trial's questions to its machine, before it changes anything, are sent in advance
-for the next trial, together with the lock, so that all of them take one round trip.
+Each trial is a conversation with a separate agent, and nothing of it is left on the machine when the next one begins
+(`crates/agent/src/trials.rs`). The queries with which a trial begins are repeated in advance for the next trial,
+together with the request for the lock, so that all of them take one round trip.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from guestmark.platforms import exclusive
 from guestmark.platforms.ssh.session import Session, UnreachableError, close_session_afterwards
 
 _PAUSE_S = 1.0
-# Seconds to wait for the end of a trial on the machine before something else is done here.
+# Seconds to wait for the end of a trial on the machine before this host goes on.
 _LEAVE_S = 0.05
-# A kept connection is given up after so many seconds: ssh notices within 15 s that the network is cut.
+# A kept connection is given up if it does not answer for this long; ssh notices a broken network within 15 s.
 _GREETING_S = 20.0
 
 
 @dataclass(slots=True)
 class _Connection:
-    """A session. `agent` is its next conversation, `asked` holds what the conversations of each cell have asked."""
+    """A session. `agent` is for the next conversation, `asked` holds the queries of each cell's last conversation."""
 
     session: Session
     agent: Agent
@@ -38,7 +38,7 @@ class _Connection:
     last: str = ""
 
     def begin_conversation(self, cell_id: str, ours: bytes | None, deadline: float) -> None:
-        """Sends the questions of the last conversation in advance, then waits for the greeting. Raises `AgentError`."""
+        """Sends the queries of the last conversation in advance, then waits for the greeting. Raises `AgentError`."""
         questions = self.asked.get(cell_id) or self.asked.get(self.last, ())
         self.agent.ask_ahead(questions, ours)
         self.agent.hello(timeout_s=max(1.0, min(_GREETING_S, deadline - time.monotonic())))
@@ -57,7 +57,7 @@ class _Connection:
 class Connections:
     """The connections to one machine.
 
-    One is kept during a run; there are more only while they are in use.
+    One is kept during a run; others exist only while they are in use.
     """
 
     def __init__(self, make: Callable[[], Session]) -> None:
@@ -69,9 +69,9 @@ class Connections:
     def hold_conversation(
         self, cell_id: str, deadline: float, ours: bytes | None, *, restarted: bool
     ) -> Iterator[tuple[Session, Agent]]:
-        """Inside, a new agent answers; `deadline` is on the monotonic clock, `ours` describes this process to the lock.
+        """Yields a session with a new agent; `deadline` is monotonic, `ours` describes this process in the lock.
 
-        A machine that was `restarted` gets a new connection, and is waited for.
+        A machine that was `restarted` gets a new connection, which is retried until the machine answers.
         """
         connection = self._take_kept()
         if connection is not None and restarted:
@@ -80,7 +80,7 @@ class Connections:
         if connection is not None:
             try:
                 connection.begin_conversation(cell_id, ours, deadline)
-            # The connection was lost meanwhile, which costs nothing but a new one.
+            # The connection was lost meanwhile, so a new one is opened.
             except AgentError:
                 connection.close()
                 connection = None
@@ -99,7 +99,7 @@ class Connections:
                 connection.close()
 
     def close(self) -> None:
-        """Ends the connection that is kept."""
+        """Ends the kept connection."""
         if (kept := self._take_kept()) is not None:
             kept.close()
 
@@ -124,7 +124,7 @@ class Connections:
 def open_once(
     make: Callable[[], Session], deadline: float, *, patient: bool
 ) -> Iterator[tuple[Session, Agent]]:
-    """Holds a session in which an agent answers; `patient` waits for a machine that is starting."""
+    """Opens a session with an agent for the context; with `patient`, waits for a machine that is starting."""
     connection = _open_connection(make, deadline, patient=patient)
     try:
         with _explain_silence(connection.session):
@@ -134,7 +134,7 @@ def open_once(
 
 
 def _open_connection(make: Callable[[], Session], deadline: float, *, patient: bool) -> _Connection:
-    """Opens a session whose agent has greeted. With `patient`, a machine that does not answer is tried again."""
+    """Opens a session and waits for its agent's greeting. With `patient`, retries while the machine does not answer."""
     with contextlib.ExitStack() as stack:
         opened, transport = _open_session(stack, make, deadline, patient=patient)
         agent = Agent(transport, own_clock=True)
@@ -167,7 +167,7 @@ def _open_session(
 
 @contextlib.contextmanager
 def _explain_silence(opened: Session) -> Iterator[None]:
-    """Replaces the error of an agent that fell silent by one about its connection."""
+    """Replaces the error of an agent that stopped responding with one about its connection."""
     try:
         yield
     except CallError:

@@ -1,4 +1,4 @@
-"""Checks what ssh accepts as a destination."""
+"""Checks whether ssh accepts a text as a destination."""
 
 import re
 
@@ -8,7 +8,7 @@ _BRACKETS = re.compile(r"(.*@)?\[(.+)\]")
 
 
 def explain_bad_destination(dest: str) -> str:
-    """Returns a hint for a text that ssh would not accept as a destination; empty for one that it accepts.
+    """Returns a hint about a text that ssh does not accept as a destination; empty for one that it accepts.
 
     As for ssh itself, a destination contains no port, and an IPv6 address has no brackets.
     """

@@ -1,9 +1,9 @@
 """`ssh:DEST/tcg`, `ssh:DEST/uml` and so on: guests on another machine that share its root.
 
-The machine's agent runs the hypervisor beside its other calls, as that of an outer guest does. The hypervisor's lines
-are named pipes in the agent's private directory. One ssh connection for each carries them here, so that the control
-plane talks to the guest's own agent and its monitor. What the guest boots is brought from here; its root is that
-machine's.
+The machine's agent runs the hypervisor in the background, as an outer guest's agent does. The hypervisor's lines are
+named pipes in the agent's private directory. Each is carried to this host by a separate ssh connection, so that the
+control plane talks to the guest's agent and monitor directly. Kernel, initramfs and agent are copied from this host;
+the root is that machine's.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ _CONNECT_S = 60.0
 # Bytes that a login may print before the line begins.
 _CHATTER = 256 << 10
 _GREETING = b"guestmark-line"
-# Opening a pipe for both directions neither waits for another process nor breaks when that ends. The line ends when
-# what comes from here ends.
+# A pipe that is opened for both directions does not wait for another process and does not break when that ends. The
+# line ends when its input from this host ends.
 _LINE = f"echo; echo {_GREETING.decode()}; exec 3<&0; cat 0<> {{pipe}}.out & cat <&3 1<> {{pipe}}.in; kill $!"
-# One byte tells the hypervisor's script that all lines are connected.
+# One byte signals the hypervisor's script that all lines are connected.
 _QEMU = """
 cd {scratch} && echo $$ > pid
 exec 3<> {agent}.in
@@ -73,7 +73,7 @@ exec "$@" 0<> {agent}.in 3<&- 4<> {agent}.out > {console}.out 2>&1
 
 
 class RemotePlace(OuterPlace):
-    """A machine that ssh reaches; it holds one guest at a time. `close` ends its lines."""
+    """A machine that is reached over ssh and holds one guest at a time. `close` ends its lines."""
 
     def __init__(self, remote: Remote) -> None:
         super().__init__(cast("Guest", _RemoteAsGuest(remote)), self._open_line)
@@ -87,7 +87,7 @@ class RemotePlace(OuterPlace):
             connection.close()
 
     def make_process(self, name: str, confinement: Confinement = HYPERVISOR) -> HypervisorProcess:
-        """Returns a hypervisor's process with a directory of its own in the agent's."""
+        """Returns a hypervisor's process with a separate directory in the agent's directory."""
         self._count += 1
         scratch = self._directory / f"{name}-{self._count}"
         return InnerProcess(self, scratch, traces=confinement.memory_file)
@@ -114,16 +114,16 @@ class RemotePlace(OuterPlace):
         return contextlib.nullcontext(())
 
     def locate_file(self, path: Path) -> str:
-        """Copies the file into the agent's directory, with which it is removed."""
+        """Copies the file into the agent's directory, which is removed at the end; returns its path there."""
         copy = str(self._directory / f"{len(path.name)}-{path.name}")
         with self.hold_agent() as agent:
             agent.write_file(copy, _read_pieces(path), timeout_s=_FILE_S)
         return copy
 
     def tsc_khz(self) -> int | None:
-        """Returns the rate that the agent's program reports there.
+        """Returns the rate that the agent's binary reports there.
 
-        The program's file is gone by now, but the agent's process still has it open.
+        The binary's file has been removed by now, but the agent's process still has it open.
         """
         with self.hold_agent() as agent:
             done = agent.exec([f"/proc/{agent.hello().pid}/exe", "tsc"], timeout_s=10.0)
@@ -131,11 +131,11 @@ class RemotePlace(OuterPlace):
         return int(text) if text.isdigit() else None
 
     def choose_environment(self) -> Mapping[str, str] | None:
-        """Returns None: hypervisors get the environment of the user there."""
+        """Returns None: hypervisors get the environment of the agent, and so of the user there."""
         return None
 
     def locate_port(self, name: str) -> str:
-        """Returns the path of a line's pipes without `.in` and `.out`."""
+        """Returns the common path of a line's pipes, without `.in` and `.out`."""
         return f"{self._directory}/inner-{name}"
 
     def _open_line(self, name: str) -> socket.socket:
@@ -171,7 +171,7 @@ class _RemoteAsGuest:
         return self
 
     def is_running(self) -> bool:
-        """Returns whether its agent can be talked to."""
+        """Returns whether the connection to its agent is open."""
         return not self.remote.agent.closed
 
     def console(self) -> str:
@@ -202,7 +202,7 @@ class _Connection:
     def wait_for_greeting(self, deadline: float) -> bool:
         """Waits until the script runs, and skips what the login printed before.
 
-        It reads byte by byte, because what follows on the socket is the guest's.
+        Reads byte by byte, because the following bytes belong to the guest.
         """
         before = bytearray()
         while not before.endswith(b"\n" + _GREETING + b"\n"):
@@ -221,7 +221,7 @@ class _Connection:
         return True
 
     def close(self) -> None:
-        """Ends the script by ending its input."""
+        """Ends the script by closing its input."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
@@ -241,7 +241,7 @@ class _Pipes(PortStream):
         self._path = path
 
     def format_chardev(self, name: str) -> str:
-        """Names the path to which QEMU adds `.in` and `.out`."""
+        """Returns the option with the path to which QEMU adds `.in` and `.out`."""
         return f"pipe,id={name},path={self._path.replace(',', ',,')}"
 
 
@@ -251,7 +251,7 @@ class _SerialPipes(PortStream):
     script = _UML
 
     def format_serial(self) -> str:
-        """Names the descriptors that the starting script opens."""
+        """Returns the descriptors that the script opens."""
         return "fd:0,fd:4"
 
 
@@ -312,7 +312,7 @@ class RemoteGuestPlatform:
     def probe(
         self, deadline_s: float | None = None, factors: Mapping[str, str] = NO_FACTORS
     ) -> Usable | Unusable:
-        """Boots a guest there and attests it; what fails is the reason."""
+        """Boots a guest there and attests it; if that fails, the error is the reason."""
         cell = Cell("probe", WorkloadSpec("probe"), self._spec, {MEMORY.name: _PROBE_MEMORY, **factors})
         return probe_by_start(self, deadline_s or _READY_S, cell)
 
@@ -346,7 +346,7 @@ class RemoteGuestPlatform:
 
 
 class RemoteGuest(GuestWithin):
-    """A guest on another machine: commands in it find that machine's files, and its user's environment."""
+    """A guest on another machine. Its commands see that machine's files, and its user's environment."""
 
     def __init__(self, inner: Guest, remote: Remote, place: Place, own: RemotePlace) -> None:
         super().__init__(inner)
@@ -363,7 +363,7 @@ class RemoteGuest(GuestWithin):
 
     @property
     def vmm_pid(self) -> int | None:
-        """None: the hypervisor is no process of this host."""
+        """None, because the hypervisor is not a process of this host."""
         return None
 
     @property
@@ -390,14 +390,14 @@ class RemoteGuest(GuestWithin):
         return self.inner.console()
 
     def vmm_stats(self) -> Mapping[str, float]:
-        """Returns counters of its hypervisor's process, asked there."""
+        """Returns counters of its hypervisor's process, read on that machine."""
         return self.inner.vmm_stats()
 
     def counters(self) -> Mapping[str, float]:
-        """Returns its hypervisor's counters, asked there."""
+        """Returns its hypervisor's counters, read on that machine."""
         return self.inner.counters()
 
     def remarks(self) -> list[str]:
-        """Returns remarks about the machine it runs on."""
+        """Returns remarks about the machine that it runs on."""
         with self._own.hold_agent():
             return self._remote.remarks()

@@ -1,6 +1,6 @@
-"""`ssh:DEST`: a machine that answers ssh, whatever it runs on; every trial has a new agent there.
+"""`ssh:DEST`: any machine that is reached over ssh; every trial has a new agent there.
 
-That agent also finds out what the machine is: its processor, kernel, firmware and hypervisor.
+That agent also determines the machine's processor, kernel, firmware and hypervisor.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from guestmark.platforms.ssh.session import Session, UnreachableError, build_ssh
 from guestmark.setting.disk import Disks
 
 _BOOT_PAUSE_S = 1.0
-# Variable in the environment of these commands that holds the destination.
+# Environment variable of these commands with the destination.
 DEST = "GUESTMARK_DEST"
 
 
 def restart_machine(cell: Cell, dest: str, deadline: float) -> bool:
-    """Runs the command of the factor `restart`, then that of `ready` until it succeeds; returns whether there was one.
+    """Runs the command of the factor `restart`, then `ready` until it succeeds; returns whether `restart` was set.
 
     `deadline` is on the monotonic clock. Raises `MachineError` if a command fails or takes too long.
     """
@@ -84,9 +84,9 @@ def _run_shell(command: str, dest: str, limit_s: float) -> Ended:
 
 
 READY_DEADLINE_S = 60.0
-# Seconds for the command that makes a machine fresh, and once more until the machine answers.
+# Time limit of the command that makes a machine fresh, and again of the wait until the machine answers.
 RESTART_S = 300.0
-# A clock that NTP disciplines never runs so much faster or slower: the kernel limits its correction to 500 ppm.
+# Clocks that NTP disciplines differ less, because the kernel limits the correction to 500 ppm.
 _DRIFT = 500e-6
 
 
@@ -126,7 +126,7 @@ class Remote:
         return self._found
 
     def caller(self) -> Caller:
-        """Returns the user that ssh logs in as, with the environment of a command of theirs there."""
+        """Returns the user that ssh logs in as, with the environment of that user's commands there."""
         if self._caller is None:
             self._caller = read_caller(self.agent, home=self.scratch)
         return self._caller
@@ -136,17 +136,17 @@ class Remote:
         return self.session.read_errors()
 
     def vmm_stats(self) -> Mapping[str, float]:
-        """Returns nothing, as the machine's hypervisor is out of reach."""
+        """Returns nothing, because the machine's hypervisor cannot be accessed."""
         return {}
 
     def counters(self) -> Mapping[str, float]:
-        """Returns nothing, as the machine's hypervisor is out of reach."""
+        """Returns nothing, because the machine's hypervisor cannot be accessed."""
         return {}
 
     def remarks(self) -> list[str]:
         """Returns remarks about the machine, and about its clock if that ran at another rate than this host's.
 
-        Adds the drift to what was attested.
+        Adds the drift to the attested facts.
         """
         found = self._found
         if found is None:
@@ -174,14 +174,14 @@ class Remote:
 
 
 class SshPlatform:
-    """Another machine: it is not booted, and every trial gets an agent and a process tree of its own."""
+    """Another machine: it is not booted, and every trial has a separate agent and process tree."""
 
     def __init__(self, layer: Layer) -> None:
         assert layer.dest is not None
         self.name = str(layer)
         self._dest = layer.dest
         self._spec = PlatformSpec((layer,))
-        # The boot that the last trial ran in.
+        # The boot id during the last trial.
         self._boot_id = ""
         self._connections = Connections(lambda: Session(self._dest))
 
@@ -189,9 +189,8 @@ class SshPlatform:
     def start(self, cell: Cell, deadline_s: float | None = None) -> Iterator[Remote]:
         """Begins a conversation with a new agent on the machine; leaving the context ends it and all that it runs.
 
-        The machine is then in exclusive use, for which this waits. While somebody measures, the connection is kept for
-        the next trial. Raises `UsageError` for what the machine cannot be given, `MachineError` for whatever ssh or the
-        machine refuses.
+        Waits until the machine is free, and locks it. During a run the connection is kept for the next trial. Raises
+        `UsageError` for factors that the machine does not support, `MachineError` if ssh or the machine fails.
         """
         ours = encode_own_holder()
         with self._reach(cell, deadline_s, ours) as remote:
@@ -231,11 +230,11 @@ class SshPlatform:
     def probe(
         self, deadline_s: float | None = None, factors: Mapping[str, str] | None = None
     ) -> Usable | Unusable:
-        """Brings an agent there, which reports what the machine is.
+        """Starts an agent on the machine, which reports facts about it.
 
         A machine that does not answer is usable if `factors` have a command that restarts it: each trial runs that
-        first, and until then the machine may be switched off. The agent for another architecture is made first, which
-        takes minutes, once.
+        first, and until then the machine may be off. The agent for another architecture is built first, which takes
+        minutes but is needed only once.
         """
         if shutil.which(build_ssh_command()[0]) is None:
             return Unusable(
@@ -258,11 +257,11 @@ class SshPlatform:
             return Unusable(error.message, error.hint)
 
     def clean_up(self, *, dry_run: bool) -> list[str]:
-        """Removes the agents that are kept on the machine and what crashes left behind; see `Session.clean_up`."""
+        """Removes agents kept on the machine, and files that crashes left there; see `Session.clean_up`."""
         return Session(self._dest).clean_up(time.monotonic() + READY_DEADLINE_S, dry_run=dry_run)
 
     def _try_twice(self, deadline_s: float | None) -> Usable:
-        """Tries the machine, and again if a connection was lost; a wrong key or name would stay wrong."""
+        """Tries the machine, and again if a connection was lost, but not for permanent errors such as a wrong key."""
         try:
             return self._try_once(deadline_s)
         except MachineError as error:
@@ -323,7 +322,7 @@ _VENDORS: tuple[tuple[str, str], ...] = (
     ("Xen", "xen"),
     ("Parallels", "parallels"),
 )
-# Without a signature, as with TCG's usual processor models, DMI is all there is.
+# Used without a CPUID signature, as with TCG's usual processor models.
 _WITHOUT_LEAF = (*_VENDORS, ("QEMU", "qemu"), ("Bochs", "qemu"))
 _SCRIPT = """
 show() { printf "%s\\n" "== $1"; head -c 4096 "$2" 2>/dev/null; printf "\\n"; }
@@ -339,7 +338,7 @@ printf "== uml\\n"; grep -m1 -o "User Mode Linux" /proc/cpuinfo
 
 
 def describe_machine(agent: Agent, dest: str, arch: str, first: Ping) -> RemoteMachine:
-    """Returns facts about the machine. Raises `AttestationError` if its agent runs on another one than greeted us."""
+    """Returns facts about the machine. Raises `AttestationError` if its agent runs on another one than the greeting."""
     hello, facts = agent.hello(), agent.read_facts()
     if hello.arch != arch:
         raise AttestationError(f"{dest} is not what it reported: asked {arch}, found {hello.arch}")
@@ -375,7 +374,7 @@ def describe_machine(agent: Agent, dest: str, arch: str, first: Ping) -> RemoteM
 
 
 def name_hypervisor(leaf: str, vendor: str, product: str, xen: str = "") -> str:
-    """Returns the name of the machine's hypervisor: `none` for a physical one, the signature of an unknown one."""
+    """Returns the name of the machine's hypervisor: `none` without one, its signature if it is unknown."""
     if xen:
         return "xen"
     if leaf:
@@ -402,5 +401,5 @@ def _run_query(agent: Agent, argv: list[str], *, lines: bool = False) -> str:
 
 
 def _sanitize_line(text: str) -> str:
-    """Returns one line of bounded length without control characters, as nothing remote is trusted."""
+    """Returns one line of limited length without control characters, because the machine is not trusted."""
     return make_inert(text).strip()[:_LIMIT]

@@ -26,9 +26,9 @@ class UnreachableError(MachineError):
     """The machine does not answer, but may do so later, for instance because it is starting."""
 
 
-# What ssh calls the other end of a ProxyJump's or ProxyCommand's pipe.
+# ssh's name for the other end of a ProxyJump's or ProxyCommand's pipe.
 _ON_THE_WAY = "UNKNOWN port 65535"
-# Lines of ssh that follow what the proxy itself has printed.
+# Lines of ssh that follow the proxy's own messages.
 _AFTER = (_ON_THE_WAY, "kex_exchange_identification")
 
 
@@ -73,7 +73,7 @@ def _explain_proxy_failure(dest: str, said: str) -> MachineError:
 
 
 def is_final(said: str) -> bool:
-    """Returns whether the next attempt would fail the same way, because a key, a name or a configuration is wrong."""
+    """Returns whether another attempt would fail in the same way, because a key, a name or a setting is wrong."""
     said = "\n".join(line for line in said.splitlines() if _ON_THE_WAY not in line)
     cause = classify_message(Speaker.SSH, said).cause
     return cause is not Cause.OTHER and not cause.may_answer_later
@@ -94,34 +94,33 @@ GREETING = "guestmark-ssh-1"
 READY = "guestmark-ready"
 REFUSED = "guestmark-refused"
 REMOVED = "guestmark-removed"
-# Words that say whether the machine already has the agent.
+# Whether the machine already has the agent, as the script reports it.
 KEPT, WANTED = "kept", "wanted"
 DIRECTORY = "guestmark-agent-"
-# The agent sends something so often, by which its sshd notices that a network was cut. Otherwise sshd would keep the
-# session, and the machine its lock, until TCP's keepalive two hours later.
+# How often the agent sends a byte, so that sshd notices a broken connection. Otherwise sshd would keep the session, and
+# the agent the machine's lock, until TCP's keepalive two hours later.
 ALIVE_S = 30
-# Agents of different versions or architectures that are kept on one machine, at most.
+# The most agents, of different versions or architectures, that are kept on one machine.
 MOST_KEPT = 4
 
-# The command line prints what machine this is, then runs the one line that it reads.
+# The command line prints the machine's system, architecture and boot id, then reads one line and executes it.
 _FIRST = (
     "umask 077",
-    # What the login printed may have no end of line.
+    # The login's output may not end with a newline.
     "echo",
     f"echo {GREETING} $(uname -s) $(uname -m) $(cat /proc/sys/kernel/random/boot_id)",
     "read -r script || exit 0",
     'eval "$script"',
 )
-# The script looks whether the machine has the agent, by its digest; makes a directory of the session's own, with room
-# for it, where programs may be run; receives the agent unless the machine has it, keeps it if it can, and drops the
-# oldest ones. The directory is removed when the agent has ended, by itself or because the connection has gone: either
-# way its input ends.
+# The script checks by the digest whether the machine has the agent; creates a private directory with room for it, where
+# programs may be run; receives the agent unless the machine has it, keeps it if possible, and removes the oldest ones.
+# The directory is removed when the agent has ended, which it does when its input ends, also if the connection breaks.
 _SERVE = (
     "d=",
     "why=",
     'gone() { [ -z "$d" ] || rm -rf "$d"; }',
     "trap gone EXIT",
-    # The agent is run through its descriptor, which /proc names, and room for it is tried with zeros.
+    # The agent is run through a descriptor in /proc, and free space for it is tested by writing zeros.
     "for path in /proc/self/fd/0 /dev/null /dev/zero; do "
     f'[ -e "$path" ] || {{ echo "{REFUSED} it has no $path"; exit 0; }}; done',
     "trap : HUP PIPE",
@@ -156,7 +155,7 @@ _SERVE = (
     'rm -f "$d/agent"; } > /dev/null 2>&1 < /dev/null; fi',
     f'/proc/self/fd/3 trials --directory "$d" --alive {ALIVE_S}',
 )
-# Removes what no session uses: kept agents, and directories of sessions whose shell has ended.
+# Removes files that no session uses: kept agents, and directories of sessions whose shell has ended.
 _CLEAN = (
     "c=${XDG_CACHE_HOME:-${HOME:+$HOME/.cache}}",
     "keep=${c:+$c/guestmark/agents}",
@@ -170,7 +169,7 @@ _CLEAN = (
 )
 
 
-# csh accepts no longer word.
+# The longest word that csh accepts.
 _LONGEST_WORD = 1024
 
 
@@ -184,14 +183,15 @@ def format_remote_command() -> str:
 
 
 def quote_shell_words() -> list[str]:
-    """Return the argument list of the same, for what starts a program without a login shell."""
+    """Return the same command as an argument list, for tools that start a program without a login shell."""
     return ["/bin/sh", "-c", "; ".join(_FIRST)]
 
 
 def format_serve_script(*, name: str, size: int, digest: str, most: int = MOST_KEPT) -> bytes:
     """Returns the line that makes the machine run an agent of that size and SHA-256.
 
-    The agent's directory begins with `name`. The machine keeps at most so many agents; with 0 it looks for none.
+    The agent's directory begins with `name`. The machine keeps at most `most` agents; with 0 it neither keeps nor looks
+    for any.
     """
     return _format_script(_SERVE, name=name, size=size, digest=digest, most=most)
 
@@ -209,10 +209,10 @@ _VARIABLE = "GUESTMARK_SSH"
 _CHATTER = 256 << 10
 _STOP_S = 5.0
 _PIECE = 64 << 10
-# Pieces of the error stream, which may be endless, that are read at once.
+# The most pieces of the error stream, which may be endless, that are read at once.
 _PIECES = 16
-# Everything else follows the user's ssh_config. ssh asks nobody for anything, gives up a machine that is silent for
-# 15 s, and opens no shared connection, which would have to outlive us.
+# All other options are those of the user's ssh_config. ssh never prompts, gives up a machine that is silent for 15 s,
+# and opens no shared connection, which would have to outlive this process.
 UNATTENDED = (
     "-T", "-a", "-x", "-e", "none",
     "-o", "BatchMode=yes",
@@ -226,13 +226,13 @@ UNATTENDED = (
     "-o", "ForkAfterAuthentication=no",
     "-o", "SessionType=default",
 )  # fmt: skip
-# A shared connection that exists already is used all the same.
+# An existing shared connection is used.
 OPTIONS = (*UNATTENDED, "-o", "ClearAllForwardings=yes")
 
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """What the machine reported about itself before it was given an agent."""
+    """The facts that the machine reported before the agent was started."""
 
     system: str
     arch: str
@@ -247,19 +247,19 @@ def make_ssh_words(dest: str) -> list[str]:
 class Session:
     """An ssh process whose streams are an agent's channel, and the private directory of that agent on the machine.
 
-    It runs under a supervisor, which ends it when this process dies. The agent then sees the end of its input, kills
-    what it started and ends, and its directory is removed.
+    It runs under a supervisor, which ends it when this process ends. The agent then reads end of file, kills the
+    processes that it started and ends, and its directory is removed.
     """
 
     def __init__(self, dest: str, options: Sequence[str] = ()) -> None:
         self.dest = dest
         self.way = (*build_ssh_command(), *OPTIONS, *options, "--", dest)
         self.command: tuple[str, ...] = (*self.way, format_remote_command())
-        # What a user types to see for themselves.
+        # The command that a user can type to try it.
         self.by_hand = f"ssh {dest}"
         # Environment of the command; None for this process's own.
         self.environment: Mapping[str, str] | None = None
-        # Descriptors that stay open until nothing of the command runs any more.
+        # Descriptors that stay open until all processes of the command have ended.
         self.hold: tuple[int, ...] = ()
         # Agents that the machine keeps for later sessions.
         self.most_kept = MOST_KEPT
@@ -270,19 +270,19 @@ class Session:
         self._lifeline = -1
         self._said = bytearray()
         self._before = bytearray()
-        # Seconds that the session gets to end in order.
+        # Seconds that the session has to end by itself.
         self._patience_s = _STOP_S
         # Total bytes of the error stream.
         self._heard = 0
         self._ended = False
-        # True if the other side had gone before we ended the session.
+        # True if the other side had already ended when the session was closed.
         self.gone = False
 
     def open(self, deadline: float) -> Transport:
-        """Connects, brings the agent and returns its channel; `deadline` is on the monotonic clock.
+        """Connects, sends the agent and returns its channel; `deadline` is on the monotonic clock.
 
-        Raises `MachineError` with one line for whatever ssh or the machine refuses, `PlatformUnusableError` for a
-        machine for which there is no agent, `AgentNotBuiltError` if one can be made.
+        Raises `MachineError` with a one-line message if ssh or the machine fails, `PlatformUnusableError` if there is
+        no agent for the machine, `AgentNotBuiltError` if one can be built.
         """
         self._connect(deadline)
         assert self.greeting is not None
@@ -302,7 +302,7 @@ class Session:
     def clean_up(self, deadline: float, *, dry_run: bool) -> list[str]:
         """Removes the agents that are kept there and the directories of sessions that have ended; returns the paths.
 
-        With `dry_run` it removes nothing. Raises `MachineError` as `open`.
+        With `dry_run` it removes nothing. Raises `MachineError` like `open`.
         """
         try:
             self._connect(deadline)
@@ -358,18 +358,18 @@ class Session:
         return make_inert(text, lines=True)
 
     def make_session_error(self, error: AgentError) -> MachineError:
-        """Returns what became of a session that had begun when its agent failed."""
+        """Returns the error for a session whose agent failed after the session had begun."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             if self._process is not None:
                 self._process.wait(1.0)
         return self.make_failure_error(error.message)
 
     def make_refusal_error(self, printed: str = "") -> MachineError:
-        """Return the error for a session that did not come about; `printed` is what the other side said instead."""
+        """Return the error for a session that could not be opened; `printed` is what the other side printed instead."""
         return explain_refusal(self.dest, self.read_errors(), self.status(), printed)
 
     def make_failure_error(self, why: str) -> MachineError:
-        """Return the error for a session that had begun when its agent failed, and `why` it did."""
+        """Return the error for a session whose agent failed later, for the reason `why`."""
         return make_session_error(self.dest, self.read_errors(), why, gone=self.gone)
 
     def close(self) -> None:
@@ -392,7 +392,7 @@ class Session:
                     stream.close()
 
     def _wait_for_exit(self, process: subprocess.Popen[bytes], deadline: float) -> None:
-        """Waits for ssh's exit, which comes when the agent has ended and its directory is removed."""
+        """Waits for ssh's exit, after the agent has ended and its directory has been removed."""
         assert process.stdout is not None
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError):
@@ -425,16 +425,16 @@ class Session:
         while True:
             words = self._read_line(deadline).split(" ")
             if words[0] == GREETING:
-                # uname prints two words, or is not installed.
+                # There are no words from uname if it is not installed.
                 names = words[1:] if len(words) > 2 else []
                 system, arch, boot_id = (*names, "", "", "")[:3]
                 return Greeting(system, arch, boot_id)
             self._check_chatter()
 
     def _check_chatter(self) -> None:
-        """Raises `MachineError` if the login printed more before the greeting than any login has to."""
+        """Raises `MachineError` if the login has printed too much before the greeting."""
         if max(len(self._before), self._heard) > _CHATTER:
-            # There is no agent yet, and such a login would not stop by itself.
+            # There is no agent yet, and such a login does not end by itself, so the session is ended at once.
             self._patience_s = 0.0
             raise MachineError(
                 f"{self.dest} never stops printing at login",
@@ -442,7 +442,7 @@ class Session:
             )
 
     def _read_line(self, deadline: float) -> str:
-        """Returns one line of what the other side prints, read byte by byte, as what follows may be the agent's."""
+        """Returns one line from the other side, read byte by byte, because the following bytes may be the agent's."""
         assert self._process is not None
         assert self._process.stdout is not None
         source = self._process.stdout.fileno()
@@ -491,7 +491,7 @@ class Session:
                     raise self.make_refusal_error() from error
 
     def _collect_errors(self, timeout_s: float) -> None:
-        """Reads what has arrived on the error stream; of a long one, the beginning and the end are kept."""
+        """Reads what has arrived on the error stream; the beginning and the end of long output are kept."""
         if self._process is None or self._process.stderr is None or self._process.stderr.closed:
             return
         source = self._process.stderr.fileno()
@@ -521,7 +521,7 @@ class Session:
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Returns whether the other side has ended its output; one that prints nonsense, or nothing, has not."""
+    """Returns whether the other side has closed its output."""
     assert process.stdout is not None
     with contextlib.suppress(OSError):
         return not os.read(process.stdout.fileno(), _PIECE)

@@ -1,4 +1,4 @@
-"""A file that each trial leaves on its machine: a machine on which the next trial finds it was not made fresh."""
+"""A file that each trial leaves on its machine: if the next trial finds it, the machine is not fresh."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class TrialMark:
         self._path = ""
 
     def replace(self, agent: Agent, folder: str, *, fsync: bool = False) -> bool:
-        """Leave a new mark in `folder`, and return True; False, without a new one, if the last trial's is still there.
+        """Leave a new mark in `folder` and return True; if the last trial's mark still exists, only return False.
 
-        Without `fsync` the end of a machine may lose the file though its disks keep what is written.
+        Without `fsync` the file may be lost when the machine ends, even if its disks keep what was written.
         """
         if self._path and _path_exists(agent, self._path):
             self._path = ""
