@@ -4,11 +4,11 @@ use guestmark_capture::engine::analysis::Analysis;
 use guestmark_capture::wire::input::Source;
 use guestmark_capture::report::output::{tcp_stats, By, Format, Options, Writer};
 use guestmark_capture::wire::services::Services;
-use guestmark_capture::results::summary::Summary;
+use guestmark_capture::results::summary::ConnectionSummary;
 use guestmark_capture::results::watch::Watch;
 use std::io::Cursor;
 
-pub fn check(summary: &Summary) {
+pub fn check(summary: &ConnectionSummary) {
     for side in [&summary.client, &summary.server] {
         assert_eq!(side.unique_bytes + side.retransmitted_bytes, side.payload_bytes);
         // Copies that were not yet known for such may have ended a response.
@@ -25,7 +25,7 @@ pub fn check(summary: &Summary) {
 pub fn analyse(bytes: &[u8]) {
     let services = Services::parse("http 80/tcp\n");
     let mut packets = 0;
-    let mut output = |summary: &Summary| {
+    let mut output = |summary: &ConnectionSummary| {
         check(summary);
         packets += summary.packets();
         let _ = tcp_stats(summary, &Services::parse(""));

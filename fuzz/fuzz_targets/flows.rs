@@ -3,7 +3,7 @@
 use guestmark_capture::connection::conn::Conn;
 use guestmark_capture::wire::message::Message;
 use guestmark_capture::wire::packet::{Direction, Family, FlowKey, Options, Segment, TCP, UDP};
-use guestmark_capture::results::summary::Summary;
+use guestmark_capture::results::summary::ConnectionSummary;
 use guestmark_capture::engine::tracker::{ConnSink, Tracker};
 use libfuzzer_sys::fuzz_target;
 
@@ -13,7 +13,7 @@ mod common;
 struct Count(u64);
 
 impl ConnSink for Count {
-    fn finished(&mut self, _: &Conn, client: usize, summary: Summary) {
+    fn finished(&mut self, _: &Conn, client: usize, summary: ConnectionSummary) {
         assert!(client < 2);
         common::check(&summary);
         self.0 += summary.packets() + u64::from(summary.client.copies) + u64::from(summary.server.copies);

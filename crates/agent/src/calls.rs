@@ -80,7 +80,7 @@ pub fn answer(id: u64, call: Call<'_>, out: &mut Outbox) {
             );
         }
         Call::Fork(touch) => {
-            let result = memory::fork(touch.bytes);
+            let result = memory::touch_in_child(touch.bytes);
             reply(id, result.map_err(|error| os_failure("fork", &error)), out);
         }
         _ => reply::<Done>(

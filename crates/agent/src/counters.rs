@@ -47,7 +47,7 @@ impl Counters {
         self.0
             .iter()
             .map(|event| match event {
-                Ok(fd) => count(fd),
+                Ok(fd) => read_count(fd),
                 Err(errno) => -i64::from(*errno),
             })
             .collect()
@@ -92,7 +92,7 @@ fn open(event: &Event) -> Result<OwnedFd, i32> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-fn count(fd: &OwnedFd) -> i64 {
+fn read_count(fd: &OwnedFd) -> i64 {
     let mut read = [0u64; 3]; // value, time enabled, time running
     let size = size_of_val(&read);
     // SAFETY: the buffer is live and has this size.

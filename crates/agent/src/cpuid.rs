@@ -4,7 +4,7 @@
 /// `None` if the processor reports no hypervisor.
 #[cfg(target_arch = "x86_64")]
 #[allow(unused_unsafe)] // CPUID is a safe function since Rust 1.92
-pub fn hypervisor() -> Option<String> {
+pub fn read_hypervisor_name() -> Option<String> {
     use std::arch::x86_64::__cpuid;
 
     const PRESENT: u32 = 1 << 31;
@@ -23,6 +23,6 @@ pub fn hypervisor() -> Option<String> {
 
 /// Returns `None`, because only x86 processors have this leaf.
 #[cfg(not(target_arch = "x86_64"))]
-pub fn hypervisor() -> Option<String> {
+pub fn read_hypervisor_name() -> Option<String> {
     None
 }

@@ -64,14 +64,14 @@ impl Decoder {
     }
 
     /// Reads what an earlier decoder of the same channel has left in `file`.
-    pub fn take_up(&mut self, mut file: &File) -> io::Result<()> {
+    pub fn load_leftover(&mut self, mut file: &File) -> io::Result<()> {
         file.rewind()?;
         self.end += file.read(self.space())?;
         file.set_len(0)
     }
 
     /// Writes what was received after the last taken frame to `file`, for the next decoder of this channel.
-    pub fn leave(&mut self, mut file: &File) -> io::Result<()> {
+    pub fn save_leftover(&mut self, mut file: &File) -> io::Result<()> {
         file.rewind()?;
         file.write_all(&self.buffer[self.start..self.end])
     }

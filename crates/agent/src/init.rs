@@ -33,13 +33,13 @@ use crate::sys;
 /// Runs as PID 1. Never returns: the machine is powered off at the end.
 pub fn run() -> ! {
     if let Err(error) = boot_and_serve() {
-        say(&error.to_string());
+        print_on_console(&error.to_string());
     }
     power_off()
 }
 
 /// Prints one line on the console.
-fn say(message: &str) {
+fn print_on_console(message: &str) {
     if let Ok(mut console) = File::options().write(true).open("/dev/console") {
         let _ = console.write_all(format!("guestmark-agent: {message}\r\n").as_bytes());
     }
@@ -117,7 +117,7 @@ impl Phases {
             at_ns: sys::monotonic_ns(),
         });
         if self.marks {
-            say(&format!("{name} done"));
+            print_on_console(&format!("{name} done"));
         }
     }
 }
@@ -180,7 +180,7 @@ const ENTROPY: usize = 32;
 fn await_renewal(options: &Options, phases: &mut Phases) -> io::Result<Channel> {
     let channel = channel::open(&options.channel)?;
     start_resident()?;
-    say("template ready");
+    print_on_console("template ready");
     let mut renewal = [0; RENEWAL];
     let mut port = File::from(channel.input.try_clone()?);
     io::Read::read_exact(&mut port, &mut renewal)?;
@@ -292,7 +292,7 @@ fn load_modules() -> io::Result<()> {
             if !optional {
                 return Err(io::Error::other(message));
             }
-            say(&message);
+            print_on_console(&message);
         }
     }
     Ok(())

@@ -41,11 +41,11 @@ pub fn keep(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let lifeline = parse(arguments).map_err(|error| io::Error::other(error.to_string()))?;
     // No signal except SIGKILL may end this process before its work is done.
     let _signals = sys::signal_fd(&[])?;
-    let mut kept = Kept::default();
+    let mut kept = KeptPaths::default();
     let other = loop {
         match start_second(&mut kept, &lifeline)? {
-            Place::First(told) => {
-                hear_all(
+            Role::First(told) => {
+                read_lifeline(
                     &mut kept,
                     &lifeline,
                     told.as_ref().map(|second| &second.tell),
@@ -54,7 +54,7 @@ pub fn keep(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
                     break told.map(|second| second.pid);
                 }
             }
-            Place::Second(first) => break first,
+            Role::Second(first) => break first,
         }
     };
     kept.remove_all();
@@ -72,7 +72,7 @@ const LOOK: Duration = Duration::from_millis(200);
 const HANGS: u32 = 4;
 
 /// The role of this process in its keeper, with what it knows about the other process.
-enum Place {
+enum Role {
     First(Option<Second>),
     /// Removes the remaining paths, unless the other process of the keeper has done so.
     Second(Option<libc::pid_t>),
@@ -160,13 +160,13 @@ impl Lifeline {
 
 /// The descriptors that a supervisor inherits from its controller: the keeper's lifeline, and a file with every record
 /// that was written to it.
-pub struct Holds {
+pub struct HeldDescriptors {
     descriptors: Vec<OwnedFd>,
     /// Our parent when we were started; if we have another one now, the controller has exited.
     controller: Option<rustix::process::Pid>,
 }
 
-impl Default for Holds {
+impl Default for HeldDescriptors {
     fn default() -> Self {
         Self {
             descriptors: Vec::new(),
@@ -175,7 +175,7 @@ impl Default for Holds {
     }
 }
 
-impl Holds {
+impl HeldDescriptors {
     /// Takes ownership of another descriptor: it stays open until this is dropped, and no command inherits it.
     pub fn take(&mut self, fd: u16) -> Result<(), lexopt::Error> {
         let held = take_inherited(fd)?;
@@ -215,8 +215,8 @@ impl Holds {
         }
         // Open it again by its path, because the descriptor's position is shared with the writers.
         let records = std::fs::read(format!("/proc/self/fd/{}", names.as_raw_fd()));
-        let mut kept = Kept::default();
-        kept.hear(&records.unwrap_or_default());
+        let mut kept = KeptPaths::default();
+        kept.parse_records(&records.unwrap_or_default());
         kept.remove_all();
     }
 }
@@ -263,12 +263,12 @@ fn is_writable(pid: libc::pid_t, descriptor: &std::ffi::OsStr) -> bool {
 }
 
 /// Reads until the end of the lifeline, or of the second process, to which everything is passed on.
-fn hear_all(kept: &mut Kept, lifeline: &Lifeline, told: Option<&OwnedFd>) {
+fn read_lifeline(kept: &mut KeptPaths, lifeline: &Lifeline, told: Option<&OwnedFd>) {
     let mut buffer = [0; 4096];
     while lifeline.wait().is_ok() {
         // Pass the bytes on before they are taken from the lifeline: if one process is killed in between, the other has
         // them. Reading a record twice does no harm. The caller replaces a second process that has exited.
-        let mut wanted = match told.map(|told| copy_bytes(&lifeline.names, told)) {
+        let mut wanted = match told.map(|told| tee_pipe(&lifeline.names, told)) {
             None => buffer.len(),
             Some(Ok(0) | Err(_)) => return,
             Some(Ok(count)) => count,
@@ -278,7 +278,7 @@ fn hear_all(kept: &mut Kept, lifeline: &Lifeline, told: Option<&OwnedFd>) {
             match sys::read(lifeline.names.as_raw_fd(), &mut buffer[..room]) {
                 Ok(Some(0)) | Err(_) => return,
                 Ok(Some(count)) => {
-                    kept.hear(&buffer[..count]);
+                    kept.parse_records(&buffer[..count]);
                     wanted = if told.is_some() { wanted - count } else { 0 };
                 }
                 Ok(None) => {}
@@ -289,7 +289,7 @@ fn hear_all(kept: &mut Kept, lifeline: &Lifeline, told: Option<&OwnedFd>) {
 
 /// Waits for bytes in a pipe and duplicates them into another one without consuming them. Returns their number, 0 at
 /// the end.
-fn copy_bytes(from: &OwnedFd, to: &OwnedFd) -> io::Result<usize> {
+fn tee_pipe(from: &OwnedFd, to: &OwnedFd) -> io::Result<usize> {
     const MOST: usize = 64 << 10; // what a pipe holds: records are written whole, and are copied whole
     loop {
         // SAFETY: both descriptors are open pipes.
@@ -306,14 +306,14 @@ fn copy_bytes(from: &OwnedFd, to: &OwnedFd) -> io::Result<usize> {
 
 /// Starts the second process. Returns in the first one; in the second one only when it has taken the first one's place,
 /// or when the paths are to be removed.
-fn start_second(kept: &mut Kept, lifeline: &Lifeline) -> io::Result<Place> {
+fn start_second(kept: &mut KeptPaths, lifeline: &Lifeline) -> io::Result<Role> {
     let (hear, tell) = sys::pipe()?;
     let first = rustix::process::getpid().as_raw_nonzero().get();
     // SAFETY: this process has a single thread.
     match unsafe { libc::fork() } {
-        -1 => return Ok(Place::First(None)),
+        -1 => return Ok(Role::First(None)),
         0 => {}
-        pid => return Ok(Place::First(Some(Second { pid, tell }))),
+        pid => return Ok(Role::First(Some(Second { pid, tell }))),
     }
     drop(tell);
     rustix::process::setsid()?;
@@ -358,7 +358,7 @@ fn start_second(kept: &mut Kept, lifeline: &Lifeline) -> io::Result<Place> {
         if fds[0].revents != 0 {
             match sys::read(hear.as_raw_fd(), &mut buffer) {
                 Ok(Some(0)) | Err(_) => break,
-                Ok(Some(count)) => kept.hear(&buffer[..count]),
+                Ok(Some(count)) => kept.parse_records(&buffer[..count]),
                 Ok(None) => {}
             }
         }
@@ -367,13 +367,13 @@ fn start_second(kept: &mut Kept, lifeline: &Lifeline) -> io::Result<Place> {
         }
         if hung_up.is_some_and(|at| at.elapsed() >= PATIENCE_WITH_FIRST) {
             // The first one is stopped or hangs; what it has not read is still in the lifeline.
-            hear_all(kept, lifeline, None);
-            return Ok(Place::Second(Some(first).filter(|_| is_child_of(first))));
+            read_lifeline(kept, lifeline, None);
+            return Ok(Role::Second(Some(first).filter(|_| is_child_of(first))));
         }
     }
     if lifeline.has_hung_up() {
-        hear_all(kept, lifeline, None);
-        return Ok(Place::Second(None));
+        read_lifeline(kept, lifeline, None);
+        return Ok(Role::Second(None));
     }
     start_second(kept, lifeline)
 }
@@ -408,12 +408,12 @@ fn take_inherited(fd: u16) -> Result<OwnedFd, lexopt::Error> {
 }
 
 #[derive(Default)]
-struct Kept {
+struct KeptPaths {
     paths: Vec<PathBuf>,
     partial: Vec<u8>,
 }
 
-impl Kept {
+impl KeptPaths {
     /// Removes the last one first: the first is the file of all names, which is still needed if this process is killed.
     fn remove_all(&self) {
         for path in self.paths.iter().rev() {
@@ -422,7 +422,7 @@ impl Kept {
     }
 
     /// Reads the next bytes of the lifeline. Names that must not be removed are ignored.
-    fn hear(&mut self, bytes: &[u8]) {
+    fn parse_records(&mut self, bytes: &[u8]) {
         for &byte in bytes {
             if byte != 0 {
                 self.partial.push(byte);
@@ -589,7 +589,7 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::{list_mounts_below, Kept};
+    use super::{list_mounts_below, KeptPaths};
     use std::path::Path;
 
     #[test]
@@ -605,21 +605,21 @@ mod tests {
 
     #[test]
     fn what_is_taken_back_is_not_removed() {
-        let mut kept = Kept::default();
+        let mut kept = KeptPaths::default();
         for piece in [
             "+/tmp/guest",
             "mark-a\0+/tmp/guestmark-b\0",
             "-/tmp/guestmark-a\0+/tmp/guestmark-c",
         ] {
-            kept.hear(piece.as_bytes());
+            kept.parse_records(piece.as_bytes());
         }
         assert_eq!(kept.paths, [std::path::Path::new("/tmp/guestmark-b")]);
     }
 
     #[test]
     fn only_what_is_named_as_ours_is_kept() {
-        let mut kept = Kept::default();
-        kept.hear(b"+/home\0+guestmark-x\0+/\0+\0\0+/tmp/guestmark-x/..\0");
+        let mut kept = KeptPaths::default();
+        kept.parse_records(b"+/home\0+guestmark-x\0+/\0+\0\0+/tmp/guestmark-x/..\0");
         assert!(kept.paths.is_empty());
     }
 }

@@ -117,7 +117,7 @@ fn main() -> ExitCode {
         Some("trials") => trials::serve_trials(arguments),
         Some("supervise") => supervise::supervise(arguments),
         Some("confine") => confine::confine(arguments),
-        Some("traces") => confine::trace(arguments),
+        Some("traces") => confine::become_unconfined(arguments),
         Some("sandbox") => sandbox::become_sandbox(arguments),
         Some("keep") => keep::keep(arguments),
         Some("network") => network::run(arguments),
@@ -135,13 +135,13 @@ fn main() -> ExitCode {
         Some("world") => world::run_in_world(arguments),
         Some(syscalls::NOTHING) => return ExitCode::SUCCESS,
         Some("tsc") => {
-            if let Some(kilohertz) = tsc::kilohertz() {
+            if let Some(kilohertz) = tsc::measure_kilohertz() {
                 println!("{kilohertz}");
             }
             return ExitCode::SUCCESS;
         }
         Some("hypervisor") => {
-            if let Some(name) = cpuid::hypervisor() {
+            if let Some(name) = cpuid::read_hypervisor_name() {
                 println!("{name}");
             }
             return ExitCode::SUCCESS;

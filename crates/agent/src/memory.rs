@@ -97,7 +97,7 @@ pub fn touch(bytes: u64) -> io::Result<Touched> {
 }
 
 /// Does the same in a child, which executes no other program and then exits.
-pub fn fork(bytes: u64) -> io::Result<Forked> {
+pub fn touch_in_child(bytes: u64) -> io::Result<Forked> {
     let page = page_size();
     let size = round_to_pages(bytes, page)?;
     let mut ends = [0; 2];
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_child_takes_its_steps_in_order() {
-        let found = super::fork(1 << 16).unwrap();
+        let found = super::touch_in_child(1 << 16).unwrap();
         let steps = [
             found.asked_ns,
             found.first_ns,
@@ -208,6 +208,6 @@ mod tests {
     #[test]
     fn more_memory_than_there_is_is_an_error() {
         assert!(super::touch(u64::MAX).is_err());
-        assert!(super::fork(u64::MAX).is_err());
+        assert!(super::touch_in_child(u64::MAX).is_err());
     }
 }

@@ -18,7 +18,7 @@ use std::process::{Command, ExitCode};
 use lexopt::ValueExt;
 use rustix::mount::{MountFlags, MountPropagationFlags};
 
-use crate::confine::end_as;
+use crate::confine::exit_like_child;
 use crate::options::{read_until_command, to_io_error};
 use crate::sys::{self, check};
 
@@ -113,7 +113,7 @@ pub fn become_sandbox(arguments: impl Iterator<Item = OsString>) -> io::Result<E
     let mut status = 0;
     // SAFETY: waits for our own child; the out pointer is valid.
     while unsafe { libc::waitpid(pid, &raw mut status, libc::__WALL) } < 0 {}
-    Ok(end_as(status))
+    Ok(exit_like_child(status))
 }
 
 /// Takes ownership of an inherited descriptor, which the program does not inherit.

@@ -105,7 +105,7 @@ struct Options {
     alive: Option<Duration>,
     ahead: Option<File>,
     removed: Option<PathBuf>,
-    holds: keep::Holds,
+    holds: keep::HeldDescriptors,
 }
 
 fn parse_options(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::Error> {
@@ -219,7 +219,7 @@ impl Server<'_> {
         sys::set_nonblocking(channel.output.as_fd())?;
         let mut decoder = Decoder::new();
         if let Some(ahead) = self.ahead {
-            decoder.take_up(ahead)?;
+            decoder.load_leftover(ahead)?;
         }
         let mut absent = channel.may_be_absent;
         let mut fds = Vec::new();
@@ -394,7 +394,7 @@ impl Server<'_> {
             match end {
                 None => self.out.flush(output)?,
                 Some(End::Left) => {
-                    self.ahead.map_or(Ok(()), |file| decoder.leave(file))?;
+                    self.ahead.map_or(Ok(()), |file| decoder.save_leftover(file))?;
                     return Ok(Some(End::Left));
                 }
                 Some(end) => {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use lexopt::ValueExt;
 
 use crate::exec::inherited_environment;
-use crate::keep::{remove, require_removable, Holds};
+use crate::keep::{remove, require_removable, HeldDescriptors};
 use crate::options::{read_until_command, to_io_error};
 use crate::spawn::{self, Command, Step};
 use crate::{reap, sys};
@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 struct Options {
     lifeline: i32,
     remove: Vec<PathBuf>,
-    holds: Holds,
+    holds: HeldDescriptors,
     grace: Duration,
     spare_keepers: bool,
     keep_started: bool,
@@ -42,7 +42,7 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
     let mut options = Options {
         lifeline: -1,
         remove: Vec::new(),
-        holds: Holds::default(),
+        holds: HeldDescriptors::default(),
         grace: Duration::ZERO,
         spare_keepers: false,
         keep_started: false,

@@ -19,7 +19,7 @@ const BLOCK: usize = 4096;
 const READ: usize = 64 * BLOCK;
 
 pub fn digest(directory: &Path) -> io::Result<u128> {
-    let mut seen = Seen {
+    let mut seen = TreeDigest {
         digest: Xxh3::new(),
         linked: HashMap::new(),
         buffer: vec![0; READ],
@@ -28,14 +28,14 @@ pub fn digest(directory: &Path) -> io::Result<u128> {
     Ok(seen.digest.digest128())
 }
 
-struct Seen {
+struct TreeDigest {
     digest: Xxh3,
     /// Files with several names, by device and inode: the number of the first name.
     linked: HashMap<(u64, u64), u64>,
     buffer: Vec<u8>,
 }
 
-impl Seen {
+impl TreeDigest {
     fn digest_below(&mut self, directory: &Path) -> io::Result<()> {
         let mut names = fs::read_dir(directory)?
             .map(|entry| Ok(entry?.file_name()))

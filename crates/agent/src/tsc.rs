@@ -7,7 +7,7 @@
 /// Returns the counts per millisecond, measured over 50 ms against `CLOCK_MONOTONIC`; `None` if there is no such
 /// counter.
 #[cfg(target_arch = "x86_64")]
-pub fn kilohertz() -> Option<u64> {
+pub fn measure_kilohertz() -> Option<u64> {
     use std::time::{Duration, Instant};
 
     // Take the pair of readings that were closest in time.
@@ -33,6 +33,6 @@ pub fn kilohertz() -> Option<u64> {
 
 /// Returns `None`, because there is no such counter.
 #[cfg(not(target_arch = "x86_64"))]
-pub fn kilohertz() -> Option<u64> {
+pub fn measure_kilohertz() -> Option<u64> {
     None
 }

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use lexopt::ValueExt;
 
-use crate::confine::cage::{self, Place, Walls};
+use crate::confine::cage::{self, EnteredAs, Namespaces};
 use crate::confine::gauge::Gauge;
 use crate::confine::mounts::{make_read_only, Layout, MEMORY, TEMPORARY};
 use crate::confine::{become_command, drop_rights_over_host, ENDED_FIRST, FAILED};
@@ -78,14 +78,14 @@ pub fn run_in_world(arguments: impl Iterator<Item = OsString>) -> io::Result<Exi
     let _ = std::fs::write("/proc/self/oom_score_adj", ENDED_FIRST);
     // The file could not be created from inside.
     let note = options.note.as_ref().map(File::create).transpose()?;
-    let walls = Walls {
+    let namespaces = Namespaces {
         user: false,
         network: true,
     };
-    match cage::enter(walls, None)? {
-        Place::Done(status) => Ok(status),
-        Place::Outside => Err(io::Error::other("namespaces cannot be created here")),
-        Place::Inside(first) => {
+    match cage::enter_namespaces(namespaces, None)? {
+        EnteredAs::Done(status) => Ok(status),
+        EnteredAs::Outside => Err(io::Error::other("namespaces cannot be created here")),
+        EnteredAs::Inside(first) => {
             let gauge = match mount_private_files(&options).and_then(|()| make_gauge(note)) {
                 Ok(gauge) => gauge,
                 Err(error) => {

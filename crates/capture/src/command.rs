@@ -4,10 +4,10 @@ use crate::engine::analysis::{Analysis, Report, SoFar};
 use crate::engine::front::Kind;
 use crate::engine::points::{self, Pair};
 use crate::memory;
-use crate::report::escape::{inert, Shown};
+use crate::report::escape::{escape_controls, TerminalSafeWriter};
 use crate::report::output::{By, Format, Options, Writer};
 use crate::results::longest_waits;
-use crate::results::slowest::{self, Chosen};
+use crate::results::slowest::{self, SlowConnection};
 use crate::results::watch::{Series, Watch};
 use crate::wire::fault::Fault;
 use crate::wire::filter::Filter;
@@ -221,7 +221,7 @@ pub fn main() -> ExitCode {
     if args.files.iter().any(|file| file == "-") {
         outlive_interrupt();
     }
-    let out = Shown::new(BufWriter::with_capacity(1 << 16, io::stdout().lock()));
+    let out = TerminalSafeWriter::new(BufWriter::with_capacity(1 << 16, io::stdout().lock()));
     let mut writer = Writer::new(out, args.options, services);
     let mut whole = true;
     if let Some(ring) = ring {
@@ -266,7 +266,7 @@ fn extract(args: &Args, out: &str) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            eprintln!("guestmark: {}", inert(&message));
+            eprintln!("guestmark: {}", escape_controls(&message));
             ExitCode::from(1)
         }
     }
@@ -280,7 +280,7 @@ fn explain_refusal(interface: &str, error: &io::Error) -> ExitCode {
     }
     eprintln!(
         "guestmark: cannot capture on {}: {error}\n  ip link lists the interfaces",
-        inert(interface)
+        escape_controls(interface)
     );
     ExitCode::from(UNAVAILABLE)
 }
@@ -296,7 +296,7 @@ fn compare(files: &[String], filter: Option<&Filter>) -> ExitCode {
     let pairs = match points::compare(files, filter) {
         Ok(pairs) => pairs,
         Err((file, fault)) => {
-            eprintln!("guestmark: {}", inert(&format!("{file}: {fault}")));
+            eprintln!("guestmark: {}", escape_controls(&format!("{file}: {fault}")));
             if !fault.hint.is_empty() {
                 eprintln!("  {}", fault.hint);
             }
@@ -304,7 +304,7 @@ fn compare(files: &[String], filter: Option<&Filter>) -> ExitCode {
         }
     };
     let schema = "guestmark-capture-points/1";
-    let mut out = Shown::new(io::stdout().lock());
+    let mut out = TerminalSafeWriter::new(io::stdout().lock());
     let written = serde_json::to_writer(&mut out, &Points { schema, pairs })
         .map_err(io::Error::from)
         .and_then(|()| out.flush());
@@ -318,7 +318,7 @@ fn compare(files: &[String], filter: Option<&Filter>) -> ExitCode {
 }
 
 fn print_usage(message: &str) -> ExitCode {
-    eprintln!("guestmark: {}\n  guestmark capture --help", inert(message));
+    eprintln!("guestmark: {}\n  guestmark capture --help", escape_controls(message));
     ExitCode::from(2)
 }
 
@@ -395,7 +395,7 @@ impl Job {
             sequences,
         );
         for (file, fault) in &faults {
-            eprintln!("guestmark: {}", inert(&format!("{file}: {fault}")));
+            eprintln!("guestmark: {}", escape_controls(&format!("{file}: {fault}")));
             if !fault.hint.is_empty() {
                 eprintln!("  {}", fault.hint);
             }
@@ -436,7 +436,7 @@ impl Job {
             analysis = analysis.with_requests();
         }
         if self.progress {
-            analysis = analysis.told_to(told);
+            analysis = analysis.with_watcher(told);
         }
         analysis
     }
@@ -470,7 +470,7 @@ impl Job {
 }
 
 /// Return the points of the chosen connections.
-fn take_series(chosen: Vec<Chosen>, report: &mut Report) -> Vec<(Chosen, Series)> {
+fn take_series(chosen: Vec<SlowConnection>, report: &mut Report) -> Vec<(SlowConnection, Series)> {
     chosen
         .into_iter()
         .filter_map(|connection| {

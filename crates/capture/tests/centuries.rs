@@ -2,7 +2,7 @@
 //! overflow, and the parts of their time add up to the whole.
 
 use guestmark_capture::engine::analysis::Analysis;
-use guestmark_capture::results::summary::Summary;
+use guestmark_capture::results::summary::ConnectionSummary;
 use guestmark_capture::wire::input::Source;
 use guestmark_capture::wire::services::Services;
 use proptest::prelude::*;
@@ -46,7 +46,7 @@ proptest! {
         if ascending {
             all.sort_by_key(|sent| sent.0);
         }
-        let mut output = |summary: &Summary| {
+        let mut output = |summary: &ConnectionSummary| {
             let parts = summary.causes.parts();
             let sum: f64 = parts.iter().filter_map(|(_, part)| *part).sum();
             let close = (sum - summary.duration_s).abs() <= 1e-6 * summary.duration_s.max(1.0);

@@ -1,8 +1,8 @@
 //! The decoder against itself (fast path, general path) and against etherparse, on packets that etherparse builds.
 
 use etherparse::{LaxNetSlice, LaxSlicedPacket, PacketBuilder, TransportSlice};
-use guestmark_capture::wire::decode::{decode, fast, general};
-use guestmark_capture::wire::link::{self, Skip};
+use guestmark_capture::wire::decode::{decode, decode_fast, decode_general};
+use guestmark_capture::wire::link::{self, SkipReason};
 use guestmark_capture::wire::packet::{Direction, Family, Packet, Segment};
 use proptest::prelude::*;
 
@@ -127,7 +127,7 @@ proptest! {
     fn decodes_what_etherparse_builds(spec in specs()) {
         let frame = build(&spec);
         let packet = packet(&frame, frame.len() as u32);
-        let segment = general(&packet).expect("a good frame");
+        let segment = decode_general(&packet).expect("a good frame");
         prop_assert_eq!(segment.payload as usize, spec.payload);
         let sent_by = usize::from(segment.from);
         prop_assert_eq!((segment.key.port[sent_by], segment.key.port[1 - sent_by]), spec.ports);
@@ -154,11 +154,11 @@ proptest! {
         frame[at] = with;
         let wire = frame.len() as u32 + more.saturating_sub(2900);
         let packet = packet(&frame[..cut.min(frame.len())], wire);
-        let quick = fast(&packet);
+        let quick = decode_fast(&packet);
         if let Some(segment) = &quick {
-            prop_assert_eq!(shown(segment), shown(&general(&packet).expect("fast took it")));
+            prop_assert_eq!(shown(segment), shown(&decode_general(&packet).expect("fast took it")));
         }
-        prop_assert_eq!(decode(&packet).map(|s| shown(&s)), general(&packet).map(|s| shown(&s)));
+        prop_assert_eq!(decode(&packet).map(|s| shown(&s)), decode_general(&packet).map(|s| shown(&s)));
     }
 
     /// Frames that are cut and damaged anywhere yield the same ports and flags as etherparse's lax slices, or nothing.
@@ -168,7 +168,7 @@ proptest! {
         let at = at.min(frame.len() - 1);
         frame[at] = with;
         let data = &frame[..cut.min(frame.len())];
-        let (Ok(ours), Ok(theirs)) = (general(&packet(data, frame.len() as u32)), LaxSlicedPacket::from_ethernet(data)) else {
+        let (Ok(ours), Ok(theirs)) = (decode_general(&packet(data, frame.len() as u32)), LaxSlicedPacket::from_ethernet(data)) else {
             return Ok(());
         };
         // Damage may turn the frame into a tunnel, which etherparse does not decode.
@@ -215,6 +215,6 @@ fn later_fragments_have_no_ports() {
     frame[21] = 5;
     assert_eq!(
         decode(&packet(&frame, frame.len() as u32)).err(),
-        Some(Skip::Fragment)
+        Some(SkipReason::Fragment)
     );
 }

@@ -1,7 +1,7 @@
 //! A capture yields the same results however often it is analysed, although the hash of connections has a random key.
 
 use guestmark_capture::engine::analysis::Analysis;
-use guestmark_capture::results::summary::Summary;
+use guestmark_capture::results::summary::ConnectionSummary;
 use guestmark_capture::wire::input::Source;
 use guestmark_capture::wire::services::Services;
 use std::io::Cursor;
@@ -38,7 +38,7 @@ fn twice() -> Vec<u8> {
 
 fn told(capture: &[u8]) -> (u64, Vec<String>) {
     let mut connections = Vec::new();
-    let mut output = |summary: &Summary| connections.push(format!("{summary:?}"));
+    let mut output = |summary: &ConnectionSummary| connections.push(format!("{summary:?}"));
     let mut analysis = Analysis::new(1 << 30, None, &mut output);
     let mut source = Source::new(Box::new(Cursor::new(capture.to_vec()))).expect("a source");
     let (_, result) = analysis.read(&mut source, &Services::parse(""));

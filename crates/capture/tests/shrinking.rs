@@ -1,7 +1,7 @@
 //! A capture file that becomes shorter while it is read is an error, and everything before that point is counted.
 
 use guestmark_capture::engine::analysis::Analysis;
-use guestmark_capture::results::summary::Summary;
+use guestmark_capture::results::summary::ConnectionSummary;
 use guestmark_capture::wire::input::Source;
 use guestmark_capture::wire::packet::{Packet, PacketSink};
 use guestmark_capture::wire::pcap;
@@ -132,7 +132,7 @@ fn a_file_cut_while_it_is_read_is_an_error() {
 fn the_analysis_counts_what_was_there_and_says_so() {
     for (name, bytes) in [("said", classic()), ("said-next", next_generation())] {
         let scratch = scratch(name, &bytes);
-        let mut output = |_: &Summary| ();
+        let mut output = |_: &ConnectionSummary| ();
         let mut analysis = Analysis::new(1 << 20, None, &mut output);
         let mut source = Source::open(scratch.0.to_str().expect("a path")).expect("source");
         let file = File::options().write(true).open(&scratch.0).expect("open");
@@ -148,7 +148,7 @@ fn the_analysis_counts_what_was_there_and_says_so() {
 #[test]
 fn a_growing_file_is_read_to_its_end() {
     let scratch = scratch("growing", &classic());
-    let mut output = |_: &Summary| ();
+    let mut output = |_: &ConnectionSummary| ();
     let mut analysis = Analysis::new(1 << 20, None, &mut output);
     let mut source = Source::open(scratch.0.to_str().expect("a path")).expect("source");
     let mut file = File::options().append(true).open(&scratch.0).expect("open");

@@ -5,7 +5,7 @@ use serde_bytes::ByteBuf;
 
 /// How a call transfers data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct How {
+pub struct TransferOptions {
     /// Open files and devices with `O_DIRECT`; the call fails where that is refused.
     pub direct: bool,
     /// Size of one request in bytes; a multiple of 4096 for direct I/O.
@@ -31,7 +31,7 @@ pub struct Copy {
     /// Path to write to; the file is created or truncated.
     pub destination: ByteBuf,
     /// How the data are copied.
-    pub how: How,
+    pub how: TransferOptions,
     /// Number of bytes to copy; the whole source if absent. A shorter source is an error.
     #[serde(default)]
     pub length: Option<u64>,
@@ -49,7 +49,7 @@ pub enum Pattern {
     Zero,
     /// Bytes of value 1.
     One,
-    /// Pseudo-random bytes, the same every time; all 4096-byte blocks differ from each other.
+    /// Pseudo-random bytes, the same every time; no two 4096-byte blocks are equal.
     Random,
 }
 
@@ -63,7 +63,7 @@ pub struct Fill {
     /// The content.
     pub pattern: Pattern,
     /// How the file is written.
-    pub how: How,
+    pub how: TransferOptions,
     /// Allocate the file beforehand if its filesystem can.
     pub preallocate: bool,
     /// Call `fsync` and `syncfs` afterwards.
@@ -76,7 +76,7 @@ pub struct ReadBack {
     /// Its path.
     pub path: ByteBuf,
     /// How the file is read.
-    pub how: How,
+    pub how: TransferOptions,
     /// Number of bytes to read; the whole file if absent. A shorter file is an error.
     #[serde(default)]
     pub length: Option<u64>,

@@ -109,8 +109,8 @@ pub enum Call<'a> {
     Flush(Path),
     /// Flushes everything and drops the page cache: [`Done`].
     DropCaches,
-    /// Ends this conversation and everything that it has started; on a channel that carries several, the [`Hello`] of
-    /// the next one follows.
+    /// Ends this conversation and everything it started; on a channel for several, the [`Hello`] of the next one
+    /// follows.
     Leave,
     /// Flushes everything, replies [`Done`] and powers the machine off; an agent that is a plain process exits instead.
     PowerOff,

@@ -1,15 +1,15 @@
 //! Messages of `guestmark-agent syscalls` on its standard output, in frames like the agent's own.
 //!
-//! The program measures one operation after the other. Before the timed part of each it sends [`Said::Ready`], after it
-//! [`Said::Measured`], and continues when it has read one byte. The controller can thus read the hypervisor's counters
-//! right before and after the timed part.
+//! The program measures one operation after the other. Before the timed part of each it sends [`SyscallEvent::Ready`],
+//! after it [`SyscallEvent::Measured`], and continues when it has read one byte. The controller can thus read the
+//! hypervisor's counters right before and after the timed part.
 
 use serde::{Deserialize, Serialize};
 
 /// The content of one frame.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Said {
+pub enum SyscallEvent {
     /// Everything before the timed part is done.
     Ready(Ready),
     /// The timed part has ended.

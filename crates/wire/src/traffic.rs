@@ -105,12 +105,12 @@ pub struct TrafficFlow {
     pub elapsed_ns: u64,
     /// The sender's `TCP_INFO` at the end; absent if its kernel does not provide it.
     #[serde(default)]
-    pub sender: Option<TrafficSender>,
+    pub sender: Option<SenderTcpInfo>,
 }
 
 /// `TCP_INFO` of the sender's end of a TCP connection, since the connection's start.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct TrafficSender {
+pub struct SenderTcpInfo {
     /// Name of the congestion control in force.
     pub congestion_control: String,
     /// Retransmitted segments.

@@ -176,7 +176,7 @@ class BulkCalls(Conversation):
         return done, self._relate_duration((done.started_ns, done.ended_ns), before, (sent_ns, received_ns))
 
 
-def _choose_method(direct: bool, block_size: int | None, in_flight: int) -> wire.How:
+def _choose_method(direct: bool, block_size: int | None, in_flight: int) -> wire.TransferOptions:
     """Returns how bytes are moved. Raises `ValueError` for impossible values."""
     size = block_size or (DIRECT_BLOCK if direct else BUFFERED_BLOCK)
     if not 512 <= size <= 64 << 20 or (direct and size % 4096):
@@ -185,4 +185,4 @@ def _choose_method(direct: bool, block_size: int | None, in_flight: int) -> wire
         )
     if not 1 <= in_flight <= 64:
         raise ValueError(f"in_flight {in_flight} must be between 1 and 64")
-    return wire.How(direct=direct, block_size=size, in_flight=in_flight)
+    return wire.TransferOptions(direct=direct, block_size=size, in_flight=in_flight)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from guestmark.agent.binary import PROGRAM
 from guestmark.agent.client import Agent
 from guestmark.agent.events import EventReader
-from guestmark.agent.wire import NOTHING, Measured, Ready, Said
+from guestmark.agent.wire import NOTHING, Measured, Ready, SyscallEvent
 from guestmark.core.errors import AgentError
 
 _END_S = 15.0
@@ -45,7 +45,7 @@ def measure_syscalls(
     deadline = time.monotonic() + timeout_s
     arguments = ["--operations", str(operations), "--time", str(max(1, round(time_s * 1e9)))]
     program = agent.background([PROGRAM, "syscalls", *arguments, *names], stdin=True)
-    reader = EventReader(program, Said, "the system calls", deadline)
+    reader = EventReader(program, SyscallEvent, "the system calls", deadline)
     sections = []
     try:
         for call in (NOTHING, *names):

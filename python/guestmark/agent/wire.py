@@ -49,12 +49,12 @@ SYSTEM_CALLS = (
 class StandardOutput(StrEnum):
     """Where a program's standard output goes. Ignored if the program has a terminal."""
 
-    PIPE = "pipe"  # Returned, as far as [`Exec::output_limit`] allows.
-    NULL = "null"  # `/dev/null`: no byte is moved or counted.
+    PIPE = "pipe"  # It is returned, up to [`Exec::output_limit`].
+    NULL = "null"  # It goes to `/dev/null`, uncounted.
 
 
 class Kind(StrEnum):
-    """Kinds of failures that a controller tells apart."""
+    """Kinds of failures that a controller distinguishes."""
 
     NOT_FOUND = "not_found"  # The command or file does not exist.
     PERMISSION_DENIED = "permission_denied"  # Access to the command or file is denied.
@@ -71,11 +71,11 @@ class Pattern(StrEnum):
 
     ZERO = "zero"  # Bytes of value 0.
     ONE = "one"  # Bytes of value 1.
-    RANDOM = "random"  # Pseudo-random bytes, the same ones every time, no two blocks of 4096 alike.
+    RANDOM = "random"  # Pseudo-random bytes, the same every time; no two 4096-byte blocks are equal.
 
 
 class TrafficTest(StrEnum):
-    """What is measured between the client and its peer, the server; the client makes every connection."""
+    """What is measured between the client and its peer, the server; the client opens every connection."""
 
     UPLOAD = "upload"  # Streams to the peer.
     DOWNLOAD = "download"  # Streams from the peer.
@@ -148,7 +148,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Introduces the agent."""
+    """Identifies the agent."""
 
     protocol: int
     version: str
@@ -224,8 +224,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     hypervisor: str
 
 
-class How(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How bytes are moved."""
+class TransferOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a call transfers data."""
 
     direct: bool
     block_size: int
@@ -233,7 +233,7 @@ class How(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class WriteStream(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A file for the data that follows."""
+    """A file to write the data that follows to."""
 
     path: bytes
     flush: bool
@@ -244,7 +244,7 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     source: bytes
     destination: bytes
-    how: How
+    how: TransferOptions
     length: int | None = None
     preallocate: bool
     flush: bool
@@ -256,7 +256,7 @@ class Fill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     path: bytes
     size: int
     pattern: Pattern
-    how: How
+    how: TransferOptions
     preallocate: bool
     flush: bool
 
@@ -265,26 +265,26 @@ class ReadBack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A file or device to read."""
 
     path: bytes
-    how: How
+    how: TransferOptions
     length: int | None = None
 
 
 class Extent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A file or device to digest."""
+    """A file or device, or the beginning of one, to compute a checksum of."""
 
     path: bytes
     length: int | None = None
 
 
 class PatternExtent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A pattern to digest."""
+    """A pattern to compute a checksum of."""
 
     pattern: Pattern
     size: int
 
 
 class Transferred(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What moving bytes took; times are `CLOCK_MONOTONIC`."""
+    """The result of a transfer; times are `CLOCK_MONOTONIC`."""
 
     bytes: int
     started_ns: int
@@ -298,14 +298,14 @@ class Transferred(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Checksum(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """XXH3 with 128 bits."""
+    """A 128-bit XXH3 checksum."""
 
     xxh3: str
     size: int
 
 
 class Flushed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What writing back took."""
+    """How long flushing took."""
 
     fsync_ns: int
     syncfs_ns: int
@@ -352,7 +352,7 @@ class WriteFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Mkdir(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A directory to make."""
+    """A directory to create."""
 
     path: bytes
     mode: int
@@ -360,7 +360,7 @@ class Mkdir(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Remove(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What to remove."""
+    """A file or directory to remove."""
 
     path: bytes
     recursive: bool = False
@@ -374,13 +374,13 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Tree(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Digest of all that a program can see of the files below a directory."""
+    """Digest of everything that a program can see of the files below a directory."""
 
     xxh3: bytes
 
 
 class Count(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Bytes moved, and when the first and the last were seen by the agent."""
+    """Number of bytes transferred, and when the agent handled the first and the last."""
 
     bytes: int
     started_ns: int
@@ -409,7 +409,7 @@ class Statfs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Takes the machine's lock, which the agent then holds until it ends; never waits."""
+    """Takes the machine's lock, which the agent then holds until it exits; never waits."""
 
     holder: bytes
 
@@ -423,13 +423,13 @@ class Locked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Touch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Takes this much memory of the machine and writes to each page of it once."""
+    """Allocates this much memory and writes to each page of it once."""
 
     bytes: int
 
 
 class Touched(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The memory was touched, and stays with the agent until it ends."""
+    """The memory was touched; the agent keeps it until it exits."""
 
     pages: int
     faults: int
@@ -438,7 +438,7 @@ class Touched(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Forked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A child of the agent, without another program, ran to its end; all times are `CLOCK_MONOTONIC`."""
+    """A child of the agent, which executes no other program, has exited; all times are `CLOCK_MONOTONIC`."""
 
     asked_ns: int
     made_ns: int
@@ -492,7 +492,7 @@ class Neighbour(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NetworkProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A process in a network, or one that is meant to move its bytes."""
+    """A process in a network, or one that is meant to carry its traffic."""
 
     pid: int
     program: str
@@ -544,7 +544,7 @@ class TrafficPorts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class TrafficResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The result of one task. Values that the test does not have are absent."""
+    """The result of one task. Values that do not apply to its test are absent."""
 
     elapsed_ns: int
     cpu_ns: int
@@ -560,11 +560,11 @@ class TrafficFlow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     upload: bool
     bytes: int
     elapsed_ns: int
-    sender: TrafficSender | None = None
+    sender: SenderTcpInfo | None = None
 
 
-class TrafficSender(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The sender's end of a TCP connection, by `TCP_INFO` since its start."""
+class SenderTcpInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`TCP_INFO` of the sender's end of a TCP connection, since the connection's start."""
 
     congestion_control: str
     retransmits: int
@@ -600,32 +600,32 @@ class TrafficDatagrams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     overflowed: int | None = None
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One frame."""
+class SyscallEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The content of one frame."""
 
     ready: Ready | None = None
     measured: Measured | None = None
 
 
 class TrafficEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One frame of the program's."""
+    """The content of a frame that the program sends."""
 
     listening: TrafficPorts | None = None
     ready: TrafficTask | None = None
     measured: TrafficResult | None = None
 
 
-# Who answers: `Hello`.
+# Identifies the agent: `Hello`.
 HELLO: Call[None, Hello] = Call("hello", type(None), Hello)
-# The clocks now, as cheap as possible: `Clock`.
+# Reads the clocks with as little overhead as possible: `Clock`.
 CLOCK: Call[None, Clock] = Call("clock", type(None), Clock)
 # Runs a program: `Exited`, preceded by chunks of streams 1 and 2.
 EXEC: Call[Exec, Exited] = Call("exec", Exec, Exited)
 # Resolves a command as `exec` would: `Which`.
 WHICH: Call[Lookup, Which] = Call("which", Lookup, Which)
-# Digest of a file: `Digest`.
+# Computes the digest of a file: `Digest`.
 SHA256: Call[Path, Digest] = Call("sha256", Path, Digest)
-# Digest of the files below a directory, times aside: `Tree`.
+# Computes the digest of the files below a directory without their times: `Tree`.
 TREE: Call[Path, Tree] = Call("tree", Path, Tree)
 # Mounts a filesystem: `Done`.
 MOUNT: Call[Mount, Done] = Call("mount", Mount, Done)
@@ -633,47 +633,47 @@ MOUNT: Call[Mount, Done] = Call("mount", Mount, Done)
 UMOUNT: Call[Umount, Done] = Call("umount", Umount, Done)
 # Writes all caches back: `Done`.
 SYNC: Call[None, Done] = Call("sync", type(None), Done)
-# Contents of a file as chunks of stream 1, then `Count`.
+# Sends the contents of a file as chunks of stream 1, then `Count`.
 READ_FILE: Call[ReadFile, Count] = Call("read_file", ReadFile, Count)
 # Replaces a file by the data that follows: `Count`.
 WRITE_FILE: Call[WriteFile, Count] = Call("write_file", WriteFile, Count)
 # Discards the data that follows (measures the channel): `Count`.
 SINK: Call[None, Count] = Call("sink", type(None), Count)
-# Metadata of a file, symbolic links followed: `Stat`.
+# Reads the metadata of a file, following symbolic links: `Stat`.
 STAT: Call[Path, Stat] = Call("stat", Path, Stat)
-# Size of a filesystem: `Statfs`.
+# Reads the size of a filesystem: `Statfs`.
 STATFS: Call[Path, Statfs] = Call("statfs", Path, Statfs)
-# Makes a directory: `Done`.
+# Creates a directory: `Done`.
 MKDIR: Call[Mkdir, Done] = Call("mkdir", Mkdir, Done)
 # Removes a file, or with `recursive` a whole directory: `Done`.
 REMOVE: Call[Remove, Done] = Call("remove", Remove, Done)
-# What the machine is: `Facts`.
+# Describes the machine: `Facts`.
 FACTS: Call[None, Facts] = Call("facts", type(None), Facts)
 # Asks for exclusive use of the machine: `Locked`.
 LOCK: Call[Lock, Locked] = Call("lock", Lock, Locked)
-# Takes memory and writes to each page of it once: `Touched`.
+# Allocates memory and writes to each page of it once: `Touched`.
 TOUCH: Call[Touch, Touched] = Call("touch", Touch, Touched)
-# Does the same in a child of the agent, which then ends: `Forked`.
+# Does the same in a child of the agent, which then exits: `Forked`.
 FORK: Call[Touch, Forked] = Call("fork", Touch, Forked)
-# Data that follows goes into a file: `Transferred`.
+# Writes the data that follows to a file: `Transferred`.
 WRITE_STREAM: Call[WriteStream, Transferred] = Call("write_stream", WriteStream, Transferred)
 # Copies a file or device into a file: `Transferred`.
 COPY: Call[Copy, Transferred] = Call("copy", Copy, Transferred)
 # Fills a file with a pattern: `Transferred`.
 FILL: Call[Fill, Transferred] = Call("fill", Fill, Transferred)
-# Reads a file or device and drops the bytes: `Transferred`.
+# Reads a file or device and discards the data: `Transferred`.
 READ_BACK: Call[ReadBack, Transferred] = Call("read_back", ReadBack, Transferred)
-# Digest of a file or device: `Checksum`.
+# Computes the checksum of a file or device: `Checksum`.
 CHECKSUM: Call[Extent, Checksum] = Call("checksum", Extent, Checksum)
-# Digest that a file filled with a pattern must have: `Checksum`.
+# Computes the checksum that a file filled with a pattern must have: `Checksum`.
 CHECKSUM_OF_PATTERN: Call[PatternExtent, Checksum] = Call("checksum_of_pattern", PatternExtent, Checksum)
-# Writes a file and its filesystem back: `Flushed`.
+# Flushes a file and its filesystem: `Flushed`.
 FLUSH: Call[Path, Flushed] = Call("flush", Path, Flushed)
-# Writes everything back and empties the page cache: `Done`.
+# Flushes everything and drops the page cache: `Done`.
 DROP_CACHES: Call[None, Done] = Call("drop_caches", type(None), Done)
-# Ends this conversation and everything that runs in it; on a channel for several, the `Hello` of the next one follows.
+# Ends this conversation and everything it started; on a channel for several, the `Hello` of the next one follows.
 LEAVE: Call[None, Hello] = Call("leave", type(None), Hello)
-# Writes back, replies `Done` and switches the machine off (as a plain process: exits).
+# Flushes everything, replies `Done` and powers the machine off; an agent that is a plain process exits instead.
 POWER_OFF: Call[None, Done] = Call("power_off", type(None), Done)
 # Bytes for the standard input, file or sink of the call.
 DATA: Call[bytes, None] = Call("data", bytes, type(None))

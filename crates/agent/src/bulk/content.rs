@@ -98,7 +98,7 @@ fn generate_random_bytes(size: usize) -> Vec<u8> {
 }
 
 /// Computes the checksum of a file or device.
-pub fn checksum(extent: &Extent) -> Result<Checksum, Failure> {
+pub fn compute_file_checksum(extent: &Extent) -> Result<Checksum, Failure> {
     let name = String::from_utf8_lossy(&extent.path);
     let failed = |error: &std::io::Error| os_failure(&name, error);
     let mut file = File::open(sys::as_os_path(&extent.path)).map_err(|error| failed(&error))?;
@@ -120,7 +120,7 @@ pub fn checksum(extent: &Extent) -> Result<Checksum, Failure> {
     }
     match extent.length {
         Some(length) if size < length => Err(source_too_short(&name, size, length)),
-        _ => Ok(sum(&state, size)),
+        _ => Ok(make_checksum(&state, size)),
     }
 }
 
@@ -137,10 +137,10 @@ pub fn compute_pattern_checksum(extent: &PatternExtent) -> Checksum {
         state.update(&buffer[..count as usize]);
         offset += count;
     }
-    sum(&state, extent.size)
+    make_checksum(&state, extent.size)
 }
 
-fn sum(state: &Xxh3, size: u64) -> Checksum {
+fn make_checksum(state: &Xxh3, size: u64) -> Checksum {
     Checksum {
         xxh3: format!("{:032x}", state.digest128()),
         size,

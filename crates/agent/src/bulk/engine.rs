@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 
-use guestmark_wire::bulk::{Copy, Fill, How, ReadBack, Transferred};
+use guestmark_wire::bulk::{Copy, Fill, TransferOptions, ReadBack, Transferred};
 use guestmark_wire::{Failure, Kind};
 
 use super::content::Generator;
@@ -29,17 +29,17 @@ const MOST_IN_FLIGHT: u32 = 64;
 
 /// The source of the data.
 enum Origin {
-    File(Named),
+    File(NamedFile),
     Pattern(Generator),
 }
 
 /// A file, and its name for error messages.
-struct Named {
+struct NamedFile {
     file: File,
     name: String,
 }
 
-impl Named {
+impl NamedFile {
     fn make_failure(&self, what: &str, error: &io::Error) -> Failure {
         os_failure(&format!("{what} {}", self.name), error)
     }
@@ -87,7 +87,7 @@ pub fn read_back(call: &ReadBack) -> Result<Transferred, Failure> {
     meter.finish(size, call.how.direct, false, None)
 }
 
-fn check_block_size(how: How) -> Result<(), Failure> {
+fn check_block_size(how: TransferOptions) -> Result<(), Failure> {
     let aligned = !how.direct || how.block_size % ALIGNMENT == 0;
     if aligned
         && (1..=LARGEST_BLOCK).contains(&how.block_size)
@@ -102,7 +102,7 @@ fn check_block_size(how: How) -> Result<(), Failure> {
     }
 }
 
-fn open_source(path: &[u8], direct: bool) -> Result<Named, Failure> {
+fn open_source(path: &[u8], direct: bool) -> Result<NamedFile, Failure> {
     let mut options = File::options();
     options.read(true).custom_flags(libc::O_NONBLOCK);
     let source = open(&options, path, libc::O_NONBLOCK, direct)?;
@@ -125,12 +125,12 @@ fn open(
     path: &[u8],
     flags: i32,
     direct: bool,
-) -> Result<Named, Failure> {
+) -> Result<NamedFile, Failure> {
     let name = String::from_utf8_lossy(path).into_owned();
     let mut options = options.clone();
     options.custom_flags(flags | if direct { libc::O_DIRECT } else { 0 });
     match options.open(sys::as_os_path(path)) {
-        Ok(file) => Ok(Named { file, name }),
+        Ok(file) => Ok(NamedFile { file, name }),
         Err(error) if direct && error.raw_os_error() == Some(libc::EINVAL) => Err(Failure {
             kind: Kind::NoDirectIo,
             ..os_failure(&format!("{name}: its filesystem refuses O_DIRECT"), &error)
@@ -140,7 +140,7 @@ fn open(
 }
 
 /// Returns the number of bytes to transfer: as many as the call requests, or the whole source.
-fn find_length(source: &Named, asked: Option<u64>) -> Result<u64, Failure> {
+fn find_length(source: &NamedFile, asked: Option<u64>) -> Result<u64, Failure> {
     let size = io::Seek::seek(&mut &source.file, io::SeekFrom::End(0))
         .map_err(|error| source.make_failure("seek", &error))?;
     match asked {
@@ -154,7 +154,7 @@ fn write_file(
     from: &Origin,
     destination: &[u8],
     size: u64,
-    how: How,
+    how: TransferOptions,
     (preallocate, flush): (bool, bool),
 ) -> Result<Transferred, Failure> {
     let mut buffers = make_buffers(how, size);
@@ -178,7 +178,7 @@ fn write_file(
             Origin::File(source) => read_full(source, buffer, offset, count, how)?,
             Origin::Pattern(generator) => generator.advance(buffer, offset),
         }
-        blocks.in_turn(offset, || {
+        blocks.run_in_turn(offset, || {
             to.file
                 .write_all_at(&buffer[..whole], offset)
                 .map_err(|error| to.make_failure("write", &error))
@@ -193,7 +193,7 @@ fn write_file(
 }
 
 /// Allocates the file; returns false if its filesystem cannot.
-fn allocate(to: &Named, size: u64) -> Result<bool, Failure> {
+fn allocate(to: &NamedFile, size: u64) -> Result<bool, Failure> {
     if size == 0 {
         return Ok(false);
     }
@@ -205,7 +205,7 @@ fn allocate(to: &Named, size: u64) -> Result<bool, Failure> {
 }
 
 /// Rounds `count` up to the length of a request: direct I/O transfers only whole sectors.
-fn round_to_sectors(count: usize, how: How) -> usize {
+fn round_to_sectors(count: usize, how: TransferOptions) -> usize {
     if how.direct {
         count.next_multiple_of(ALIGNMENT as usize)
     } else {
@@ -215,11 +215,11 @@ fn round_to_sectors(count: usize, how: How) -> usize {
 
 /// Reads the first `count` bytes of `buffer`, which has room for the whole sectors that direct I/O asks for.
 fn read_full(
-    source: &Named,
+    source: &NamedFile,
     buffer: &mut [u8],
     offset: u64,
     count: usize,
-    how: How,
+    how: TransferOptions,
 ) -> Result<(), Failure> {
     let mut done = 0;
     while done < count {
@@ -272,7 +272,7 @@ impl Buffer {
     }
 }
 
-fn make_buffers(how: How, size: u64) -> Vec<Buffer> {
+fn make_buffers(how: TransferOptions, size: u64) -> Vec<Buffer> {
     let wanted = if how.direct {
         u64::from(how.in_flight)
     } else {
@@ -317,7 +317,7 @@ impl Blocks {
     }
 
     /// Runs `act` after all blocks before this one have been written, or at once if their order does not matter.
-    fn in_turn(
+    fn run_in_turn(
         &self,
         offset: u64,
         act: impl FnOnce() -> Result<(), Failure>,

@@ -67,7 +67,7 @@ impl Bulk {
                 Box::new(move || engine::read_back(&read).map(Outcome::Transferred))
             }
             Call::Checksum(extent) => {
-                Box::new(move || content::checksum(&extent).map(Outcome::Checksum))
+                Box::new(move || content::compute_file_checksum(&extent).map(Outcome::Checksum))
             }
             Call::ChecksumOfPattern(extent) => Box::new(move || {
                 Ok(Outcome::Checksum(content::compute_pattern_checksum(

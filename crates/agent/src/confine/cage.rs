@@ -29,12 +29,12 @@ const FAILED: u8 = b'f';
 
 /// The kinds of separation between the program and its host.
 #[derive(Clone, Copy, Default)]
-pub struct Walls {
+pub struct Namespaces {
     pub user: bool,
     pub network: bool,
 }
 
-impl Walls {
+impl Namespaces {
     fn flags(self) -> libc::c_int {
         let mut flags =
             libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
@@ -49,7 +49,7 @@ impl Walls {
 }
 
 /// The process in which the call returns.
-pub enum Place {
+pub enum EnteredAs {
     /// The first process of a cage.
     Inside(First),
     /// The outer one, after the program's end.
@@ -65,27 +65,27 @@ pub struct First {
 }
 
 /// Creates the cage; returns in both processes. `lifeline` closes when the controller exits.
-pub fn enter(walls: Walls, lifeline: Option<&OwnedFd>) -> io::Result<Place> {
+pub fn enter_namespaces(namespaces: Namespaces, lifeline: Option<&OwnedFd>) -> io::Result<EnteredAs> {
     let (uid, gid) = (
         rustix::process::getuid().as_raw(),
         rustix::process::getgid().as_raw(),
     );
     let (hear, said) = sys::pipe()?;
     let (outer, ours) = sys::pipe()?;
-    match sys::fork_into(walls.flags()) {
-        Err(error) if sys::is_unavailable(&error) => Ok(Place::Outside),
+    match sys::fork_into(namespaces.flags()) {
+        Err(error) if sys::is_unavailable(&error) => Ok(EnteredAs::Outside),
         Err(error) => Err(error),
         Ok(0) => {
             drop((hear, ours));
             end_with_parent()?;
             // The outer process forwards the signals of its process group, so the program gets each of them once.
             rustix::process::setsid()?;
-            if walls.user {
+            if namespaces.user {
                 std::fs::write("/proc/self/setgroups", "deny")?;
                 std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))?;
                 std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
             }
-            Ok(Place::Inside(First { said, outer }))
+            Ok(EnteredAs::Inside(First { said, outer }))
         }
         Ok(pid) => {
             drop((said, outer));
@@ -105,7 +105,7 @@ fn wait_for_cage(
     hear: &OwnedFd,
     lifeline: Option<&OwnedFd>,
     ours: OwnedFd,
-) -> io::Result<Place> {
+) -> io::Result<EnteredAs> {
     let signals = sys::signal_fd(FORWARDED)?;
     let mut message = Vec::new();
     let mut killed = false;
@@ -145,12 +145,12 @@ fn wait_for_cage(
         .map(i32::from_ne_bytes);
     match (message.first(), number) {
         (Some(&UNAVAILABLE), _) => {
-            unblock()?;
-            Ok(Place::Outside)
+            unblock_signals()?;
+            Ok(EnteredAs::Outside)
         }
-        (Some(&FAILED), Some(code)) => Ok(Place::Done(ExitCode::from(code as u8))),
-        (Some(&ENDED), Some(status)) => Ok(Place::Done(end_as(status))),
-        _ => Ok(Place::Done(end_as(status))),
+        (Some(&FAILED), Some(code)) => Ok(EnteredAs::Done(ExitCode::from(code as u8))),
+        (Some(&ENDED), Some(status)) => Ok(EnteredAs::Done(exit_like_child(status))),
+        _ => Ok(EnteredAs::Done(exit_like_child(status))),
     }
 }
 
@@ -181,7 +181,7 @@ const FORWARDED: &[libc::c_int] = &[
     libc::SIGUSR2,
 ];
 
-fn unblock() -> io::Result<()> {
+fn unblock_signals() -> io::Result<()> {
     // SAFETY: the set is initialised by `sigemptyset`, and is valid when all zero.
     check(unsafe {
         let mut none = std::mem::zeroed::<libc::sigset_t>();
@@ -192,12 +192,12 @@ fn unblock() -> io::Result<()> {
 }
 
 /// Ends this process the way its child ended: returns the same exit status, or kills this process by the same signal.
-pub fn end_as(status: libc::c_int) -> ExitCode {
+pub fn exit_like_child(status: libc::c_int) -> ExitCode {
     if libc::WIFEXITED(status) {
         return ExitCode::from(libc::WEXITSTATUS(status) as u8);
     }
     let signal = libc::WTERMSIG(status);
-    let _ = unblock();
+    let _ = unblock_signals();
     // SAFETY: plain system calls; the limit outlives its call. No second core is written for the same end.
     unsafe {
         let none = libc::rlimit {
@@ -213,19 +213,19 @@ pub fn end_as(status: libc::c_int) -> ExitCode {
 impl First {
     /// Reports that nothing can be mounted inside; the outer process then continues without a cage.
     pub fn give_up(&self) -> ! {
-        self.say(UNAVAILABLE, 0);
+        self.report(UNAVAILABLE, 0);
         // SAFETY: ends this process.
         unsafe { libc::_exit(0) }
     }
 
     /// Ends the cage after a failure that has been printed.
     pub fn fail(&self, status: u8) -> ! {
-        self.say(FAILED, status.into());
+        self.report(FAILED, status.into());
         // SAFETY: ends this process.
         unsafe { libc::_exit(0) }
     }
 
-    fn say(&self, what: u8, number: i32) {
+    fn report(&self, what: u8, number: i32) {
         let mut message = vec![what];
         message.extend(number.to_ne_bytes());
         let _ = sys::write(self.said.as_raw_fd(), &message);
@@ -243,7 +243,7 @@ impl First {
         // SAFETY: this process has a single thread.
         let pid = check(unsafe { libc::fork() })?;
         if pid == 0 {
-            unblock()?;
+            unblock_signals()?;
             return end_with_parent();
         }
         seclude(connections.is_some())?;
@@ -258,7 +258,7 @@ impl First {
             ]);
             sys::poll(&mut fds, pause)?;
             if let Some(gauge) = gauge.as_mut() {
-                gauge.look();
+                gauge.check();
             }
             while let Some(signal) = sys::take_signal(signals.as_fd()) {
                 if signal != libc::SIGCHLD {
@@ -267,7 +267,7 @@ impl First {
             }
             while let Some(child) = sys::reap() {
                 if child.pid == pid {
-                    self.say(ENDED, child.status);
+                    self.report(ENDED, child.status);
                     // SAFETY: ends this process, and with it every other in here.
                     unsafe { libc::_exit(0) }
                 }
@@ -309,7 +309,7 @@ fn seclude(look: bool) -> io::Result<()> {
         libc::prctl(libc::PR_SET_NAME, c"guestmark-cage".as_ptr(), 0, 0, 0);
     }
     super::privileges::forbid_new_privileges()?;
-    super::privileges::keep_signals(look)
+    super::privileges::keep_kill_capability(look)
 }
 
 /// Supervises the program without a cage: this process remains the parent of the program and of all processes that the
@@ -327,7 +327,7 @@ pub fn watch(
     // SAFETY: this process has a single thread.
     let pid = check(unsafe { libc::fork() })?;
     if pid == 0 {
-        unblock()?;
+        unblock_signals()?;
         end_with_parent()?;
         rustix::process::setsid()?;
         return Ok(None);
@@ -359,7 +359,7 @@ pub fn watch(
         }
     }
     reap::sweep(signals.as_fd(), PATIENCE, |_| true, drop);
-    Ok(ended.map(end_as))
+    Ok(ended.map(exit_like_child))
 }
 
 /// The signal by which the kernel reports that the parent has exited; nothing else sends it.

@@ -61,7 +61,7 @@ const ALWAYS: &[libc::c_long] = &[
 ];
 
 /// System calls for message queues, semaphores and shared memory, both System V and POSIX.
-const QUEUES: &[libc::c_long] = &[
+const IPC_CALLS: &[libc::c_long] = &[
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     libc::SYS_msgget,
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
@@ -93,7 +93,7 @@ const OF_SOCKETS: &[libc::c_long] = &[libc::SYS_connect, libc::SYS_bind, libc::S
 
 /// System calls that change settings of a process, with the position of the process id among the arguments. They are
 /// allowed only for the caller itself, whose id is given as 0.
-const OF_OTHERS: &[(libc::c_long, u32)] = &[
+const PROCESS_SETTING_CALLS: &[(libc::c_long, u32)] = &[
     (libc::SYS_prlimit64, 0),
     (libc::SYS_setpriority, 1),
     (libc::SYS_setpriority, 0),
@@ -113,7 +113,7 @@ const OF_OTHERS: &[(libc::c_long, u32)] = &[
 /// `TIOCGSID`, `TIOCGPTN`, `TIOCSPTLCK`, `TIOCGPTPEER`. For files: `FIGETBSZ`, `FS_IOC_FIEMAP`, flags, version and
 /// geometry, and sharing of blocks with a file that was opened for writing (`FICLONE`, `FICLONERANGE`). For disks,
 /// questions, and discarding and zeroing on a disk that was opened for writing.
-const OF_ANY: &[u32] = &[
+const ALLOWED_REQUESTS: &[u32] = &[
     0x5451,
     0x5450,
     0x5421,
@@ -196,9 +196,9 @@ const CONNECTED: &[libc::c_int] = &[libc::SOCK_STREAM, libc::SOCK_SEQPACKET];
 const SOCKET_TYPE: u32 = 0xf;
 /// `fcntl` commands to refuse: leases, which make other writers of a file wait, and notifications about directories.
 /// Neither requires write access.
-const OF_FILES: &[libc::c_int] = &[libc::F_SETLEASE, libc::F_NOTIFY];
+const REFUSED_FCNTL_COMMANDS: &[libc::c_int] = &[libc::F_SETLEASE, libc::F_NOTIFY];
 /// System calls that change a file's metadata: all that do so by name, and those by descriptor except for `fchmod`.
-const REFUSED: &[libc::c_long] = &[
+const METADATA_CALLS: &[libc::c_long] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_chmod,
     #[cfg(target_arch = "x86_64")]
@@ -264,7 +264,7 @@ const X32: u32 = 0x4000_0000;
     clippy::struct_excessive_bools,
     reason = "one for each thing that can be refused"
 )]
-pub struct Refused {
+pub struct Refusals {
     /// Changes of files' metadata.
     pub metadata: bool,
     /// Unix sockets.
@@ -286,12 +286,12 @@ pub struct Refused {
     /// Packet sockets.
     pub packets: bool,
     /// How `connect` is answered if sockets can be created.
-    pub connections: Answer,
+    pub connections: ConnectPolicy,
 }
 
 /// How the filter answers a system call.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
+pub enum ConnectPolicy {
     Allowed,
     /// The supervising process decides about each call.
     Asked,
@@ -299,7 +299,7 @@ pub enum Answer {
 }
 
 /// A filter that is in effect.
-pub struct Installed {
+pub struct InstalledFilter {
     /// The descriptor through which the kernel passes calls to the supervising process; absent on kernels before 5.9,
     /// where connections are allowed instead.
     pub questions: Option<OwnedFd>,
@@ -307,30 +307,30 @@ pub struct Installed {
 
 /// Installs the filter. Returns `None` if the kernel has no filters, or if the call numbers of this architecture are
 /// not known here.
-pub fn install(refused: Refused) -> io::Result<Option<Installed>> {
+pub fn install(refused: Refusals) -> io::Result<Option<InstalledFilter>> {
     let Some(architecture) = ARCHITECTURE else {
         return Ok(None);
     };
-    if refused.connections == Answer::Asked {
+    if refused.connections == ConnectPolicy::Asked {
         for flags in [NEW_LISTENER | WAIT_KILLABLE, NEW_LISTENER] {
             if let Ok(fd) = load(&mut build_program(architecture, refused), flags) {
                 // SAFETY: the kernel has just made it and nobody else owns it.
                 let questions = Some(unsafe { OwnedFd::from_raw_fd(fd) });
-                return Ok(Some(Installed { questions }));
+                return Ok(Some(InstalledFilter { questions }));
             }
         }
     }
     let connections = match refused.connections {
-        Answer::Asked => Answer::Allowed,
+        ConnectPolicy::Asked => ConnectPolicy::Allowed,
         other => other,
     };
-    let refused = Refused {
+    let refused = Refusals {
         connections,
         ..refused
     };
     match load(&mut build_program(architecture, refused), 0) {
         Err(error) if sys::is_unavailable(&error) => Ok(None),
-        other => other.map(|_| Some(Installed { questions: None })),
+        other => other.map(|_| Some(InstalledFilter { questions: None })),
     }
 }
 
@@ -355,7 +355,7 @@ fn make_instruction(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
     libc::sock_filter { code, jt, jf, k }
 }
 
-fn build_program(architecture: u32, refused: Refused) -> Vec<libc::sock_filter> {
+fn build_program(architecture: u32, refused: Refusals) -> Vec<libc::sock_filter> {
     let refuse = ERRNO | libc::EPERM as u32;
     let mut program = vec![
         make_instruction(LOAD, 4, 0, 0),
@@ -371,8 +371,8 @@ fn build_program(architecture: u32, refused: Refused) -> Vec<libc::sock_filter> 
     let unknown = ERRNO | libc::ENOSYS as u32;
     let sets = [
         (true, ALWAYS),
-        (refused.queues, QUEUES),
-        (refused.metadata, REFUSED),
+        (refused.queues, IPC_CALLS),
+        (refused.metadata, METADATA_CALLS),
         (refused.local_sockets && refused.network, OF_SOCKETS),
     ];
     for &number in sets.iter().filter(|(on, _)| *on).flat_map(|(_, set)| *set) {
@@ -388,11 +388,11 @@ fn build_program(architecture: u32, refused: Refused) -> Vec<libc::sock_filter> 
         ));
         program.push(make_instruction(RETURN, unknown, 0, 0));
     }
-    for &(number, position) in OF_OTHERS {
+    for &(number, position) in PROCESS_SETTING_CALLS {
         program.extend(refuse_unless_zero(number, position));
     }
     program.extend(refuse_value(libc::SYS_ioprio_set, 0, OF_USER));
-    for &command in OF_FILES {
+    for &command in REFUSED_FCNTL_COMMANDS {
         program.extend(refuse_value(libc::SYS_fcntl, 1, command as u32));
     }
     let mut families = Vec::new();
@@ -405,9 +405,9 @@ fn build_program(architecture: u32, refused: Refused) -> Vec<libc::sock_filter> 
     program.extend(allow_families(&families, !refused.local_sockets));
     program.extend(allow_pairs());
     let connections = match refused.connections {
-        Answer::Allowed => ALLOW,
-        Answer::Asked => ASK,
-        Answer::Refused => refuse,
+        ConnectPolicy::Allowed => ALLOW,
+        ConnectPolicy::Asked => ASK,
+        ConnectPolicy::Refused => refuse,
     };
     program.push(make_instruction(EQUAL, libc::SYS_connect as u32, 0, 1));
     program.push(make_instruction(RETURN, connections, 0, 0));
@@ -441,7 +441,7 @@ fn build_program(architecture: u32, refused: Refused) -> Vec<libc::sock_filter> 
 }
 
 /// Allows the `ioctl` requests that are known to be needed; all others fail as on a device that does not know them.
-fn allow_requests(refused: Refused) -> Vec<libc::sock_filter> {
+fn allow_requests(refused: Refusals) -> Vec<libc::sock_filter> {
     let mut tests = vec![make_instruction(LOAD, ARGUMENTS + 8, 0, 0)];
     let allow = |tests: &mut Vec<_>, value| {
         tests.push(make_instruction(EQUAL, value, 0, 1));
@@ -455,7 +455,7 @@ fn allow_requests(refused: Refused) -> Vec<libc::sock_filter> {
         }
         tests.push(make_instruction(LOAD, ARGUMENTS + 8, 0, 0));
     }
-    for &request in OF_ANY {
+    for &request in ALLOWED_REQUESTS {
         allow(&mut tests, request);
     }
     if !refused.metadata {
@@ -596,10 +596,10 @@ fn allow_families(families: &[libc::c_int], local: bool) -> Vec<libc::sock_filte
 
 #[cfg(test)]
 mod tests {
-    use super::{build_program, Answer, Refused, ALLOW, ARCHITECTURE, ASK, ERRNO};
+    use super::{build_program, ConnectPolicy, Refusals, ALLOW, ARCHITECTURE, ASK, ERRNO};
 
     /// Returns the filter's answer to a system call, by an interpreter that is just complete enough for our filters.
-    fn outcome(refused: Refused, number: libc::c_long, arguments: [u64; 3]) -> u32 {
+    fn outcome(refused: Refusals, number: libc::c_long, arguments: [u64; 3]) -> u32 {
         let architecture = ARCHITECTURE.unwrap();
         let program = build_program(architecture, refused);
         let (mut at, mut value) = (0, 0_u32);
@@ -630,7 +630,7 @@ mod tests {
         }
     }
 
-    const NOTHING: Refused = Refused {
+    const NOTHING: Refusals = Refusals {
         metadata: false,
         truncation: false,
         io_uring: false,
@@ -641,13 +641,13 @@ mod tests {
         taps: false,
         vhost: false,
         packets: false,
-        connections: Answer::Allowed,
+        connections: ConnectPolicy::Allowed,
     };
-    const METADATA: Refused = Refused {
+    const METADATA: Refusals = Refusals {
         metadata: true,
         ..NOTHING
     };
-    const ALL: Refused = Refused {
+    const ALL: Refusals = Refusals {
         metadata: true,
         truncation: true,
         io_uring: true,
@@ -658,7 +658,7 @@ mod tests {
         taps: true,
         vhost: true,
         packets: true,
-        connections: Answer::Refused,
+        connections: ConnectPolicy::Refused,
     };
     const REFUSE: u32 = ERRNO | libc::EPERM as u32;
 
@@ -716,20 +716,20 @@ mod tests {
         ] {
             assert_ne!(made(ALL, family), ALLOW, "{family}");
         }
-        let local = Refused {
+        let local = Refusals {
             local_sockets: false,
             ..ALL
         };
         assert_eq!(made(local, libc::AF_UNIX), ALLOW);
         assert_ne!(made(local, libc::AF_INET), ALLOW);
-        let network = Refused {
+        let network = Refusals {
             network: false,
             ..ALL
         };
         assert_eq!(made(network, libc::AF_INET6), ALLOW);
         assert_ne!(made(network, libc::AF_UNIX), ALLOW);
         assert_ne!(made(network, libc::AF_PACKET), ALLOW);
-        let packets = Refused {
+        let packets = Refusals {
             packets: false,
             ..ALL
         };
@@ -738,11 +738,11 @@ mod tests {
         assert_ne!(made(NOTHING, libc::AF_NETLINK), ALLOW);
         assert_eq!(outcome(ALL, libc::SYS_connect, [3, 0, 0]), REFUSE);
         for (connections, verdict) in [
-            (Answer::Allowed, ALLOW),
-            (Answer::Asked, ASK),
-            (Answer::Refused, REFUSE),
+            (ConnectPolicy::Allowed, ALLOW),
+            (ConnectPolicy::Asked, ASK),
+            (ConnectPolicy::Refused, REFUSE),
         ] {
-            let local = Refused {
+            let local = Refusals {
                 connections,
                 ..local
             };
@@ -829,7 +829,7 @@ mod tests {
     #[test]
     fn each_kind_of_program_has_its_own_requests() {
         let asked = |refused, request: u64| outcome(refused, libc::SYS_ioctl, [3, request, 0]);
-        let but = |change: fn(&mut Refused)| {
+        let but = |change: fn(&mut Refusals)| {
             let mut refused = ALL;
             change(&mut refused);
             refused

@@ -40,7 +40,7 @@ impl Gauge {
     }
 
     /// Checks the filesystems, and records the first time that one of them is full.
-    pub fn look(&mut self) {
+    pub fn check(&mut self) {
         if !self.full && self.filesystems.iter().any(is_full) {
             self.full = self.note.write_all(b"full\n").is_ok();
         }

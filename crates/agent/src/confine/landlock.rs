@@ -45,7 +45,7 @@ pub struct Abi(u32);
 
 impl Abi {
     /// Returns the kernel's version; `None` if it has no Landlock, or if Landlock is disabled.
-    pub fn of_kernel() -> Option<Self> {
+    pub fn detect() -> Option<Self> {
         // SAFETY: asks for a number.
         let version = unsafe {
             libc::syscall(

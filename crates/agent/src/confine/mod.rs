@@ -31,7 +31,7 @@ use std::process::ExitCode;
 
 use lexopt::ValueExt;
 
-pub use self::cage::end_as;
+pub use self::cage::exit_like_child;
 use self::connections::Connections;
 pub use self::privileges::drop_rights_over_host;
 use crate::options::{read_until_command, to_io_error};
@@ -173,7 +173,7 @@ pub fn confine(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode
     }
     std::env::set_var(CONFINED, held.join(","));
     if options.traces {
-        registers::complete(options.stops.as_deref())?;
+        registers::preload_library(options.stops.as_deref())?;
     }
     become_command(&options.command)
 }
@@ -203,7 +203,7 @@ fn limit_processes(most: u32) -> io::Result<()> {
 
 /// The state of the process that is to become the command: its mounts, and the socket to the process that decides about
 /// connections.
-type Inside = (mounts::Done, Option<OwnedFd>);
+type Inside = (mounts::AppliedMounts, Option<OwnedFd>);
 
 /// Enters a cage, if one can be created, as the process that is to become the command. In the processes that wait for
 /// the command, returns its exit status.
@@ -212,16 +212,16 @@ fn enter_cage(options: &Options, writable: &[CString]) -> io::Result<Result<Insi
     let lifeline = options.lifeline.as_ref();
     // In a user namespace, files of all other users appear to belong to nobody. Where Landlock does the work of
     // read-only mounts, guests see the files as they are.
-    let landlocked = landlock::Abi::of_kernel().is_some();
+    let landlocked = landlock::Abi::detect().is_some();
     if is_root || options.serves_files || options.own_files || !landlocked {
-        let walls = cage::Walls {
+        let namespaces = cage::Namespaces {
             user: !is_root,
             network: !options.network,
         };
-        match cage::enter(walls, lifeline)? {
-            cage::Place::Done(status) => return Ok(Err(status)),
-            cage::Place::Outside => {}
-            cage::Place::Inside(first) => {
+        match cage::enter_namespaces(namespaces, lifeline)? {
+            cage::EnteredAs::Done(status) => return Ok(Err(status)),
+            cage::EnteredAs::Outside => {}
+            cage::EnteredAs::Inside(first) => {
                 let over_temporary = options
                     .over_temporary
                     .as_ref()
@@ -255,10 +255,10 @@ fn enter_cage(options: &Options, writable: &[CString]) -> io::Result<Result<Insi
         let (connections, channel) = choose_connections(options, writable)?;
         return Ok(match cage::watch(lifeline, connections)? {
             Some(status) => Err(status),
-            None => Ok((mounts::Done::default(), channel)),
+            None => Ok((mounts::AppliedMounts::default(), channel)),
         });
     }
-    Ok(Ok((mounts::Done::default(), None)))
+    Ok(Ok((mounts::AppliedMounts::default(), None)))
 }
 
 /// Creates what decides about connections, if the command may connect only to sockets below writable paths; also
@@ -277,9 +277,9 @@ fn choose_connections(
 }
 
 /// Becomes a command that runs User-Mode Linux without confinement, as on another machine or inside another guest.
-pub fn trace(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+pub fn become_unconfined(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let options = parse(arguments).map_err(|error| to_io_error(&error))?;
-    registers::complete(options.stops.as_deref())?;
+    registers::preload_library(options.stops.as_deref())?;
     become_command(&options.command)
 }
 
@@ -287,11 +287,11 @@ pub fn trace(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> 
 fn restrict(
     options: &Options,
     writable: &[CString],
-    mounted: &mounts::Done,
+    mounted: &mounts::AppliedMounts,
     channel: Option<&OwnedFd>,
 ) -> io::Result<Vec<&'static str>> {
     let mut held = Vec::new();
-    let rules = landlock::Abi::of_kernel();
+    let rules = landlock::Abi::detect();
     privileges::forbid_new_privileges()?;
     privileges::disable_core_dumps()?;
     if let Some(rules) = rules {
@@ -311,7 +311,7 @@ fn restrict(
         privileges::become_user(user, group)?;
     }
     let user = rustix::process::geteuid();
-    privileges::drop_capabilities(privileges::Keeps {
+    privileges::drop_capabilities(privileges::KeptRights {
         is_root: user.is_root(),
         others_files: options
             .writable
@@ -321,7 +321,7 @@ fn restrict(
         builds_files: options.metadata,
         packets: options.packets,
     })?;
-    let refused = filter::Refused {
+    let refused = filter::Refusals {
         // Unlike read-only mounts, Landlock does not protect modes, owners and times of files.
         metadata: !mounted.read_only && !options.metadata && !options.own_files,
         truncation: !mounted.read_only && !rules.is_some_and(landlock::Abi::knows_truncation),
@@ -334,9 +334,9 @@ fn restrict(
         network: !options.network,
         queues: !(options.own_files || options.metadata),
         connections: match (channel, options.network) {
-            (_, true) => filter::Answer::Allowed,
-            (Some(_), false) => filter::Answer::Asked,
-            (None, false) => filter::Answer::Refused,
+            (_, true) => filter::ConnectPolicy::Allowed,
+            (Some(_), false) => filter::ConnectPolicy::Asked,
+            (None, false) => filter::ConnectPolicy::Refused,
         },
     };
     if let Some(installed) = filter::install(refused)? {
@@ -346,7 +346,7 @@ fn restrict(
         }
         if refused.local_sockets {
             held.push("no-sockets");
-        } else if installed.questions.is_some() || refused.connections == filter::Answer::Refused {
+        } else if installed.questions.is_some() || refused.connections == filter::ConnectPolicy::Refused {
             held.push("own-sockets");
         }
         if refused.network {

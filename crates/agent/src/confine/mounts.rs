@@ -49,7 +49,7 @@ pub struct Layout<'a> {
 
 /// What was mounted; nothing if namespaces are not available.
 #[derive(Default)]
-pub struct Done {
+pub struct AppliedMounts {
     pub read_only: bool,
     pub over_temporary: bool,
     pub own_memory: bool,
@@ -57,19 +57,19 @@ pub struct Done {
 
 /// Makes every mount of this process's own namespace read-only except as the layout says. `/proc` shows only the
 /// processes of the cage; there are no terminals.
-pub fn make_read_only(layout: &Layout<'_>) -> io::Result<Done> {
+pub fn make_read_only(layout: &Layout<'_>) -> io::Result<AppliedMounts> {
     if !has_mount_setattr() {
-        return Ok(Done::default());
+        return Ok(AppliedMounts::default());
     }
     match mount(None, c"/", None, libc::MS_REC | libc::MS_PRIVATE, None) {
         // Some distributions grant no capabilities in user namespaces.
-        Err(error) if sys::is_unavailable(&error) => return Ok(Done::default()),
+        Err(error) if sys::is_unavailable(&error) => return Ok(AppliedMounts::default()),
         other => other?,
     }
     // A container whose `/proc` is partly hidden does not allow a full one to be mounted.
     let flags = NO_DEVICES | libc::MS_NOEXEC;
     if !allow_unavailable(mount(Some(c"proc"), c"/proc", Some(c"proc"), flags, None))? {
-        return Ok(Done::default());
+        return Ok(AppliedMounts::default());
     }
     if let Some(most) = layout.processes {
         limit_processes(most);
@@ -107,9 +107,9 @@ pub fn make_read_only(layout: &Layout<'_>) -> io::Result<Done> {
         .map(|path| open_tree(path))
         .collect::<io::Result<Vec<_>>>()?;
     let mut writable: Vec<&CStr> = layout.writable.iter().map(CString::as_c_str).collect();
-    let mut done = Done {
+    let mut done = AppliedMounts {
         read_only: true,
-        ..Done::default()
+        ..AppliedMounts::default()
     };
     if let Some(directory) = layout.over_temporary {
         done.over_temporary = cover_temporary(directory, layout, &mut writable)?;

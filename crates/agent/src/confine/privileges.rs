@@ -63,7 +63,7 @@ const OF_HOST: [u32; 7] = [
     clippy::struct_excessive_bools,
     reason = "one for each reason to keep something"
 )]
-pub struct Keeps {
+pub struct KeptRights {
     pub is_root: bool,
     /// Some of its writable files belong to other users.
     pub others_files: bool,
@@ -73,7 +73,7 @@ pub struct Keeps {
     pub packets: bool,
 }
 
-impl Keeps {
+impl KeptRights {
     fn keeps(self, capability: u32) -> bool {
         let hypervisor = OF_HYPERVISORS.contains(&capability)
             || (self.others_files && capability == DAC_OVERRIDE);
@@ -92,7 +92,7 @@ struct Header {
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct Set {
+struct CapabilitySet {
     effective: u32,
     permitted: u32,
     inheritable: u32,
@@ -102,7 +102,7 @@ const VERSION_3: u32 = 0x2008_0522;
 
 /// Drops all capabilities except those that a hypervisor, a file server or a builder of filesystems needs; applies to
 /// root and to the only user of a user namespace.
-pub fn drop_capabilities(left: Keeps) -> io::Result<()> {
+pub fn drop_capabilities(left: KeptRights) -> io::Result<()> {
     drop_all_but(|capability| left.keeps(capability))?;
     if !left.is_root && left.serves_files {
         for capability in (0..=LAST).filter(|&capability| left.keeps(capability)) {
@@ -128,7 +128,7 @@ pub fn drop_rights_over_host() -> io::Result<()> {
 
 /// Drops all capabilities except those of a cage's first process: to kill other users' processes and, with `look`, to
 /// inspect them.
-pub fn keep_signals(look: bool) -> io::Result<()> {
+pub fn keep_kill_capability(look: bool) -> io::Result<()> {
     drop_all_but(|capability| capability == KILL || (look && capability == SYS_PTRACE))
 }
 
@@ -141,7 +141,7 @@ fn drop_all_but(keeps: impl Fn(u32) -> bool) -> io::Result<()> {
         version: VERSION_3,
         pid: 0,
     };
-    let mut sets = [Set::default(); 2];
+    let mut sets = [CapabilitySet::default(); 2];
     // SAFETY: version 3 fills two sets.
     check(unsafe {
         libc::syscall(libc::SYS_capget, &raw mut header, sets.as_mut_ptr()) as libc::c_int

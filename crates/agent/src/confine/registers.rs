@@ -15,7 +15,7 @@ const STOPS: &str = "GUESTMARK_STOPS";
 
 /// Makes the next executed program load the library, which counts stops in the file `stops`. A statically linked kernel
 /// does not load it, so that file stays all zeroes.
-pub fn complete(stops: Option<&Path>) -> io::Result<()> {
+pub fn preload_library(stops: Option<&Path>) -> io::Result<()> {
     if LIBRARY.is_empty() {
         return Ok(());
     }

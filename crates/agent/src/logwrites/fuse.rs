@@ -107,7 +107,7 @@ impl Attributes {
 }
 
 /// Encodes `fuse_init_out`: no write cache, large writes.
-pub fn init(body: &[u8], max_write: usize) -> Option<Vec<u8>> {
+pub fn encode_init(body: &[u8], max_write: usize) -> Option<Vec<u8>> {
     let offered = read_word(body, 12)?;
     let mut answer = encode_words(&[
         MAJOR,
@@ -123,7 +123,7 @@ pub fn init(body: &[u8], max_write: usize) -> Option<Vec<u8>> {
 }
 
 /// Encodes `fuse_attr_out` so that it is not cached, because writes change the size.
-pub fn attributes(status: &Metadata, mode: u32, owner: (u32, u32)) -> Vec<u8> {
+pub fn encode_attributes(status: &Metadata, mode: u32, owner: (u32, u32)) -> Vec<u8> {
     let mut answer = encode_longs(&[0, 0]);
     answer.extend(encode_longs(&[
         1,
@@ -149,7 +149,7 @@ pub fn attributes(status: &Metadata, mode: u32, owner: (u32, u32)) -> Vec<u8> {
 }
 
 /// Parses `fuse_read_in`: offset, size and the flags with which the file was opened.
-pub fn read_at(body: &[u8]) -> Option<(u64, usize, u32)> {
+pub fn parse_read(body: &[u8]) -> Option<(u64, usize, u32)> {
     Some((
         read_long(body, 8)?,
         read_word(body, 16)? as usize,
@@ -158,13 +158,13 @@ pub fn read_at(body: &[u8]) -> Option<(u64, usize, u32)> {
 }
 
 /// Parses `fuse_write_in`: offset and data.
-pub fn write_at(body: &[u8]) -> Option<(u64, &[u8])> {
+pub fn parse_write(body: &[u8]) -> Option<(u64, &[u8])> {
     let size = read_word(body, 16)? as usize;
     Some((read_long(body, 8)?, body.get(40..40 + size)?))
 }
 
 /// Parses `fuse_fallocate_in`: offset, length and mode.
-pub fn range(body: &[u8]) -> Option<(u64, u64, u32)> {
+pub fn parse_fallocate(body: &[u8]) -> Option<(u64, u64, u32)> {
     Some((
         read_long(body, 8)?,
         read_long(body, 16)?,
@@ -173,18 +173,18 @@ pub fn range(body: &[u8]) -> Option<(u64, u64, u32)> {
 }
 
 /// Parses `fuse_lseek_in`: offset and whence.
-pub fn seek(body: &[u8]) -> Option<(u64, i32)> {
+pub fn parse_lseek(body: &[u8]) -> Option<(u64, i32)> {
     Some((read_long(body, 8)?, read_word(body, 16)? as i32))
 }
 
 /// Parses `fuse_ioctl_in`; returns the number of a mark, `_IOW('g', 1, u64)`.
-pub fn mark(body: &[u8]) -> Option<u64> {
+pub fn parse_mark(body: &[u8]) -> Option<u64> {
     const MARK: u32 = 1 << 30 | 8 << 16 | (b'g' as u32) << 8 | 1;
     (read_word(body, 12)? == MARK).then(|| read_long(body, 32))?
 }
 
 /// Encodes `fuse_statfs_out`.
-pub fn statfs(found: &rustix::fs::StatFs) -> Vec<u8> {
+pub fn encode_statfs(found: &rustix::fs::StatFs) -> Vec<u8> {
     let mut answer = encode_longs(&[found.f_blocks, found.f_bfree, found.f_bavail, 1, 0]);
     answer.extend(encode_words(&[
         found.f_bsize as u32,

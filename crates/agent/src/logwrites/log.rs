@@ -58,7 +58,7 @@ impl Log {
 
     /// Records that a request failed, because the log or the image had no space, or because of an I/O error below them.
     /// Unsupported requests are not recorded.
-    pub fn refuse(&mut self, error: i32) {
+    pub fn record_failure(&mut self, error: i32) {
         let failed = [libc::ENOSPC, libc::EDQUOT, libc::EFBIG, libc::EIO].contains(&error);
         if failed && self.refused == 0 {
             self.refused = error;

@@ -142,7 +142,7 @@ impl Server {
                 Ok(None) => {}
                 Err(error) => {
                     let number = error_number(&error);
-                    self.log.refuse(number);
+                    self.log.record_failure(number);
                     self.reply(request.unique, -number, &[])?;
                 }
             }
@@ -159,7 +159,7 @@ impl Server {
             if let Some(flush) = self.flushes.pop_front() {
                 let logged = self.log.flush(flush.covers);
                 let error = logged.err().map_or(0, |error| error_number(&error));
-                self.log.refuse(error);
+                self.log.record_failure(error);
                 self.reply(flush.unique, -error, &[])?;
             }
         }
@@ -178,7 +178,7 @@ impl Server {
     fn answer(&mut self, request: &Request) -> io::Result<Option<Vec<u8>>> {
         let body = request.body;
         Ok(Some(match request.operation {
-            fuse::INIT => fuse::init(body, MAX_WRITE).ok_or_else(invalid)?,
+            fuse::INIT => fuse::encode_init(body, MAX_WRITE).ok_or_else(invalid)?,
             fuse::GETATTR => self.attributes()?,
             fuse::SETATTR => {
                 let wanted = fuse::Attributes::read(body).ok_or_else(invalid)?;
@@ -198,7 +198,7 @@ impl Server {
             }
             fuse::OPEN => vec![0; 16],
             fuse::READ => {
-                let (offset, size, flags) = fuse::read_at(body).ok_or_else(invalid)?;
+                let (offset, size, flags) = fuse::parse_read(body).ok_or_else(invalid)?;
                 // As on a disk, unaligned direct reads fail, so that a program which probes the required alignment
                 // finds it.
                 if flags & libc::O_DIRECT as u32 != 0
@@ -212,7 +212,7 @@ impl Server {
                 data
             }
             fuse::WRITE => {
-                let (offset, data) = fuse::write_at(body).ok_or_else(invalid)?;
+                let (offset, data) = fuse::parse_write(body).ok_or_else(invalid)?;
                 self.write(offset, data)?;
                 let mut answer = (data.len() as u32).to_ne_bytes().to_vec();
                 answer.resize(8, 0);
@@ -227,21 +227,21 @@ impl Server {
                 return Ok(None);
             }
             fuse::FALLOCATE => {
-                let (offset, length, mode) = fuse::range(body).ok_or_else(invalid)?;
+                let (offset, length, mode) = fuse::parse_fallocate(body).ok_or_else(invalid)?;
                 self.allocate(offset, length, mode)?;
                 Vec::new()
             }
             fuse::LSEEK => {
-                let (offset, whence) = fuse::seek(body).ok_or_else(invalid)?;
+                let (offset, whence) = fuse::parse_lseek(body).ok_or_else(invalid)?;
                 seek(&self.image, offset, whence)?.to_ne_bytes().to_vec()
             }
             // The kernel does not lock the file for these, so a mark can be logged during a flush.
             fuse::IOCTL => {
                 let unknown = || io::Error::from_raw_os_error(libc::ENOTTY);
-                self.log.mark(fuse::mark(body).ok_or_else(unknown)?)?;
+                self.log.mark(fuse::parse_mark(body).ok_or_else(unknown)?)?;
                 vec![0; 16]
             }
-            fuse::STATFS => fuse::statfs(&rustix::fs::fstatfs(&self.image)?),
+            fuse::STATFS => fuse::encode_statfs(&rustix::fs::fstatfs(&self.image)?),
             fuse::FLUSH | fuse::RELEASE => Vec::new(), // `close` makes nothing durable
             fuse::FORGET | fuse::BATCH_FORGET | fuse::INTERRUPT => return Ok(None),
             _ => return Err(io::Error::from_raw_os_error(libc::ENOSYS)),
@@ -250,7 +250,7 @@ impl Server {
 
     fn attributes(&self) -> io::Result<Vec<u8>> {
         let status = self.image.metadata()?;
-        Ok(fuse::attributes(&status, self.mode, self.owner))
+        Ok(fuse::encode_attributes(&status, self.mode, self.owner))
     }
 
     /// Writes to the image, and logs the write. The unit of the log is a sector, so the rest of a partly written sector

@@ -49,7 +49,7 @@ pub struct Feature {
 
 /// Numbers of queues or descriptors: those in use and the maximum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Used {
+pub struct Capacity {
     /// Number in use.
     pub now: u32,
     /// Maximum number.
@@ -153,11 +153,11 @@ impl Ethtool {
     }
 
     /// Returns the number of queues.
-    pub fn channels(&self) -> io::Result<Used> {
+    pub fn channels(&self) -> io::Result<Capacity> {
         let mut words = [0; 9];
         words[0] = GCHANNELS;
         self.ask(&mut words)?;
-        Ok(Used {
+        Ok(Capacity {
             now: words[8].max(words[5]),
             most: words[4].max(words[1]),
         })
@@ -178,11 +178,11 @@ impl Ethtool {
     }
 
     /// Returns the number of descriptors in the receive ring and in the transmit ring.
-    pub fn rings(&self) -> io::Result<(Used, Used)> {
+    pub fn rings(&self) -> io::Result<(Capacity, Capacity)> {
         let mut words = [0; 9];
         words[0] = GRINGPARAM;
         self.ask(&mut words)?;
-        let used = |at: usize| Used {
+        let used = |at: usize| Capacity {
             now: words[at + 4],
             most: words[at],
         };

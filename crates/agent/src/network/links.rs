@@ -94,7 +94,7 @@ pub fn set_up(device: &Device, setup: &Setup) -> io::Result<()> {
         let mut request = Request::of_link(libc::RTM_NEWLINK, 0, index, false);
         request.put_number(attribute::IFLA_MTU, mtu);
         netlink
-            .order(request)
+            .execute(request)
             .map_err(|error| failed(&format!("an MTU of {mtu} for {name}"), &error))?;
     }
     if let Some(Address { address, prefix }) = setup.address {
@@ -105,11 +105,11 @@ pub fn set_up(device: &Device, setup: &Setup) -> io::Result<()> {
             .put(attribute::IFA_LOCAL, &address.octets())
             .put(attribute::IFA_ADDRESS, &address.octets());
         netlink
-            .order(request)
+            .execute(request)
             .map_err(|error| failed(&format!("the address {address} for {name}"), &error))?;
     }
     netlink
-        .order(Request::of_link(libc::RTM_NEWLINK, 0, index, true))
+        .execute(Request::of_link(libc::RTM_NEWLINK, 0, index, true))
         .map_err(|error| failed(&format!("{name} cannot be brought up"), &error))
 }
 
@@ -128,7 +128,7 @@ pub fn add_default_route(name: &str) -> io::Result<()> {
     let mut request = Request::new(libc::RTM_NEWROUTE, flags, &fixed);
     request.put_number(attribute::RTA_OIF, index);
     netlink
-        .order(request)
+        .execute(request)
         .map_err(|error| failed(&format!("a route by {name}"), &error))
 }
 

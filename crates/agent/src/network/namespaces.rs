@@ -19,7 +19,7 @@ use crate::sys::{self, check};
 
 /// The connection between the two ends.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Joint {
+enum LinkKind {
     /// No link is created here.
     #[default]
     Nothing,
@@ -41,7 +41,7 @@ struct Options {
     own_users: bool,
     /// Whether there is a second namespace, for the machine.
     second: bool,
-    joint: Joint,
+    joint: LinkKind,
     /// Names of the peer's interface and of the machine's.
     names: [String; 2],
     peer: Option<Address>,
@@ -81,11 +81,11 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
             "own-users" => options.own_users = true,
             "second" => options.second = true,
             "veth" => {
-                (options.joint, options.second) = (Joint::Veth, true);
+                (options.joint, options.second) = (LinkKind::Veth, true);
                 options.names = [parser.value()?.string()?, parser.value()?.string()?];
             }
             "tap" => {
-                options.joint = Joint::Tap;
+                options.joint = LinkKind::Tap;
                 options.names[0] = parser.value()?.string()?;
             }
             "peer" => options.peer = Some(parser.value()?.parse()?),
@@ -129,8 +129,8 @@ pub fn make(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     }
     let mut taps = Vec::new();
     match (options.joint, &machine) {
-        (Joint::Veth, Some(machine)) => make_veth(&options, peer.as_fd(), machine.as_fd())?,
-        (Joint::Tap, _) => taps = make_tap(&options)?,
+        (LinkKind::Veth, Some(machine)) => make_veth(&options, peer.as_fd(), machine.as_fd())?,
+        (LinkKind::Tap, _) => taps = make_tap(&options)?,
         _ => {}
     }
     if let Some((program, arguments)) = options.command.split_first() {
@@ -199,7 +199,7 @@ fn make_pair(
         });
     });
     Netlink::open()?
-        .order(request)
+        .execute(request)
         .map_err(|error| failed("a pair of virtual interfaces (veth) cannot be made", &error))
 }
 
@@ -366,7 +366,7 @@ fn become_caller(caller: &str) -> io::Result<()> {
 mod tests {
     use std::ffi::OsString;
 
-    use super::{Joint, Options};
+    use super::{LinkKind, Options};
 
     fn parse(words: &[&str]) -> Result<Options, String> {
         super::parse(words.iter().map(OsString::from)).map_err(|error| error.to_string())
@@ -386,11 +386,11 @@ mod tests {
             "off",
         ];
         let options = parse(&words).unwrap();
-        assert_eq!((options.channel, options.joint), (5, Joint::Veth));
+        assert_eq!((options.channel, options.joint), (5, LinkKind::Veth));
         assert!(options.second);
         assert_eq!(options.offloads, Some(false));
         let tap = parse(&["--channel=5", "--tap", "t0", "--queues", "4", "--headers"]).unwrap();
-        assert_eq!((tap.joint, tap.queues, tap.headers), (Joint::Tap, 4, true));
+        assert_eq!((tap.joint, tap.queues, tap.headers), (LinkKind::Tap, 4, true));
         assert!(!tap.second);
     }
 

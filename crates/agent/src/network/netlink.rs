@@ -188,7 +188,7 @@ impl Netlink {
     }
 
     /// Sends a request and waits until the kernel has executed it.
-    pub fn order(&self, request: Request) -> io::Result<()> {
+    pub fn execute(&self, request: Request) -> io::Result<()> {
         self.talk(request, libc::NLM_F_ACK as u16, |_| ())
     }
 

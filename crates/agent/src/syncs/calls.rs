@@ -160,7 +160,7 @@ pub fn wait_until(deadline: Instant) -> io::Result<Option<(libc::pid_t, libc::c_
 }
 
 /// Formats a wait status as the exit code that a shell would show.
-pub fn describe_end(status: libc::c_int) -> String {
+pub fn format_exit_code(status: libc::c_int) -> String {
     if libc::WIFSIGNALED(status) {
         format!("{}", 128 + libc::WTERMSIG(status))
     } else {

@@ -164,7 +164,7 @@ pub fn find_rename(
         _ => return None,
     };
     let resolved = |(directory, name): (u64, u64)| {
-        let path = given_path(pid, directory as i32, name)?;
+        let path = read_path_argument(pid, directory as i32, name)?;
         // The last component may not exist yet; its parent directories do.
         let folder = fs::canonicalize(path.parent()?).ok()?;
         Some(folder.join(path.file_name()?))
@@ -175,11 +175,11 @@ pub fn find_rename(
 
 /// Resolves a path argument against the caller's working directory.
 fn path_at(pid: libc::pid_t, name: u64) -> Option<PathBuf> {
-    fs::canonicalize(given_path(pid, libc::AT_FDCWD, name)?).ok()
+    fs::canonicalize(read_path_argument(pid, libc::AT_FDCWD, name)?).ok()
 }
 
 /// Resolves a path argument against an open directory or the caller's working directory.
-pub fn given_path(pid: libc::pid_t, directory: i32, name: u64) -> Option<PathBuf> {
+pub fn read_path_argument(pid: libc::pid_t, directory: i32, name: u64) -> Option<PathBuf> {
     let memory = Memory::of(pid).ok()?;
     let name: Vec<u8> = (0..libc::PATH_MAX as u64)
         .map_while(|at| memory.bytes::<1>(name + at).filter(|byte| byte[0] != 0))

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use super::changes::Change;
 use super::files::{
-    format_hex_list, hex, key, list_files_below, names, read_path_now, Blocks, Content, Key, BLOCK,
+    format_hex_list, encode_hex, key, list_files_below, names, read_path_now, Blocks, Content, Key, BLOCK,
 };
 
 /// Maximum number of files that are followed, each through an open descriptor.
@@ -119,7 +119,7 @@ impl Disk {
 
     /// Reports the current state of a file and which of its bytes are promised. If the content before is known, these
     /// are only the bytes that are the same now and were not changed in between, since a write may be undone.
-    pub fn observe(
+    pub fn report_state(
         &mut self,
         file: File,
         promised: Range<u64>,
@@ -175,7 +175,7 @@ impl Disk {
             self.safe_names
                 .insert(crate::sys::as_os_path(&known.path).into(), key);
         }
-        let path = hex(&known.path);
+        let path = encode_hex(&known.path);
         let _ = write!(
             self.lines,
             "file {} {path} {size} {sure_size} {first} {end}",
@@ -211,7 +211,7 @@ impl Disk {
     }
 
     /// Notes a truncation: the dropped data may be missing after a power cut, even if the same bytes are written again.
-    pub fn shorten(&mut self, key: Key, size: u64) {
+    pub fn note_truncation(&mut self, key: Key, size: u64) {
         if let Some(safe) = self.safe.get_mut(&key) {
             safe.retain(|number, _| number * (BLOCK as u64) < size);
         }
@@ -244,7 +244,7 @@ impl Disk {
 
     /// Reports a rename in progress: until a sync covers it, the file may be found under either name.
     pub fn report_rename(&mut self, old: &Path, new: &Path) {
-        let [old, new] = [old, new].map(|path| hex(path.as_os_str().as_bytes()));
+        let [old, new] = [old, new].map(|path| encode_hex(path.as_os_str().as_bytes()));
         let _ = writeln!(self.lines, "renamed {old} {new}");
     }
 
@@ -254,7 +254,7 @@ impl Disk {
         if let Ok(names) = names(path) {
             self.safe_names
                 .extend(add_keys(names.iter().map(|name| path.join(name))));
-            let path = hex(path.as_os_str().as_bytes());
+            let path = encode_hex(path.as_os_str().as_bytes());
             let _ = writeln!(self.lines, "directory {path} {}", format_hex_list(&names));
         }
     }
@@ -278,7 +278,7 @@ impl Disk {
                         let old = before.map(|(all, changes)| Some((all.get(&key)?, changes)));
                         let is_new = matches!(old, Some(None));
                         let promised = if is_new { 0..0 } else { 0..u64::MAX };
-                        self.observe(file, promised, old.flatten())?;
+                        self.report_state(file, promised, old.flatten())?;
                     }
                 }
                 _ => {}
@@ -297,7 +297,7 @@ impl Disk {
                 let shown = if path.is_empty() {
                     "-".to_owned()
                 } else {
-                    hex(&path)
+                    encode_hex(&path)
                 };
                 let _ = writeln!(self.lines, "path {} {shown}", one.id);
                 one.path = path;
@@ -315,13 +315,13 @@ impl Disk {
             .filter_map(|known| known.file.try_clone().ok())
             .collect();
         for file in files {
-            self.observe(file, 0..0, None)?;
+            self.report_state(file, 0..0, None)?;
         }
         if self.is_left_open {
             return Ok(());
         }
         for (path, bytes) in self.list_unsynced(stopped) {
-            let path = hex(path.as_os_str().as_bytes());
+            let path = encode_hex(path.as_os_str().as_bytes());
             let _ = writeln!(self.lines, "unsynced {bytes} {path}");
         }
         Ok(())

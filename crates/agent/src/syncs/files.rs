@@ -131,11 +131,11 @@ pub fn names(directory: &Path) -> io::Result<Vec<OsString>> {
 }
 
 pub fn format_hex_list(names: &[OsString]) -> String {
-    let names: Vec<String> = names.iter().map(|name| hex(name.as_bytes())).collect();
+    let names: Vec<String> = names.iter().map(|name| encode_hex(name.as_bytes())).collect();
     names.join(",")
 }
 
-pub fn hex(bytes: &[u8]) -> String {
+pub fn encode_hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text

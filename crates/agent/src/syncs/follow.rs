@@ -22,8 +22,8 @@ use lexopt::ValueExt;
 use crate::options::{read_until_command, to_io_error};
 
 use super::calls::{ptrace, resume, wait, Stop, MMAP, TRACE_OPTIONS};
-use super::changes::{given_path, read_open_flags};
-use super::files::hex;
+use super::changes::{read_path_argument, read_open_flags};
+use super::files::encode_hex;
 use super::queues::Memory;
 use super::tracer::RWF_SYNCS;
 
@@ -45,23 +45,23 @@ struct Job {
 }
 
 impl Job {
-    fn asks_for_sync(&self, deed: &Deed) -> bool {
+    fn asks_for_sync(&self, operation: &FileOperation) -> bool {
         // A sync of all files has no path, and a sync of one file changes nothing.
-        let Some(path) = deed.paths.last() else {
+        let Some(path) = operation.paths.last() else {
             return false;
         };
-        if self.after_all && deed.call != FSYNC {
+        if self.after_all && operation.call != FSYNC {
             return true;
         }
         self.after.iter().any(|(call, wanted)| {
             let below = wanted.as_os_str().as_bytes().ends_with(b"/");
-            *call == deed.call && (path == wanted || (below && path.starts_with(wanted)))
+            *call == operation.call && (path == wanted || (below && path.starts_with(wanted)))
         })
     }
 }
 
 /// A call's effect, if it succeeds.
-struct Deed {
+struct FileOperation {
     call: &'static str,
     paths: Vec<PathBuf>,
 }
@@ -77,7 +77,7 @@ pub fn follow(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode>
     };
     let status = follower.run()?;
     follower.log.flush()?;
-    Ok(crate::confine::end_as(status))
+    Ok(crate::confine::exit_like_child(status))
 }
 
 fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Job, lexopt::Error> {
@@ -114,7 +114,7 @@ struct Follower {
     disk: File,
     log: io::BufWriter<File>,
     job: Job,
-    begun: HashMap<libc::pid_t, Option<Deed>>,
+    begun: HashMap<libc::pid_t, Option<FileOperation>>,
 }
 
 impl Follower {
@@ -166,22 +166,22 @@ impl Follower {
         };
         match stop {
             Stop::Entry(number, arguments, _) => {
-                let deed = self.find_deed(pid, number, &arguments);
+                let operation = self.find_operation(pid, number, &arguments);
                 // Log output before anybody can read it.
-                if let Some(deed) = deed.as_ref().filter(|deed| deed.call == SAID) {
+                if let Some(operation) = operation.as_ref().filter(|operation| operation.call == SAID) {
                     if self.job.before_said {
                         self.sync_disk()?;
                     }
-                    self.tell(deed)?;
+                    self.write_log_line(operation)?;
                 }
-                self.begun.insert(pid, deed);
+                self.begun.insert(pid, operation);
             }
             Stop::Exit(result) => {
-                let deed = self.begun.insert(pid, None).flatten();
-                let done = deed.filter(|deed| result.is_some() && deed.call != SAID);
-                if let Some(deed) = done {
-                    self.tell(&deed)?;
-                    if self.job.asks_for_sync(&deed) {
+                let operation = self.begun.insert(pid, None).flatten();
+                let done = operation.filter(|operation| result.is_some() && operation.call != SAID);
+                if let Some(operation) = done {
+                    self.write_log_line(&operation)?;
+                    if self.job.asks_for_sync(&operation) {
                         self.sync_disk()?;
                     }
                 }
@@ -194,28 +194,28 @@ impl Follower {
     /// Syncs the disk while the task that made the call is stopped, as if the task itself had synced it.
     fn sync_disk(&mut self) -> io::Result<()> {
         rustix::fs::syncfs(&self.disk)?;
-        self.tell(&Deed {
+        self.write_log_line(&FileOperation {
             call: "sync",
             paths: Vec::new(),
         })
     }
 
-    fn tell(&mut self, deed: &Deed) -> io::Result<()> {
-        write!(self.log, "{}", deed.call)?;
-        for path in &deed.paths {
+    fn write_log_line(&mut self, operation: &FileOperation) -> io::Result<()> {
+        write!(self.log, "{}", operation.call)?;
+        for path in &operation.paths {
             let below = path.strip_prefix(&self.job.disk).unwrap_or(path);
-            write!(self.log, " {}", hex(below.as_os_str().as_bytes()))?;
+            write!(self.log, " {}", encode_hex(below.as_os_str().as_bytes()))?;
         }
         writeln!(self.log)
     }
 
-    fn find_deed(
+    fn find_operation(
         &self,
         pid: libc::pid_t,
         number: libc::c_long,
         arguments: &[u64; 6],
-    ) -> Option<Deed> {
-        let of = |call, paths| Some(Deed { call, paths });
+    ) -> Option<FileOperation> {
+        let of = |call, paths| Some(FileOperation { call, paths });
         match number {
             libc::SYS_write
             | libc::SYS_writev
@@ -225,7 +225,7 @@ impl Follower {
                 let descriptor = arguments[0] as i32;
                 let Some(path) = self.open_path(pid, descriptor) else {
                     return (descriptor == 1 && is_ours(pid) && ends_line(pid, number, arguments))
-                        .then(|| Deed {
+                        .then(|| FileOperation {
                             call: SAID,
                             paths: Vec::new(),
                         });
@@ -273,7 +273,7 @@ impl Follower {
         pid: libc::pid_t,
         number: libc::c_long,
         a: &[u64; 6],
-    ) -> Option<Deed> {
+    ) -> Option<FileOperation> {
         let here = libc::AT_FDCWD as u64;
         let creates = |flags: u64| flags & libc::O_CREAT as u64 != 0;
         let (call, names) = match number {
@@ -307,11 +307,11 @@ impl Follower {
         if call == CREATE && fs::symlink_metadata(&paths[0]).is_ok() {
             return None;
         }
-        Some(Deed { call, paths })
+        Some(FileOperation { call, paths })
     }
 
     fn resolve_given(&self, pid: libc::pid_t, directory: i32, name: u64) -> Option<PathBuf> {
-        let path = given_path(pid, directory, name)?;
+        let path = read_path_argument(pid, directory, name)?;
         let folder = fs::canonicalize(path.parent()?).ok()?;
         let path = folder.join(path.file_name()?);
         path.starts_with(&self.job.disk).then_some(path)

@@ -49,16 +49,16 @@ use std::time::{Duration, Instant};
 use crate::options::{read_until_command, to_io_error};
 use lexopt::ValueExt;
 
-use calls::{describe_end, ptrace, resume, wait, wait_until, Stop, MMAP, TRACE_OPTIONS};
+use calls::{format_exit_code, ptrace, resume, wait, wait_until, Stop, MMAP, TRACE_OPTIONS};
 use changes::{
     find_change, find_rename, find_written_descriptor, read_open_flags, truncates,
     truncates_on_open, Change,
 };
-use files::{hex, key};
+use files::{encode_hex, key};
 pub use files::{print_digests, seek_data};
 pub use follow::follow;
 use queues::{find_process, Queue};
-use tracer::{Begun, Call, Job, Promise, Tracer, RWF_SYNCS, WRITE};
+use tracer::{CallInProgress, Call, Job, Promise, Tracer, RWF_SYNCS, WRITE};
 
 /// Maximum number of bytes of the program's standard error that are reported.
 const SAID: usize = 500;
@@ -111,7 +111,7 @@ impl Tracer {
         let main = command.spawn()?.id() as libc::pid_t;
         let (_, status) = wait(main)?;
         if !libc::WIFSTOPPED(status) {
-            return Ok(describe_end(status));
+            return Ok(format_exit_code(status));
         }
         ptrace(
             libc::PTRACE_SETOPTIONS as _,
@@ -134,7 +134,7 @@ impl Tracer {
                 self.tasks.remove(&pid);
                 self.waiting.remove(&pid);
                 if pid == main {
-                    end = Some((describe_end(status), Instant::now() + LEFT_FOLLOWED));
+                    end = Some((format_exit_code(status), Instant::now() + LEFT_FOLLOWED));
                 }
                 continue;
             }
@@ -207,13 +207,13 @@ impl Tracer {
         pid: libc::pid_t,
         number: libc::c_long,
         arguments: &[u64; 6],
-    ) -> Option<Begun> {
+    ) -> Option<CallInProgress> {
         let whole = 0..u64::MAX;
         let change = find_change(pid, number, arguments, &self.job.disk);
         if let Some(change) = &change {
             self.note_change(change);
             if truncates(number) {
-                self.disk.shorten(change.key, change.bytes.start);
+                self.disk.note_truncation(change.key, change.bytes.start);
             }
         }
         if let Some((old, new)) = find_rename(pid, number, arguments, &self.job.disk) {
@@ -241,21 +241,21 @@ impl Tracer {
                 self.map(pid, arguments);
                 return None;
             }
-            libc::SYS_io_uring_setup => return Some(Begun::Uring(arguments[1])),
+            libc::SYS_io_uring_setup => return Some(CallInProgress::Uring(arguments[1])),
             libc::SYS_io_uring_enter => {
                 self.hand_over_rings(pid);
-                return Some(Begun::Entered);
+                return Some(CallInProgress::Entered);
             }
             libc::SYS_io_uring_register => {
                 self.register(pid, arguments);
                 return None;
             }
-            libc::SYS_io_setup => return Some(Begun::Context(arguments[1])),
+            libc::SYS_io_setup => return Some(CallInProgress::Context(arguments[1])),
             libc::SYS_io_submit => {
                 self.hand_over_context(pid, arguments);
-                return Some(Begun::Submitted(arguments[0]));
+                return Some(CallInProgress::Submitted(arguments[0]));
             }
-            _ if truncates_on_open(pid, number, arguments) => return Some(Begun::Emptying),
+            _ if truncates_on_open(pid, number, arguments) => return Some(CallInProgress::Emptying),
             _ => match &change {
                 Some(change) => (
                     WRITE,
@@ -265,13 +265,13 @@ impl Tracer {
             },
         };
         match (promise, change) {
-            ((name, Some(promise)), change) => Some(Begun::Promising(Call {
+            ((name, Some(promise)), change) => Some(CallInProgress::Promising(Call {
                 name,
                 promise,
                 change,
                 disturbed: self.list_changes_under_way(pid),
             })),
-            (_, Some(change)) => Some(Begun::Changing(change)),
+            (_, Some(change)) => Some(CallInProgress::Changing(change)),
             _ => None,
         }
     }
@@ -293,26 +293,26 @@ impl Tracer {
     fn leave_call(
         &mut self,
         pid: libc::pid_t,
-        begun: Begun,
+        begun: CallInProgress,
         result: Option<u64>,
     ) -> io::Result<()> {
         match (begun, result) {
-            (Begun::Promising(call), Some(result)) => {
+            (CallInProgress::Promising(call), Some(result)) => {
                 let exact = self.writes_alone();
                 self.report_promise(call, result, exact)?;
             }
-            (Begun::Uring(parameters), Some(descriptor)) => {
+            (CallInProgress::Uring(parameters), Some(descriptor)) => {
                 let queue = Queue::follow_uring(find_process(pid), descriptor as i32, parameters);
                 self.follow(queue.ok());
             }
-            (Begun::Context(pointer), Some(_)) => {
+            (CallInProgress::Context(pointer), Some(_)) => {
                 self.follow(Queue::follow_context(find_process(pid), pointer));
             }
-            (Begun::Changing(change), _) => self.note_change(&change),
-            (Begun::Emptying, Some(descriptor)) => {
+            (CallInProgress::Changing(change), _) => self.note_change(&change),
+            (CallInProgress::Emptying, Some(descriptor)) => {
                 let about = fs::metadata(format!("/proc/{pid}/fd/{descriptor}"));
                 if let Ok(about) = about {
-                    self.disk.shorten(key(&about), 0);
+                    self.disk.note_truncation(key(&about), 0);
                     self.note_change(&Change {
                         key: key(&about),
                         bytes: 0..u64::MAX,
@@ -320,20 +320,20 @@ impl Tracer {
                     });
                 }
             }
-            (Begun::Entered, _) => self.queues.iter_mut().for_each(|one| one.queue.taken()),
-            (Begun::Submitted(context), result) => {
+            (CallInProgress::Entered, _) => self.queues.iter_mut().for_each(|one| one.queue.taken()),
+            (CallInProgress::Submitted(context), result) => {
                 let process = find_process(pid);
                 let mut queues = self.queues.iter_mut();
                 if let Some(one) = queues.find(|one| one.queue.is_context(process, context)) {
                     one.queue.accepted(result.unwrap_or(0));
                 }
             }
-            (Begun::Promising(call), None) => {
+            (CallInProgress::Promising(call), None) => {
                 if let Some(change) = &call.change {
                     self.note_change(change);
                 }
             }
-            (Begun::Uring(_) | Begun::Context(_) | Begun::Emptying, None) => {}
+            (CallInProgress::Uring(_) | CallInProgress::Context(_) | CallInProgress::Emptying, None) => {}
         }
         Ok(())
     }
@@ -412,7 +412,7 @@ impl Tracer {
             .read_at(&mut said, size.saturating_sub(SAID as u64))?;
         let reasons: Vec<&str> = self.disk.elsewhere.iter().copied().collect();
         let reasons = reasons.join("; ");
-        let _ = writeln!(self.disk.lines, "said {}", hex(&said[..length]));
+        let _ = writeln!(self.disk.lines, "said {}", encode_hex(&said[..length]));
         let _ = writeln!(self.disk.lines, "end {status} {reasons}");
         self.disk.flush()
     }

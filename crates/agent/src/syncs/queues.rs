@@ -79,13 +79,13 @@ pub fn find_process(pid: libc::pid_t) -> libc::pid_t {
 
 /// An open file as a request refers to it: by a descriptor, or by an index into the ring's own table.
 #[derive(Clone, Copy)]
-pub enum Named {
+pub enum RequestFile {
     Descriptor(i32),
     Fixed(u32),
 }
 
 #[derive(PartialEq)]
-pub enum Kind {
+pub enum RequestKind {
     Flush,
     Write,
     Other,
@@ -94,8 +94,8 @@ pub enum Kind {
 /// A request of a program. For a write at the file's current position, `bytes` begin at `u64::MAX`.
 pub struct Request {
     pub key: u64,
-    pub kind: Kind,
-    pub file: Named,
+    pub kind: RequestKind,
+    pub file: RequestFile,
     pub bytes: Range<u64>,
     /// `RWF_` flags of a write; for a flush, 1 if it covers only data.
     pub flags: u32,
@@ -112,7 +112,7 @@ pub struct Request {
 pub struct Queue<T> {
     rings: Rings,
     asked: Vec<(u64, u64, T)>,
-    waiting: HashMap<u64, Alike<T>>,
+    waiting: HashMap<u64, SameKeyRequests<T>>,
 }
 
 enum Rings {
@@ -167,11 +167,11 @@ impl<T> Queue<T> {
     }
 
     /// Returns the requests in an `io_uring` that the kernel has not consumed yet.
-    pub fn upcoming(&mut self, memory: &Memory) -> Vec<Request> {
+    pub fn list_unconsumed_requests(&mut self, memory: &Memory) -> Vec<Request> {
         let Rings::Uring(ring) = &self.rings else {
             return Vec::new();
         };
-        let found = ring.upcoming(memory);
+        let found = ring.list_unconsumed_requests(memory);
         let taken = found.first().map(|request| request.position as u32);
         self.mark_taken_before(taken.unwrap_or_else(|| ring.taken()));
         self.asked.clear();
@@ -250,13 +250,13 @@ pub fn read_submitted(memory: &Memory, count: u64, pointers: u64) -> Option<Vec<
 }
 
 /// Requests to which the program has given the same key.
-struct Alike<T> {
+struct SameKeyRequests<T> {
     kept: Vec<T>,
     done: usize,
     worst: i64,
 }
 
-impl<T> Default for Alike<T> {
+impl<T> Default for SameKeyRequests<T> {
     fn default() -> Self {
         Self {
             kept: Vec::new(),
@@ -394,7 +394,7 @@ impl Uring {
         self.submitted.word(self.of.head)
     }
 
-    fn upcoming(&self, memory: &Memory) -> Vec<Request> {
+    fn list_unconsumed_requests(&self, memory: &Memory) -> Vec<Request> {
         let (mut at, tail) = (self.taken(), self.submitted.word(self.of.tail));
         let mask = self.submitted.word(self.of.mask);
         let mut found = Vec::new();
@@ -426,22 +426,22 @@ impl Uring {
             if length == 0 {
                 length = u64::MAX;
             }
-            Kind::Flush
+            RequestKind::Flush
         } else if WRITES.contains(&code) {
             if code == WRITEV {
                 length = memory.vector(long(16), length).unwrap_or(0);
             }
-            Kind::Write
+            RequestKind::Write
         } else {
-            Kind::Other
+            RequestKind::Other
         };
         Request {
             key: long(32),
             kind,
             file: if flags & FIXED == 0 {
-                Named::Descriptor(word(4) as i32)
+                RequestFile::Descriptor(word(4) as i32)
             } else {
-                Named::Fixed(word(4))
+                RequestFile::Fixed(word(4))
             },
             bytes: begin..begin.saturating_add(length),
             flags: word(28),
@@ -539,19 +539,19 @@ impl Context {
         let (begin, mut length) = (long(40), long(32));
         let code = u16::from_ne_bytes([bytes[16], bytes[17]]);
         let kind = match code {
-            1 => Kind::Write,
+            1 => RequestKind::Write,
             8 => {
                 length = memory.vector(long(24), length).unwrap_or(0);
-                Kind::Write
+                RequestKind::Write
             }
-            2 | 3 => Kind::Flush,
-            _ => Kind::Other,
+            2 | 3 => RequestKind::Flush,
+            _ => RequestKind::Other,
         };
-        let whole = kind == Kind::Flush;
+        let whole = kind == RequestKind::Flush;
         Some(Request {
             key: at,
             kind,
-            file: Named::Descriptor(word(20) as i32),
+            file: RequestFile::Descriptor(word(20) as i32),
             bytes: if whole {
                 0..u64::MAX
             } else {

@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use super::changes::Change;
 use super::files::key;
-use super::queues::{find_process, read_submitted, Kind, Memory, Named, Queue, Request};
-use super::tracer::{Call, Followed, Pending, Promise, Tracer, RWF_SYNCS, WRITE};
+use super::queues::{find_process, read_submitted, RequestKind, Memory, RequestFile, Queue, Request};
+use super::tracer::{Call, FollowedQueue, Pending, Promise, Tracer, RWF_SYNCS, WRITE};
 
 /// Maximum number of queues of one program that are followed.
 const MOST_QUEUES: usize = 64;
@@ -21,7 +21,7 @@ impl Tracer {
     /// Follows a new queue; `None` stands for one that cannot be followed.
     pub(super) fn follow(&mut self, queue: Option<Queue<Pending>>) {
         match queue {
-            Some(queue) if self.queues.len() < MOST_QUEUES => self.queues.push(Followed {
+            Some(queue) if self.queues.len() < MOST_QUEUES => self.queues.push(FollowedQueue {
                 queue,
                 files: Vec::new(),
             }),
@@ -41,7 +41,7 @@ impl Tracer {
             return self.lose_track("its requests to the kernel cannot be read");
         };
         for index in 0..self.queues.len() {
-            let requests = self.queues[index].queue.upcoming(&memory);
+            let requests = self.queues[index].queue.list_unconsumed_requests(&memory);
             self.add(pid, index, requests);
         }
     }
@@ -66,7 +66,7 @@ impl Tracer {
         let mut chain: Vec<Change> = Vec::new();
         for request in requests {
             let mut pending = Pending::default();
-            if request.kind != Kind::Other {
+            if request.kind != RequestKind::Other {
                 let before = self.collect_earlier_changes(index, &request, &chain);
                 self.track_request(pid, index, &request, before, &mut pending);
             }
@@ -112,13 +112,13 @@ impl Tracer {
         before: Vec<Change>,
         pending: &mut Pending,
     ) {
-        let flush = request.kind == Kind::Flush;
+        let flush = request.kind == RequestKind::Flush;
         let target = match request.file {
-            Named::Descriptor(descriptor) => match self.find_target(pid, descriptor) {
+            RequestFile::Descriptor(descriptor) => match self.find_target(pid, descriptor) {
                 Some(target) => Rc::new(target),
                 None => return,
             },
-            Named::Fixed(number) => match self.queues[index].files.get(number as usize) {
+            RequestFile::Fixed(number) => match self.queues[index].files.get(number as usize) {
                 Some(Some(target)) => Rc::clone(target),
                 Some(None) => return,
                 None => {

@@ -58,7 +58,7 @@ impl Call {
 }
 
 /// A call that a task has begun and that has not returned.
-pub(super) enum Begun {
+pub(super) enum CallInProgress {
     Promising(Call),
     /// An `io_uring` is being set up; the address of its parameters.
     Uring(u64),
@@ -96,7 +96,7 @@ pub(super) struct Pending {
 }
 
 /// A queue, and the files to which its requests refer by number.
-pub(super) struct Followed {
+pub(super) struct FollowedQueue {
     pub(super) queue: Queue<Pending>,
     pub(super) files: Vec<Option<Rc<Target>>>,
 }
@@ -104,10 +104,10 @@ pub(super) struct Followed {
 pub(super) struct Tracer {
     pub(super) job: Job,
     pub(super) disk: Disk,
-    pub(super) tasks: HashMap<libc::pid_t, Option<Begun>>,
+    pub(super) tasks: HashMap<libc::pid_t, Option<CallInProgress>>,
     /// Tasks that wait for a child and therefore write nothing.
     pub(super) waiting: BTreeSet<libc::pid_t>,
-    pub(super) queues: Vec<Followed>,
+    pub(super) queues: Vec<FollowedQueue>,
     /// Whether the kernel may write for the program in the background at any time.
     pub(super) asynchronous: bool,
     pub(super) promises: u64,
@@ -184,7 +184,7 @@ impl Tracer {
     pub(super) fn note_change(&mut self, change: &Change) {
         self.disk.touch(change);
         for begun in self.tasks.values_mut().flatten() {
-            if let Begun::Promising(call) = begun {
+            if let CallInProgress::Promising(call) = begun {
                 call.disturbed.push(change.clone());
             }
         }
@@ -195,8 +195,8 @@ impl Tracer {
         let others = self.tasks.iter().filter(|(pid, _)| **pid != but);
         let mut found: Vec<Change> = others
             .filter_map(|(_, begun)| match begun.as_ref()? {
-                Begun::Changing(change) => Some(change.clone()),
-                Begun::Promising(call) => call.change.clone(),
+                CallInProgress::Changing(change) => Some(change.clone()),
+                CallInProgress::Promising(call) => call.change.clone(),
                 _ => None,
             })
             .collect();
@@ -238,7 +238,7 @@ impl Tracer {
                     other => other,
                 };
                 let known = before.as_ref().map(|old| (old, &call.disturbed[..]));
-                self.disk.observe(file, written, known)?;
+                self.disk.report_state(file, written, known)?;
             }
             Promise::Directory(path) => self.disk.promise_names(&path),
             Promise::Everything(before) => {

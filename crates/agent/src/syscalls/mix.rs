@@ -14,7 +14,7 @@ use crate::sys;
 
 /// An operation with its loop, which is compiled separately for each operation, so that one indirect call runs a whole
 /// batch.
-pub trait Repeated {
+pub trait BatchedOperation {
     /// Runs that many iterations; returns the number of operations, and the nanoseconds from before the first to after
     /// the last.
     fn batch(&mut self, turns: u64) -> io::Result<(u64, u64)>;
@@ -22,7 +22,7 @@ pub trait Repeated {
     fn partner(&self) -> Option<libc::pid_t>;
 }
 
-impl<T: Operation> Repeated for T {
+impl<T: Operation> BatchedOperation for T {
     fn batch(&mut self, turns: u64) -> io::Result<(u64, u64)> {
         let begin = sys::monotonic_ns();
         for turn in 0..turns {
@@ -48,7 +48,7 @@ impl Operation for Nothing {
     }
 }
 
-type Make = fn() -> io::Result<Box<dyn Repeated>>;
+type Make = fn() -> io::Result<Box<dyn BatchedOperation>>;
 
 /// All operations in the order in which they are measured.
 pub const ALL: &[(&str, Make)] = &[

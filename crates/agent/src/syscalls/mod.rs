@@ -13,10 +13,10 @@ use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::process::ExitCode;
 
-use guestmark_wire::syscalls::{Measured, Ready, Said};
+use guestmark_wire::syscalls::{Measured, Ready, SyscallEvent};
 
 use crate::sys;
-use mix::{Nothing, Repeated};
+use mix::{Nothing, BatchedOperation};
 
 /// Name of a part without operations; as a command it does nothing, so that `exec` can be measured.
 pub const NOTHING: &str = "nothing";
@@ -114,7 +114,7 @@ type Batch = (u64, u64);
 
 /// Determines how many operations a batch must have to be long enough. The operations made here are not counted; they
 /// warm the caches.
-fn warm_up(operation: &mut dyn Repeated, effort: &Effort) -> io::Result<u64> {
+fn warm_up(operation: &mut dyn BatchedOperation, effort: &Effort) -> io::Result<u64> {
     let wanted_ns = (effort.time_ns / BATCHES).clamp(1, LONGEST_BATCH_NS);
     let mut count = 1;
     loop {
@@ -131,7 +131,7 @@ fn warm_up(operation: &mut dyn Repeated, effort: &Effort) -> io::Result<u64> {
 }
 
 fn run_batches(
-    operation: &mut dyn Repeated,
+    operation: &mut dyn BatchedOperation,
     count: u64,
     effort: &Effort,
 ) -> io::Result<Vec<Batch>> {
@@ -185,7 +185,7 @@ fn run_section(
     overhead: &Overhead,
     partner: Option<libc::pid_t>,
 ) -> io::Result<bool> {
-    say(&Said::Ready(Ready {
+    send_event(&SyscallEvent::Ready(Ready {
         name: name.to_owned(),
     }))?;
     if !await_go()? {
@@ -198,7 +198,7 @@ fn run_section(
         .iter()
         .map(|&(count, took)| (took as f64 - overhead.clock_ns) / count as f64 - overhead.turn_ns)
         .collect();
-    say(&Said::Measured(Measured {
+    send_event(&SyscallEvent::Measured(Measured {
         name: name.to_owned(),
         operations: batches.iter().map(|one| one.0).sum(),
         batches: batches.len() as u64,
@@ -217,7 +217,7 @@ fn await_go() -> io::Result<bool> {
     Ok(io::stdin().lock().read(&mut [0])? == 1)
 }
 
-fn say(event: &Said) -> io::Result<()> {
+fn send_event(event: &SyscallEvent) -> io::Result<()> {
     let body = rmp_serde::to_vec_named(event).map_err(io::Error::other)?;
     let mut frame = (body.len() as u32).to_le_bytes().to_vec();
     frame.extend(body);

@@ -20,7 +20,7 @@ pub trait Operation {
 }
 
 /// Returns an error unless one byte was transferred.
-fn moved(count: libc::ssize_t) -> io::Result<()> {
+fn require_one_byte(count: libc::ssize_t) -> io::Result<()> {
     match count {
         1 => Ok(()),
         0 => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -31,12 +31,12 @@ fn moved(count: libc::ssize_t) -> io::Result<()> {
 /// Writes one byte.
 pub fn write_byte(fd: RawFd) -> io::Result<()> {
     // SAFETY: one byte is read from a live array.
-    moved(unsafe { libc::write(fd, [0_u8].as_ptr().cast(), 1) })
+    require_one_byte(unsafe { libc::write(fd, [0_u8].as_ptr().cast(), 1) })
 }
 
 /// Reads one byte.
 pub fn read_byte(fd: RawFd) -> io::Result<()> {
     let mut byte = [0_u8];
     // SAFETY: one byte is written to a live array.
-    moved(unsafe { libc::read(fd, byte.as_mut_ptr().cast(), 1) })
+    require_one_byte(unsafe { libc::read(fd, byte.as_mut_ptr().cast(), 1) })
 }

@@ -16,7 +16,7 @@ use rustix::time::ClockId;
 use super::datagrams::{drain_socket, receive_datagrams, send_datagrams};
 use super::exchange::{connect_for_requests, repeat, transact, Messages};
 use super::order::{
-    Begun, DatagramSpan, DatagramsReceived, DatagramsSent, Exchange, Order, Received, Report, Sent,
+    ServerReady, DatagramSpan, DatagramsReceived, DatagramsSent, Exchange, Order, Received, Report, Sent,
     Span, Spent,
 };
 use super::socket::{connect, limit_waits, read_answer, read_frame, write_frame};
@@ -241,7 +241,7 @@ impl Test {
     fn run_connections(&self) -> io::Result<Option<TrafficResult>> {
         let exchange = self.make_exchange();
         let mut control = self.open(&Order::Accept(exchange))?;
-        let _begun: Begun = read_answer(&mut control)?;
+        let _begun: ServerReady = read_answer(&mut control)?;
         let Some(begin) = self.wait()? else {
             return Ok(None);
         };
@@ -286,7 +286,7 @@ impl Test {
         let span = self.make_datagram_span();
         let socket = self.open_datagrams()?;
         let mut control = self.open(&Order::ReceiveDatagrams(span))?;
-        let _begun: Begun = read_answer(&mut control)?;
+        let _begun: ServerReady = read_answer(&mut control)?;
         let Some(begin) = self.wait()? else {
             return Ok(None);
         };
@@ -295,7 +295,7 @@ impl Test {
         finish(&mut result, &begin);
         let received: DatagramsReceived = read_answer(&mut control)?;
         result.peer_cpu_ns = received.cpu_ns;
-        result.datagrams = Some(count(sent, received));
+        result.datagrams = Some(combine_datagrams(sent, received));
         Ok(Some(result))
     }
 
@@ -312,7 +312,7 @@ impl Test {
         finish(&mut result, &begin);
         let sent: DatagramsSent = read_answer(&mut control)?;
         result.peer_cpu_ns = sent.cpu_ns;
-        result.datagrams = Some(count(sent, received));
+        result.datagrams = Some(combine_datagrams(sent, received));
         Ok(Some(result))
     }
 }
@@ -362,7 +362,7 @@ fn finish(result: &mut TrafficResult, begin: &Begin) {
     result.cpu_ns = sys::clock_ns(ClockId::ProcessCPUTime) - begin.cpu_ns;
 }
 
-fn count(sent: DatagramsSent, received: DatagramsReceived) -> TrafficDatagrams {
+fn combine_datagrams(sent: DatagramsSent, received: DatagramsReceived) -> TrafficDatagrams {
     TrafficDatagrams {
         sent: sent.count,
         received: received.count,

@@ -75,7 +75,7 @@ pub fn receive_datagrams(
     let began_cpu_ns = thread_cpu_ns();
     let before = count_overflows(socket);
     let mut buffer = vec![0; LARGEST as usize];
-    let mut seen = Seen::new();
+    let mut seen = RecentNumbers::new();
     // The other machine may need time to begin; afterwards a pause means the end.
     let patience_ns = monotonic_ns() + span.time_ns + BEGINNING.as_nanos() as u64;
     loop {
@@ -133,12 +133,12 @@ fn receive_one(socket: &UdpSocket, buffer: &mut [u8], id: u64) -> io::Result<Opt
 }
 
 /// Which of the latest datagram numbers have arrived, to recognise duplicates.
-struct Seen {
+struct RecentNumbers {
     latest: Vec<u64>,
     count: u64,
 }
 
-impl Seen {
+impl RecentNumbers {
     fn new() -> Self {
         Self {
             latest: vec![u64::MAX; REMEMBERED],

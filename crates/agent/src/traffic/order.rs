@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use guestmark_wire::traffic::TrafficSender;
+use guestmark_wire::traffic::SenderTcpInfo;
 
 /// The first frame on a connection to the server, which tells the server what to do.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -15,9 +15,9 @@ pub enum Order {
     /// Answer each request on this connection with a response, and its end with [`Spent`].
     Echo(Exchange),
     /// Answer one request on each connection to the other port until this connection ends; the server replies
-    /// [`Begun`], and at the end [`Spent`].
+    /// [`ServerReady`], and at the end [`Spent`].
     Accept(Exchange),
-    /// Count datagrams until no more arrive; the server replies [`Begun`], then [`DatagramsReceived`].
+    /// Count datagrams until no more arrive; the server replies [`ServerReady`], then [`DatagramsReceived`].
     ReceiveDatagrams(DatagramSpan),
     /// Send datagrams to the sender of the first greeting; the server replies [`DatagramsSent`].
     SendDatagrams(DatagramSpan),
@@ -79,7 +79,7 @@ pub struct DatagramSpan {
 
 /// The server is ready.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Begun {}
+pub struct ServerReady {}
 
 /// Processor time that the server used.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -105,7 +105,7 @@ pub struct Sent {
     /// Processor time of the thread that wrote.
     pub cpu_ns: u64,
     /// `TCP_INFO` of the connection.
-    pub sender: Option<TrafficSender>,
+    pub sender: Option<SenderTcpInfo>,
 }
 
 /// Result of received datagrams.

@@ -12,7 +12,7 @@ use guestmark_wire::traffic::{TrafficEvent, TrafficPorts};
 
 use super::datagrams::{await_greeting, drain_socket, receive_datagrams, send_datagrams};
 use super::exchange::{expect_requests, Messages};
-use super::order::{Begun, Exchange, Order, Report, Spent};
+use super::order::{ServerReady, Exchange, Order, Report, Spent};
 use super::socket::{limit_waits, read_frame, thread_cpu_ns, write_frame, SILENCE};
 use super::stream::{receive_stream, send_stream};
 use crate::sys;
@@ -134,13 +134,13 @@ fn accept_orders(listener: &TcpListener, server: &Arc<Server>) {
         let server = Arc::clone(server);
         std::thread::spawn(move || {
             // The client notices that the connection was closed, and reports it.
-            let _ = obey(&stream, &server);
+            let _ = execute_order(&stream, &server);
             server.open.fetch_sub(1, Ordering::Relaxed);
         });
     }
 }
 
-fn obey(mut stream: &TcpStream, server: &Server) -> io::Result<()> {
+fn execute_order(mut stream: &TcpStream, server: &Server) -> io::Result<()> {
     limit_waits(stream)?;
     let Some(order) = read_frame::<Order>(&mut stream)? else {
         return Ok(());
@@ -187,7 +187,7 @@ fn obey(mut stream: &TcpStream, server: &Server) -> io::Result<()> {
         Order::Accept(exchange) => {
             *lock(&server.bare) = exchange;
             let began_ns = server.bare_cpu_ns.load(Ordering::Relaxed);
-            write_frame(&mut stream, &Begun {})?;
+            write_frame(&mut stream, &ServerReady {})?;
             // The test may take longer than the limit of a wait.
             stream.set_read_timeout(None)?;
             stream.read_to_end(&mut Vec::new())?;
@@ -197,7 +197,7 @@ fn obey(mut stream: &TcpStream, server: &Server) -> io::Result<()> {
         Order::ReceiveDatagrams(span) => {
             let _turn = lock(&server.turn);
             drain_socket(&server.datagrams)?;
-            write_frame(&mut stream, &Begun {})?;
+            write_frame(&mut stream, &ServerReady {})?;
             let received = receive_datagrams(&server.datagrams, span, false)?;
             write_frame(&mut stream, &received)
         }

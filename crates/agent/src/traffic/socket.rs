@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use guestmark_wire::traffic::TrafficSender;
+use guestmark_wire::traffic::SenderTcpInfo;
 use rustix::time::ClockId;
 use serde::de::DeserializeOwned;
 use serde::Serialize;
@@ -142,7 +142,7 @@ fn read_option(
 }
 
 /// Reads `TCP_INFO` of a connection on which we send; returns `None` if the kernel does not provide it.
-pub fn read_sender(stream: &TcpStream) -> Option<TrafficSender> {
+pub fn read_tcp_info(stream: &TcpStream) -> Option<SenderTcpInfo> {
     let mut buffer = [0; 256];
     let length = read_option(stream, libc::IPPROTO_TCP, libc::TCP_INFO, &mut buffer)?;
     let mut name = [0; 16];
@@ -156,14 +156,14 @@ pub fn read_sender(stream: &TcpStream) -> Option<TrafficSender> {
 }
 
 /// Parses `struct tcp_info` of `linux/tcp.h`, which is only ever extended and has the same layout on all architectures.
-fn parse_tcp_info(info: &[u8], congestion_control: &str) -> Option<TrafficSender> {
+fn parse_tcp_info(info: &[u8], congestion_control: &str) -> Option<SenderTcpInfo> {
     let word = |at: usize| {
         Some(u64::from(u32::from_ne_bytes(
             info.get(at..at + 4)?.try_into().ok()?,
         )))
     };
     let long = |at: usize| Some(u64::from_ne_bytes(info.get(at..at + 8)?.try_into().ok()?));
-    Some(TrafficSender {
+    Some(SenderTcpInfo {
         congestion_control: congestion_control.to_owned(),
         retransmits: word(100)?,
         rtt_us: word(68)?,
@@ -212,7 +212,7 @@ mod tests {
         stream.write_all(b"x").unwrap();
         let (mut other, _) = listener.accept().unwrap();
         other.read_exact(&mut [0]).unwrap();
-        let sender = read_sender(&stream).unwrap();
+        let sender = read_tcp_info(&stream).unwrap();
         assert!(!sender.congestion_control.is_empty());
         assert!(sender.segment > 500 && sender.window > 0, "{sender:?}");
     }

@@ -8,7 +8,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use super::order::{Received, Sent, Span};
-use super::socket::{abort, explain, read_sender, thread_cpu_ns, SILENCE};
+use super::socket::{abort, explain, read_tcp_info, thread_cpu_ns, SILENCE};
 use crate::sys::monotonic_ns;
 
 /// Bytes per system call, as in `iperf3`.
@@ -33,7 +33,7 @@ pub fn send_stream(mut socket: &TcpStream, span: Span) -> io::Result<Sent> {
         let passed_ns = now_ns - began_ns;
         // Read it once and before the stream ends: afterwards the kernel reports on a closed connection.
         if passed_ns >= full_ns && sender.is_none() {
-            sender = read_sender(socket);
+            sender = read_tcp_info(socket);
         }
         match result {
             Ok(_) => moved_ns = now_ns,

@@ -4,7 +4,7 @@
 //! messages are joined to one flow here, so that waits within it are recognised. DNS queries are in
 //! [`crate::application::dns`]; of QUIC, the handshake is timed.
 
-use crate::application::dns::{self, Asked, End, Questions, Way, DNS};
+use crate::application::dns::{self, Asked, End, Questions, QuestionKey, DNS};
 use crate::application::exchange::Exchange;
 use crate::application::served::Served;
 use crate::connection::latency::seconds;
@@ -275,7 +275,7 @@ impl Datagrams {
         };
         let exchange = &mut self.exchanges[at];
         exchange.duration_s = seconds(segment.ts.abs_diff(exchange.start_ns));
-        let way = Way {
+        let way = QuestionKey {
             family,
             client,
             server,
@@ -292,7 +292,7 @@ impl Datagrams {
             return;
         };
         let family = segment.key.family;
-        let way = Way {
+        let way = QuestionKey {
             family,
             client,
             server,

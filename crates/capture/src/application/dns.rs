@@ -39,7 +39,7 @@ pub(crate) type End = (AddrWords, u16);
 
 /// What identifies a question: client, server and the id in the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Way {
+pub(crate) struct QuestionKey {
     pub family: Family,
     pub client: End,
     pub server: AddrWords,
@@ -71,14 +71,14 @@ pub(crate) enum Asked {
 /// The questions of all clients.
 #[derive(Debug, Default)]
 pub(crate) struct Questions {
-    pending: HashMap<Way, Pending>,
+    pending: HashMap<QuestionKey, Pending>,
     servers: HashMap<(Family, AddrWords), usize>,
     served: Vec<Served>,
 }
 
 impl Questions {
     /// Note a question; `message` is its captured part.
-    pub(crate) fn ask(&mut self, way: Way, message: &[u8], segment: &Segment) -> Asked {
+    pub(crate) fn ask(&mut self, way: QuestionKey, message: &[u8], segment: &Segment) -> Asked {
         let name = parse_question(message).unwrap_or_default();
         let waiting = self.pending.len();
         let first = Pending {
@@ -106,7 +106,7 @@ impl Questions {
     }
 
     /// Note an answer; return the nanoseconds since its question was first asked.
-    pub(crate) fn answer(&mut self, way: Way, message: &[u8], segment: &Segment) -> Option<u64> {
+    pub(crate) fn answer(&mut self, way: QuestionKey, message: &[u8], segment: &Segment) -> Option<u64> {
         let Entry::Occupied(entry) = self.pending.entry(way) else {
             return None;
         };
@@ -134,7 +134,7 @@ impl Questions {
 
     fn finish_question(
         &mut self,
-        way: Way,
+        way: QuestionKey,
         asked: Pending,
         answer: Option<(u64, Option<u16>, &Segment)>,
     ) {

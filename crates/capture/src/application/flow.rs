@@ -20,11 +20,11 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    pub(crate) fn connects(&self) -> bool {
+    pub(crate) fn is_connect(&self) -> bool {
         self.name.starts_with("CONNECT ")
     }
 
-    pub(crate) fn bodiless(&self) -> bool {
+    pub(crate) fn is_head(&self) -> bool {
         self.name.starts_with("HEAD ")
     }
 }

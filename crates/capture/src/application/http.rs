@@ -106,7 +106,7 @@ impl Flow {
                 length = Length::Known(0);
             }
         } else {
-            let bodiless = self.pending.front().is_some_and(Pending::bodiless);
+            let bodiless = self.pending.front().is_some_and(Pending::is_head);
             match head.status {
                 Some(100..=199) => {
                     // The final answer follows, unless the connection switches to another protocol.
@@ -116,7 +116,7 @@ impl Flow {
                     return;
                 }
                 Some(204 | 304) => length = Length::Known(0),
-                Some(200..=299) if self.pending.front().is_some_and(Pending::connects) => {
+                Some(200..=299) if self.pending.front().is_some_and(Pending::is_connect) => {
                     // What follows is another protocol.
                     self.end_message(asks, piece, served);
                     self.halves[from].state = State::Lost;

@@ -6,7 +6,7 @@
 
 use crate::connection::conn::Conn;
 use crate::connection::spent::{on, IDLE_FROM};
-use crate::wire::message::{Debt, Says};
+use crate::wire::message::{MessageState, Says};
 use crate::wire::packet::{flag, Segment};
 
 /// An end is near if its part of the round trip is at most one part in this many.
@@ -67,7 +67,7 @@ impl Conn {
             Debtor::Hidden => on::UNKNOWN,
             Debtor::Nobody => {
                 let goes_on = usize::from(self.account.from) == end;
-                if goes_on && self.paths[end].debt != Debt::Whole {
+                if goes_on && self.paths[end].debt != MessageState::Whole {
                     // It may have been in the middle of a message that cannot be parsed.
                     let micros = u32::try_from(nanos / 1000).unwrap_or(u32::MAX);
                     let rare = self.rare_mut(end);
@@ -127,14 +127,14 @@ impl Conn {
     #[inline]
     pub(crate) fn is_in_message(&self, end: usize) -> bool {
         let path = &self.paths[end];
-        matches!(path.debt, Debt::Body | Debt::Open | Debt::Record)
-            || path.debt == Debt::Unknown && path.last_len > 0 && !path.pushed && self.was_full(end)
+        matches!(path.debt, MessageState::Body | MessageState::Open | MessageState::Record)
+            || path.debt == MessageState::Unknown && path.last_len > 0 && !path.pushed && self.was_full(end)
     }
 
     /// Whether the client has sent a request that is known to be complete, and neither end has sent data since.
     fn is_unanswered(&self) -> bool {
         let client = self.client_end();
-        usize::from(self.account.from) == client && self.paths[client].debt == Debt::Whole
+        usize::from(self.account.from) == client && self.paths[client].debt == MessageState::Whole
     }
 
     /// Whether `end` has sent a DNS query without an answer since. Either of the two may have been lost.
@@ -163,29 +163,29 @@ impl Conn {
         let next = self.sent[from].space.next();
         self.account.talk |= talk::BEGUN;
         let says = segment.message.says();
-        if says == Says::Nothing && self.paths[from].debt == Debt::Unknown {
+        if says == Says::Nothing && self.paths[from].debt == MessageState::Unknown {
             return;
         }
         let (answers, talk) = (from != self.client_end(), self.account.talk);
         let bodiless = answers && talk & talk::BODILESS != 0;
         let path = &mut self.paths[from];
-        let in_record = path.debt == Debt::Record && path.due != segment.seq;
+        let in_record = path.debt == MessageState::Record && path.due != segment.seq;
         match says {
             Says::Ends(_) | Says::Open if bodiless => {
                 self.account.talk &= !talk::BODILESS;
-                path.debt = Debt::Unknown;
+                path.debt = MessageState::Unknown;
             }
             Says::Ends(length) => {
-                (path.due, path.debt) = (segment.seq.wrapping_add(length), Debt::Body);
+                (path.due, path.debt) = (segment.seq.wrapping_add(length), MessageState::Body);
             }
             Says::Asks(length) => {
                 self.account.talk |= talk::BODILESS;
-                (path.due, path.debt) = (segment.seq.wrapping_add(length), Debt::Body);
+                (path.due, path.debt) = (segment.seq.wrapping_add(length), MessageState::Body);
             }
-            Says::Open => path.debt = Debt::Open,
-            Says::Last if path.debt == Debt::Open => path.debt = Debt::Whole,
+            Says::Open => path.debt = MessageState::Open,
+            Says::Last if path.debt == MessageState::Open => path.debt = MessageState::Whole,
             Says::Records(records) if !in_record => {
-                (path.due, path.debt) = (segment.seq.wrapping_add(records.length), Debt::Record);
+                (path.due, path.debt) = (segment.seq.wrapping_add(records.length), MessageState::Record);
                 let ciphers = if records.ciphers {
                     talk::CIPHERS << from
                 } else {
@@ -200,14 +200,14 @@ impl Conn {
             _ => {}
         }
         path.debt = match (path.debt, path.due.wrapping_sub(next) as i32) {
-            (Debt::Body, 0) => Debt::Whole,
-            (Debt::Record | Debt::BetweenRecords, 0) => Debt::BetweenRecords,
-            (Debt::Body | Debt::Record, ..0) => Debt::Unknown,
-            (Debt::BetweenRecords | Debt::Whole, _) if says == Says::Nothing => Debt::Unknown,
+            (MessageState::Body, 0) => MessageState::Whole,
+            (MessageState::Record | MessageState::BetweenRecords, 0) => MessageState::BetweenRecords,
+            (MessageState::Body | MessageState::Record, ..0) => MessageState::Unknown,
+            (MessageState::BetweenRecords | MessageState::Whole, _) if says == Says::Nothing => MessageState::Unknown,
             (debt, _) => debt,
         };
         if segment.flags & flag::FIN != 0 {
-            path.debt = Debt::Unknown;
+            path.debt = MessageState::Unknown;
         }
     }
 }

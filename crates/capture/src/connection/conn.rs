@@ -1,7 +1,7 @@
 //! Hold the state of an open connection, which is updated packet by packet in constant time and bounded space.
 
 use crate::connection::account::Account;
-use crate::connection::copies::{Counted, Twice};
+use crate::connection::copies::{CorrectedCounts, Twice};
 use crate::connection::latency::Few;
 use crate::connection::losses::Losses;
 use crate::connection::path::Path;
@@ -345,7 +345,7 @@ impl Conn {
 
     /// Return the counters of direction `which` of a finished connection, with each packet counted once.
     #[must_use]
-    pub fn counted(&self, which: usize) -> Counted {
+    pub fn counted(&self, which: usize) -> CorrectedCounts {
         let (sent, rare) = (&self.sent[which], self.rare(which));
         let Twice {
             certain,
@@ -353,7 +353,7 @@ impl Conn {
             counted,
             ..
         } = rare.twice;
-        let mut out = Counted {
+        let mut out = CorrectedCounts {
             packets: sent.packets,
             wire: sent.wire,
             unique: sent.unique,
@@ -398,11 +398,11 @@ impl Conn {
         let rare = [self.rare(0), self.rare(1)];
         let copies: u32 = sides.iter().map(|side| side.copies).sum();
         let apart: u64 = rare.iter().map(|rare| rare.twice.apart).sum();
-        let both = |side: &Counted| u64::from(side.copies) * 5 >= side.packets * 4;
+        let both = |side: &CorrectedCounts| u64::from(side.copies) * 5 >= side.packets * 4;
         if copies >= MERGED_FROM && apart >= u64::from(copies) * APART && sides.iter().all(both) {
             return true;
         }
-        let twice = |side: &Counted| side.unique == 0 || side.repeated * 5 >= side.unique * 4;
+        let twice = |side: &CorrectedCounts| side.unique == 0 || side.repeated * 5 >= side.unique * 4;
         let repeats: u32 = sides.iter().map(|side| side.retransmissions).sum();
         let stale: u32 = rare.iter().map(|rare| rare.stale).sum();
         repeats >= MERGED_FROM && stale * 5 >= repeats * 4 && sides.iter().all(twice)

@@ -52,7 +52,7 @@ impl Twice {
 
 /// Counters of one direction, corrected for twins.
 #[derive(Clone, Copy, Debug)]
-pub struct Counted {
+pub struct CorrectedCounts {
     /// Packets.
     pub packets: u64,
     /// Bytes on the wire.

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 /// Allocate room for `count` items, on huge pages where the system has any.
 #[must_use]
-pub fn large<T>(count: usize) -> Vec<T> {
+pub fn allocate_on_huge_pages<T>(count: usize) -> Vec<T> {
     let mut room: Vec<T> = Vec::with_capacity(count);
     let (page, start) = (read_page_size(), room.as_mut_ptr() as usize);
     let first = start.next_multiple_of(page);

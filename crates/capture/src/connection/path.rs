@@ -3,7 +3,7 @@
 use crate::connection::numbers::Numbers;
 use crate::connection::seqspace::not_after;
 use crate::connection::view::View;
-use crate::wire::message::Debt;
+use crate::wire::message::MessageState;
 use crate::wire::packet::{Segment, NO_TIME};
 use std::collections::VecDeque;
 
@@ -149,7 +149,7 @@ pub struct Path {
     /// When the round began, in 2^20 nanoseconds.
     round: u32,
     /// How its current message continues.
-    pub debt: Debt,
+    pub debt: MessageState,
     /// It has sent small segments one after the other, without waiting for acknowledgements.
     pub nodelay: bool,
     /// By how much its round trips are usually longer than the shortest, in 2^16 nanoseconds.
@@ -182,7 +182,7 @@ impl Default for Path {
             pushed: true,
             full: 0,
             round: 0,
-            debt: Debt::Unknown,
+            debt: MessageState::Unknown,
             nodelay: false,
             spread: 0,
             view: None,

@@ -17,13 +17,13 @@ const NOISE: u64 = 1_500_000;
 
 /// The smallest of the last times, in 1,024 nanoseconds.
 #[derive(Debug)]
-struct Lately {
+struct RecentMinimum {
     least: [u32; 2],
     began: u32,
     last: u32,
 }
 
-impl Default for Lately {
+impl Default for RecentMinimum {
     fn default() -> Self {
         Self {
             least: [u32::MAX; 2],
@@ -33,7 +33,7 @@ impl Default for Lately {
     }
 }
 
-impl Lately {
+impl RecentMinimum {
     fn add(&mut self, nanos: u64, ts: i64, round: u64) {
         let now = (ts >> 20) as u32;
         let passed = now.wrapping_sub(self.began);
@@ -80,8 +80,8 @@ pub struct Queue {
     stamped: u64,
     /// How long its last data had to wait in queues beyond the point of capture.
     left: u64,
-    before: Lately,
-    beyond: Lately,
+    before: RecentMinimum,
+    beyond: RecentMinimum,
     /// There was a queue at some time.
     pub seen: bool,
 }
@@ -135,7 +135,7 @@ impl Queue {
                 (passed - steps * tick, ts)
             };
             self.tick = tick;
-            self.before = Lately::default();
+            self.before = RecentMinimum::default();
         }
     }
 

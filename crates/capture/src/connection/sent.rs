@@ -2,7 +2,7 @@
 
 use crate::connection::copies::Twice;
 use crate::connection::latency::Latency;
-use crate::connection::seqspace::{Seen, SeqSpace};
+use crate::connection::seqspace::{PayloadNovelty, SeqSpace};
 use crate::wire::packet::{flag, Segment};
 
 /// One direction: what one endpoint has sent, as far as most packets change it. Two cache lines.
@@ -57,12 +57,12 @@ pub struct Rare {
 
 /// Account for a segment's position in its stream; return true if it repeats a SYN or FIN and nothing else.
 #[inline]
-pub(crate) fn track_segment(space: &mut SeqSpace, segment: &Segment) -> (Seen, bool) {
+pub(crate) fn track_segment(space: &mut SeqSpace, segment: &Segment) -> (PayloadNovelty, bool) {
     let phantoms = segment.flags & (flag::SYN | flag::FIN);
     if phantoms == 0 {
         // A reset's sequence number may be anything, and its payload is not part of the stream.
         if segment.flags & flag::RST != 0 {
-            let seen = Seen {
+            let seen = PayloadNovelty {
                 new: u64::from(segment.payload),
                 ..Default::default()
             };

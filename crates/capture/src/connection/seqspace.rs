@@ -15,7 +15,7 @@ pub fn not_after(a: u32, b: u32) -> bool {
 
 /// How much of one segment's payload was new.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct PayloadNovelty {
     /// Bytes never seen before.
     pub new: u64,
     /// Bytes seen before.
@@ -116,19 +116,19 @@ impl SeqSpace {
 
     /// Account for `len` bytes of payload at `seq`.
     #[inline]
-    pub fn payload(&mut self, seq: u32, len: u32) -> Seen {
+    pub fn payload(&mut self, seq: u32, len: u32) -> PayloadNovelty {
         if !self.started {
             self.start(seq);
         }
         let len = u64::from(len);
         if len == 0 {
-            return Seen::default();
+            return PayloadNovelty::default();
         }
         if seq == self.high as u32 {
             self.raise(self.high + len);
-            return Seen {
+            return PayloadNovelty {
                 new: len,
-                ..Seen::default()
+                ..PayloadNovelty::default()
             };
         }
         self.elsewhere(seq, len)
@@ -151,7 +151,7 @@ impl SeqSpace {
         self.high = to;
     }
 
-    fn elsewhere(&mut self, seq: u32, len: u64) -> Seen {
+    fn elsewhere(&mut self, seq: u32, len: u64) -> PayloadNovelty {
         let room = self.heap();
         let mut gaps = self.gaps.take().unwrap_or_default();
         let from = self.unwrap(seq);
@@ -183,7 +183,7 @@ impl SeqSpace {
         }
         // A stream with gaps will have more, so keep the allocation.
         self.gaps = (gaps.capacity() > 0).then_some(gaps);
-        Seen {
+        PayloadNovelty {
             new,
             repeated: len - new,
             late,

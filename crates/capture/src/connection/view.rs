@@ -16,7 +16,7 @@ const MOST: usize = 4096;
 
 /// An acknowledgement on its way to the sender.
 #[derive(Clone, Copy, Debug)]
-struct News {
+struct PassedAcknowledgement {
     at: i64,
     ack: u32,
     edge: u32,
@@ -25,7 +25,7 @@ struct News {
 /// What a sender knew when it sent its last packet.
 #[derive(Debug, Default)]
 pub struct View {
-    coming: VecDeque<News>,
+    coming: VecDeque<PassedAcknowledgement>,
     /// What was acknowledged.
     pub ack: u32,
     /// Where the other end's window ended.
@@ -137,11 +137,11 @@ impl View {
                 self.apply(first);
             }
         }
-        self.coming.push_back(News { at, ack, edge });
-        (self.coming.capacity() - room) * size_of::<News>()
+        self.coming.push_back(PassedAcknowledgement { at, ack, edge });
+        (self.coming.capacity() - room) * size_of::<PassedAcknowledgement>()
     }
 
-    fn apply(&mut self, news: News) {
+    fn apply(&mut self, news: PassedAcknowledgement) {
         if !not_after(news.ack, self.ack) {
             self.ack = news.ack;
         }

@@ -55,7 +55,7 @@ impl Young {
     #[must_use]
     pub fn new(segment: &Segment, hash: u32, index: u64) -> Option<Self> {
         let key = &segment.key;
-        let mut start = Bytes::default();
+        let mut start = PacketWriter::default();
         if key.family == Family::V6 {
             for word in key.addr.as_flattened() {
                 start.put(&word.to_le_bytes());
@@ -121,11 +121,11 @@ impl Young {
             return false;
         }
         let mut rest = self.packets();
-        let mut before = Before::default();
+        let mut before = PreviousPackets::default();
         for _ in 0..self.count {
             rest.skip(&mut before);
         }
-        let mut bytes = Bytes::default();
+        let mut bytes = PacketWriter::default();
         bytes.write_segment(segment, &before);
         let (from, to) = (usize::from(self.len), usize::from(self.len) + bytes.len);
         if to > self.log.len() {
@@ -153,7 +153,7 @@ impl Young {
         let place = &self.log[self.addresses_len()..][..PLACE];
         let (interface, tunnels) = (u16::from_le_bytes([place[0], place[1]]), place[2]);
         let mut rest = self.packets();
-        let mut before = Before::default();
+        let mut before = PreviousPackets::default();
         for _ in 0..self.count {
             let mut segment = rest.read_segment(&before);
             (segment.key, segment.interface, segment.tunnels) = (key, interface, tunnels);
@@ -162,8 +162,8 @@ impl Young {
         }
     }
 
-    fn packets(&self) -> Rest<'_> {
-        Rest(&self.log[self.addresses_len() + PLACE..usize::from(self.len)])
+    fn packets(&self) -> PacketReader<'_> {
+        PacketReader(&self.log[self.addresses_len() + PLACE..usize::from(self.len)])
     }
 
     fn addresses_len(&self) -> usize {
@@ -191,12 +191,12 @@ impl Young {
 /// Time and frame of the previous packet, and what each end would send next: sequence number, identification, time
 /// stamp.
 #[derive(Default)]
-struct Before {
+struct PreviousPackets {
     last: (i64, u64),
     next: [(u32, u16, u32); 2],
 }
 
-impl Before {
+impl PreviousPackets {
     fn see(&mut self, segment: &Segment) {
         self.last = (segment.ts, segment.frame);
         let stamp = segment.options.stamps.map_or(0, |(own, _)| own);
@@ -225,12 +225,12 @@ fn next(seq: u32, payload: u32, flags: u8) -> u32 {
     seq.wrapping_add(payload.wrapping_add(phantoms))
 }
 
-struct Bytes {
+struct PacketWriter {
     room: [u8; LONGEST],
     len: usize,
 }
 
-impl Default for Bytes {
+impl Default for PacketWriter {
     fn default() -> Self {
         Self {
             room: [0; LONGEST],
@@ -239,7 +239,7 @@ impl Default for Bytes {
     }
 }
 
-impl Bytes {
+impl PacketWriter {
     fn written(&self) -> &[u8] {
         &self.room[..self.len]
     }
@@ -266,7 +266,7 @@ impl Bytes {
         self.write_signed(i64::from(value.wrapping_sub(expected) as i32));
     }
 
-    fn write_segment(&mut self, segment: &Segment, before: &Before) {
+    fn write_segment(&mut self, segment: &Segment, before: &PreviousPackets) {
         let options = &segment.options;
         let opens = options.mss != 0 || options.scale.is_some();
         let bits = [
@@ -307,9 +307,9 @@ impl Bytes {
     }
 }
 
-struct Rest<'l>(&'l [u8]);
+struct PacketReader<'l>(&'l [u8]);
 
-impl Rest<'_> {
+impl PacketReader<'_> {
     fn read_byte(&mut self) -> u8 {
         let (&first, rest) = self.0.split_first().unwrap_or((&0, &[]));
         self.0 = rest;
@@ -345,8 +345,8 @@ impl Rest<'_> {
         self.0 = self.0.get(bytes..).unwrap_or_default();
     }
 
-    /// Read only what is needed to restore the next packet; like [`Self::read_segment`] and [`Before::see`].
-    fn skip(&mut self, before: &mut Before) {
+    /// Read only what is needed to restore the next packet; like [`Self::read_segment`] and [`PreviousPackets::see`].
+    fn skip(&mut self, before: &mut PreviousPackets) {
         let mask = self.read_byte();
         let is = |bit: u8| mask & bit != 0;
         let (from, flags) = (u8::from(is(bit::FROM)), self.read_byte());
@@ -373,7 +373,7 @@ impl Rest<'_> {
         before.next[usize::from(from)] = (next(seq, payload, flags), id.wrapping_add(1), own);
     }
 
-    fn read_segment(&mut self, before: &Before) -> Segment {
+    fn read_segment(&mut self, before: &PreviousPackets) -> Segment {
         let mask = self.read_byte();
         let is = |bit: u8| mask & bit != 0;
         let mut out = Segment {

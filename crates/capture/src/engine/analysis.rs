@@ -9,10 +9,10 @@ use crate::engine::front::{Deliver, Front, Kind};
 use crate::engine::tracker::{ConnSink, Tracker};
 use crate::results::endpoint::Endpoints;
 use crate::results::figures::Causes;
-use crate::results::longest_waits::{Ended, Guilty};
-use crate::results::slowest::Largest;
-use crate::results::summary::Summary;
-use crate::results::truth::Truth;
+use crate::results::longest_waits::{Ended, LongestWaits};
+use crate::results::slowest::SlowestConnections;
+use crate::results::summary::ConnectionSummary;
+use crate::results::truth::CaptureQuality;
 use crate::results::watch::Watch;
 use crate::wire::fault::Fault;
 use crate::wire::filter::Filter;
@@ -33,7 +33,7 @@ const MAX_HELD: usize = 16_384;
 /// Receiver of summaries, one by one: in order of appearance, as long as no more than 16,384 have to wait for it.
 pub trait Output {
     /// Take one finished connection.
-    fn connection(&mut self, summary: &Summary);
+    fn connection(&mut self, summary: &ConnectionSummary);
 
     /// Whether percentiles are wanted for a connection that waited this many nanoseconds.
     fn wants_percentiles(&self, _waited: u64) -> bool {
@@ -41,19 +41,19 @@ pub trait Output {
     }
 }
 
-impl<F: FnMut(&Summary)> Output for F {
-    fn connection(&mut self, summary: &Summary) {
+impl<F: FnMut(&ConnectionSummary)> Output for F {
+    fn connection(&mut self, summary: &ConnectionSummary) {
         self(summary);
     }
 }
 
 struct Finished<'o> {
-    truth: Truth,
+    truth: CaptureQuality,
     endpoints: Endpoints,
-    held: BTreeMap<u64, Summary>,
+    held: BTreeMap<u64, ConnectionSummary>,
     next: u64,
     connections: u64,
-    largest: Largest,
+    largest: SlowestConnections,
     output: &'o mut dyn Output,
 }
 
@@ -62,7 +62,7 @@ impl ConnSink for Finished<'_> {
         self.output.wants_percentiles(waited)
     }
 
-    fn finished(&mut self, conn: &Conn, client: usize, summary: Summary) {
+    fn finished(&mut self, conn: &Conn, client: usize, summary: ConnectionSummary) {
         self.connections += 1;
         self.largest.consider(&summary, client);
         self.truth.connection(&summary);
@@ -148,7 +148,7 @@ pub struct SoFar {
 /// The results when everything has been read.
 pub struct Report {
     /// Counters of everything that limits truth.
-    pub truth: Truth,
+    pub truth: CaptureQuality,
     /// Sums by endpoint, and of time.
     pub endpoints: Endpoints,
     /// Number of connections.
@@ -160,7 +160,7 @@ pub struct Report {
     /// Requests one by one, by server, if wanted.
     pub requests: Vec<Served>,
     /// The connections worth a picture.
-    pub largest: Largest,
+    pub largest: SlowestConnections,
     /// The packets that ended the longest waits.
     pub guilty: Vec<Ended>,
     /// The watched points.
@@ -176,12 +176,12 @@ impl<'o> Analysis<'o> {
             back: Back {
                 tracker: Tracker::new(memory),
                 finished: Finished {
-                    truth: Truth::default(),
+                    truth: CaptureQuality::default(),
                     endpoints: Endpoints::default(),
                     held: BTreeMap::new(),
                     next: 0,
                     connections: 0,
-                    largest: Largest::default(),
+                    largest: SlowestConnections::default(),
                     output,
                 },
                 packets: 0,
@@ -192,7 +192,7 @@ impl<'o> Analysis<'o> {
 
     /// Call `watcher` with the state every second; every packet is then counted at once.
     #[must_use]
-    pub fn told_to(mut self, watcher: &'o mut dyn FnMut(&SoFar)) -> Self {
+    pub fn with_watcher(mut self, watcher: &'o mut dyn FnMut(&SoFar)) -> Self {
         self.front.together = 1;
         self.watcher = Some(watcher);
         self
@@ -248,7 +248,7 @@ impl<'o> Analysis<'o> {
                 Err(fault) => (None, Err(fault)),
             };
         }
-        self.apart(|front, deliver| match opened(Source::open(name)) {
+        self.run_on_two_threads(|front, deliver| match opened(Source::open(name)) {
             Ok(mut source) => front.read(&mut source, services, deliver),
             Err(fault) => (None, Err(fault)),
         })
@@ -260,11 +260,11 @@ impl<'o> Analysis<'o> {
     ///
     /// If the interface disappears.
     pub fn listen(&mut self, mut ring: Ring) -> io::Result<()> {
-        self.apart(move |front, deliver| front.listen(&mut ring, deliver))
+        self.run_on_two_threads(move |front, deliver| front.listen(&mut ring, deliver))
     }
 
     /// Run `read` on one processor; the other counts what it delivers.
-    fn apart<T: Send>(&mut self, read: impl FnOnce(&mut Front, &mut Deliver<'_>) -> T + Send) -> T {
+    fn run_on_two_threads<T: Send>(&mut self, read: impl FnOnce(&mut Front, &mut Deliver<'_>) -> T + Send) -> T {
         let Self {
             front,
             back,
@@ -336,7 +336,7 @@ impl<'o> Analysis<'o> {
                 .tracker
                 .guilty
                 .take()
-                .map_or_else(Vec::new, |guilty| Guilty::found(*guilty)),
+                .map_or_else(Vec::new, |guilty| LongestWaits::found(*guilty)),
             watch: back.tracker.watch.take(),
         }
     }

@@ -2,8 +2,8 @@
 
 use crate::application::datagrams::Datagrams;
 use crate::application::requests::Requests;
-use crate::results::truth::Truth;
-use crate::wire::decode::{decode, fast_into};
+use crate::results::truth::CaptureQuality;
+use crate::wire::decode::{decode, decode_fast_into};
 use crate::wire::fault::Fault;
 use crate::wire::filter::Filter;
 use crate::wire::input::{Compression, Source};
@@ -48,7 +48,7 @@ pub struct Front {
     /// Requests over TCP, if wanted.
     pub requests: Option<Box<Requests>>,
     /// Counters of packets.
-    pub truth: Truth,
+    pub truth: CaptureQuality,
 }
 
 /// Receiver of segments and of new names; it empties or replaces the batch.
@@ -75,7 +75,7 @@ impl Front {
             first_ts: None,
             datagrams: Datagrams::default(),
             requests: None,
-            truth: Truth::default(),
+            truth: CaptureQuality::default(),
         }
     }
 
@@ -289,7 +289,7 @@ impl PacketSink for Reading<'_, '_> {
             let room = self.front.batch.last_mut();
             if room.is_some_and(|room| {
                 room.frame = frame;
-                fast_into(packet, room)
+                decode_fast_into(packet, room)
             }) {
                 self.look_into(packet.data);
                 self.counted(0);
@@ -309,7 +309,7 @@ impl PacketSink for Reading<'_, '_> {
                 self.counted(segment.tunnels);
             }
             Ok(_) => self.front.truth.filtered += 1,
-            Err(skip) => self.front.truth.skip(skip),
+            Err(skip) => self.front.truth.count_skipped(skip),
         }
     }
 
@@ -330,7 +330,7 @@ impl RowSink for Reading<'_, '_> {
         self.segment(Segment { ts, ..segment });
     }
 
-    fn other_row(&mut self, ts: i64, wire_len: u32, unnamed_port: bool) {
+    fn take_non_flow_row(&mut self, ts: i64, wire_len: u32, unnamed_port: bool) {
         self.note_frame(wire_len);
         self.check_clock(0, ts);
         let truth = &mut self.front.truth;

@@ -25,7 +25,7 @@ const MARGIN: i64 = 200_000_000;
 
 /// One packet at one point.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct SeenPacket {
     ts: i64,
     flow: u32,
     seq: u32,
@@ -37,7 +37,7 @@ struct Seen {
     from: u8,
 }
 
-impl Seen {
+impl SeenPacket {
     fn end(&self) -> u32 {
         self.seq.wrapping_add(self.length)
     }
@@ -66,7 +66,7 @@ type Key = (u32, u8, u8, u32, u32, u32, u32, u16);
 
 /// All packets seen at one point, in order of time.
 struct Point {
-    seen: Vec<Seen>,
+    seen: Vec<SeenPacket>,
 }
 
 /// The flows of all points, by number.
@@ -88,7 +88,7 @@ impl Flows {
 
 /// Delays of one direction in seconds; `None` if nothing was matched.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Delay {
+pub struct DelayStats {
     /// Matched packets.
     pub count: u64,
     /// Shortest.
@@ -101,7 +101,7 @@ pub struct Delay {
     pub max_s: Option<f64>,
 }
 
-impl Delay {
+impl DelayStats {
     fn of(mut nanos: Vec<i64>) -> Self {
         nanos.sort_unstable();
         let at = |share: f64| {
@@ -120,7 +120,7 @@ impl Delay {
 
 /// One direction between two points.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Way {
+pub struct DirectionStats {
     /// Packets seen at the point nearer to the sender while the other point was captured too.
     pub sent: u64,
     /// Packets that were not seen at the other point and were retransmitted or never acknowledged: lost in between.
@@ -128,7 +128,7 @@ pub struct Way {
     /// Packets that were not seen at the other point although their data arrived: lost by its capture.
     pub uncaptured: u64,
     /// Delays of the packets seen at both points.
-    pub delay: Delay,
+    pub delay: DelayStats,
 }
 
 /// A connection at two points.
@@ -139,7 +139,7 @@ pub struct Flow {
     /// Which point is nearer to the first end: 0 or 1; `None` if the packets of one direction are missing.
     pub nearer: Option<usize>,
     /// From the first end, and from the second.
-    pub ways: [Way; 2],
+    pub ways: [DirectionStats; 2],
 }
 
 /// The comparison of two points.
@@ -150,7 +150,7 @@ pub struct Pair {
     /// Packets seen at both.
     pub matched: u64,
     /// All packets from the first point to the second, and back.
-    pub ways: [Way; 2],
+    pub ways: [DirectionStats; 2],
     /// By connection.
     pub flows: Vec<Flow>,
 }
@@ -200,9 +200,9 @@ fn read(
     Ok(Point { seen })
 }
 
-fn make_seen(segment: &Segment, flows: &mut Flows) -> Seen {
+fn make_seen(segment: &Segment, flows: &mut Flows) -> SeenPacket {
     let tcp = segment.key.protocol == TCP;
-    Seen {
+    SeenPacket {
         ts: segment.ts,
         flow: flows.number_flow(&segment.key),
         seq: segment.seq,
@@ -238,7 +238,7 @@ impl Matches {
     fn match_by(
         &mut self,
         points: [&Point; 2],
-        key: impl Fn(&Seen) -> Option<Key>,
+        key: impl Fn(&SeenPacket) -> Option<Key>,
         clock: Option<(&Clock, &[Option<usize>])>,
     ) {
         let mut places: HashMap<Key, [Vec<u32>; 2]> = HashMap::new();
@@ -261,13 +261,13 @@ impl Matches {
             if let ([one], [other]) = (&first[..], &second[..]) {
                 self.join(*one, *other);
             } else if let Some((clock, nearer)) = clock {
-                self.nearest(points, first, second, clock, nearer);
+                self.match_last_sent(points, first, second, clock, nearer);
             }
         }
     }
 
     /// Among equal packets, match each arrival with the last one sent before it.
-    fn nearest(
+    fn match_last_sent(
         &mut self,
         points: [&Point; 2],
         first: Vec<u32>,
@@ -314,16 +314,16 @@ fn compare_pair(one: &Point, two: &Point, flows: &Flows) -> Pair {
         of_second: vec![None; two.seen.len()],
     };
     matches.match_by(points, |seen| Some(seen.whole()), None);
-    matches.match_by(points, Seen::tail, None);
+    matches.match_by(points, SeenPacket::tail, None);
     let nearer = find_nearer(points, &matches, flows.keys.len());
     let clock = estimate_clock(points, &matches, &nearer);
     if let Some(clock) = &clock {
         matches.match_by(points, |seen| Some(seen.whole()), Some((clock, &nearer)));
-        matches.match_by(points, Seen::tail, Some((clock, &nearer)));
+        matches.match_by(points, SeenPacket::tail, Some((clock, &nearer)));
     }
     let count = matches.of_first.iter().flatten().count();
     let (ways, flows) = clock
-        .and_then(|clock| count_ways(points, &matches, &clock, &nearer, flows))
+        .and_then(|clock| measure_directions(points, &matches, &clock, &nearer, flows))
         .unwrap_or_default();
     Pair {
         clock,
@@ -411,7 +411,7 @@ fn collect_coverage(point: &Point, flows: usize) -> Vec<[Coverage; 2]> {
 
 impl Coverage {
     /// Whether the data of `seen` was seen here: in the same transmission, and in any.
-    fn has(&self, seen: &Seen) -> (bool, bool) {
+    fn has(&self, seen: &SeenPacket) -> (bool, bool) {
         let base = self.data.first().map_or(0, |first| first.0);
         let place = |seq: u32| seq.wrapping_sub(base.wrapping_sub(1 << 30));
         let until = self
@@ -431,22 +431,22 @@ impl Coverage {
     }
 }
 
-fn count_ways(
+fn measure_directions(
     points: [&Point; 2],
     matches: &Matches,
     clock: &Clock,
     nearer: &[Option<usize>],
     flows: &Flows,
-) -> Option<([Way; 2], Vec<Flow>)> {
+) -> Option<([DirectionStats; 2], Vec<Flow>)> {
     let count = flows.keys.len();
-    let mut ways: Vec<[Way; 2]> = (0..count).map(|_| Default::default()).collect();
+    let mut ways: Vec<[DirectionStats; 2]> = (0..count).map(|_| Default::default()).collect();
     let mut delays: Vec<[Vec<i64>; 2]> = (0..count).map(|_| Default::default()).collect();
     let covers = [
         collect_coverage(points[0], count),
         collect_coverage(points[1], count),
     ];
     let (from, to) = find_common_time(points, clock)?;
-    let mut whole: [Way; 2] = Default::default();
+    let mut whole: [DirectionStats; 2] = Default::default();
     let mut all: [Vec<i64>; 2] = Default::default();
     let time = |point: usize, ts: i64| if point == 0 { ts } else { clock.back(ts) };
     for (point, known) in [&matches.of_first, &matches.of_second]
@@ -504,7 +504,7 @@ fn count_ways(
                 total.uncaptured += way.uncaptured;
                 all[near ^ end].extend_from_slice(&nanos);
             }
-            way.delay = Delay::of(nanos);
+            way.delay = DelayStats::of(nanos);
         }
         let key = &flows.keys[flow];
         let host = |end: usize| Host::new(key.family, key.addr[end], &flows.names);
@@ -515,7 +515,7 @@ fn count_ways(
         });
     }
     for (way, nanos) in whole.iter_mut().zip(all) {
-        way.delay = Delay::of(nanos);
+        way.delay = DelayStats::of(nanos);
     }
     Some((whole, found))
 }

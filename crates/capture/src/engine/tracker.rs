@@ -1,18 +1,18 @@
 //! Keep the flow table: find the connection of every segment and let go of connections that are over.
 //!
 //! The memory is bounded by the open connections: a closed one stays for its late packets (at most [`LINGER`] of them,
-//! for two minutes of capture time) and is then reduced to a [`Summary`] and handed on. When the table's memory reaches
-//! its limit, the connection that was idle longest (second chance) is evicted and marked. A connection of few packets
-//! is kept as these packets ([`Young`]), and counted when there are more or it ends. The hash has a random key, so that
-//! nobody can prepare a capture whose flows all collide.
+//! for two minutes of capture time) and is then reduced to a [`ConnectionSummary`] and handed on. When the table's
+//! memory reaches its limit, the connection that was idle longest (second chance) is evicted and marked. A connection
+//! of few packets is kept as these packets ([`Young`]), and counted when there are more or it ends. The hash has a
+//! random key, so that nobody can prepare a capture whose flows all collide.
 
 use crate::connection::conn::Conn;
 use crate::connection::pages;
 use crate::connection::young::Young;
 use crate::evidence::numbering::Numbering;
 use crate::evidence::twins::{Twin, Twins};
-use crate::results::longest_waits::Guilty;
-use crate::results::summary::Summary;
+use crate::results::longest_waits::LongestWaits;
+use crate::results::summary::ConnectionSummary;
 use crate::results::watch::Watch;
 use crate::wire::packet::{flag, FlowKey, Segment};
 use ahash::RandomState;
@@ -43,7 +43,7 @@ pub trait ConnSink {
     }
 
     /// Take a connection that is over; `client` is the end of the key that is the client.
-    fn finished(&mut self, conn: &Conn, client: usize, summary: Summary);
+    fn finished(&mut self, conn: &Conn, client: usize, summary: ConnectionSummary);
 }
 
 #[derive(Clone, Copy)]
@@ -65,8 +65,8 @@ fn summarise(
     names: &[Arc<str>],
     evicted: bool,
     sink: &impl ConnSink,
-) -> (Summary, usize) {
-    Summary::new(conn, names, evicted, |waited| {
+) -> (ConnectionSummary, usize) {
+    ConnectionSummary::new(conn, names, evicted, |waited| {
         sink.wants_percentiles(waited)
     })
 }
@@ -75,7 +75,7 @@ fn summarise(
 fn count_young(
     young: &Young,
     watch: &mut Option<Box<Watch>>,
-    guilty: &mut Option<Box<Guilty>>,
+    guilty: &mut Option<Box<LongestWaits>>,
 ) -> Option<Conn> {
     let mut conn = None;
     young.each(|segment| {
@@ -91,7 +91,7 @@ fn count(
     conn: &mut Conn,
     segment: &Segment,
     watch: &mut Option<Box<Watch>>,
-    guilty: &mut Option<Box<Guilty>>,
+    guilty: &mut Option<Box<LongestWaits>>,
 ) {
     if watch.is_none() && guilty.is_none() {
         conn.update(segment);
@@ -165,7 +165,7 @@ pub struct Tracker {
     /// Points for a picture, when wanted.
     pub watch: Option<Box<Watch>>,
     /// The packets that ended the longest waits, when wanted.
-    pub guilty: Option<Box<Guilty>>,
+    pub guilty: Option<Box<LongestWaits>>,
     /// Connections evicted to keep within the limit.
     pub evicted: u64,
 }
@@ -492,7 +492,7 @@ impl Tracker {
     fn find_room(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
             if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
-                self.chunks.push(pages::large(CHUNK));
+                self.chunks.push(pages::allocate_on_huge_pages(CHUNK));
             }
             let number = self.chunks.len() - 1;
             let chunk = &mut self.chunks[number];

@@ -1,6 +1,6 @@
 //! Make rows of CSV from their JSON: one list of fields serves both formats, and no tree of values is built per row.
 
-use crate::report::escape::inert;
+use crate::report::escape::escape_controls;
 use serde_json::Value;
 
 /// Collect column names: the paths of all leaves, joined by `_`.
@@ -23,7 +23,7 @@ pub fn collect_names(prefix: &str, value: &Value, out: &mut Vec<String>) {
 /// Append one cell, quoted if necessary. Control characters that a terminal would obey are escaped, and text that a
 /// spreadsheet would take for a formula follows an apostrophe.
 pub fn append_cell(text: &str, line: &mut Vec<u8>) {
-    let mut text = inert(text);
+    let mut text = escape_controls(text);
     if text.len() > 1 && text.starts_with(['=', '+', '-', '@', '\t', '\r']) {
         text.insert(0, '\'');
     }

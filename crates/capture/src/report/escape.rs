@@ -13,7 +13,7 @@ fn is_active(c: char) -> bool {
 
 /// Return the text with active characters escaped as in JSON: `\u001b`. Line feeds and tabs stay.
 #[must_use]
-pub fn inert(text: &str) -> String {
+pub fn escape_controls(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         if is_active(c) {
@@ -28,12 +28,12 @@ pub fn inert(text: &str) -> String {
 }
 
 /// Standard output: unchanged for programs and files, escaped on a terminal. Each write must contain whole characters.
-pub struct Shown<W: Write> {
+pub struct TerminalSafeWriter<W: Write> {
     out: W,
     terminal: bool,
 }
 
-impl<W: Write> Shown<W> {
+impl<W: Write> TerminalSafeWriter<W> {
     /// Create it; `out` is buffered standard output.
     pub fn new(out: W) -> Self {
         Self {
@@ -43,11 +43,11 @@ impl<W: Write> Shown<W> {
     }
 }
 
-impl<W: Write> Write for Shown<W> {
+impl<W: Write> Write for TerminalSafeWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.terminal {
             self.out
-                .write_all(inert(&String::from_utf8_lossy(bytes)).as_bytes())?;
+                .write_all(escape_controls(&String::from_utf8_lossy(bytes)).as_bytes())?;
         } else {
             self.out.write_all(bytes)?;
         }
@@ -61,24 +61,24 @@ impl<W: Write> Write for Shown<W> {
 
 #[cfg(test)]
 mod tests {
-    use super::{inert, Shown};
+    use super::{escape_controls, TerminalSafeWriter};
     use std::io::Write;
 
     #[test]
     fn what_a_terminal_obeys_is_spelled() {
         assert_eq!(
-            inert("a\x1b[31mb\u{9b}2J\n\tc\u{202e}"),
+            escape_controls("a\x1b[31mb\u{9b}2J\n\tc\u{202e}"),
             "a\\u001b[31mb\\u009b2J\n\tc\\u202e"
         );
-        assert_eq!(inert("[::1]:80 → [/bold]é"), "[::1]:80 → [/bold]é");
-        assert_eq!(inert("\u{e0041}"), "\\udb40\\udc41");
+        assert_eq!(escape_controls("[::1]:80 → [/bold]é"), "[::1]:80 → [/bold]é");
+        assert_eq!(escape_controls("\u{e0041}"), "\\udb40\\udc41");
     }
 
     #[test]
     fn programs_get_the_bytes_and_terminals_get_signs() {
         let (mut piped, mut seen) = (Vec::new(), Vec::new());
         for (out, terminal) in [(&mut piped, false), (&mut seen, true)] {
-            Shown { out, terminal }
+            TerminalSafeWriter { out, terminal }
                 .write_all("a\x1b[2J".as_bytes())
                 .unwrap();
         }

@@ -11,8 +11,8 @@ use crate::report::csv;
 use crate::results::endpoint::Endpoint;
 use crate::results::figures::Causes;
 use crate::results::side::Side;
-use crate::results::slowest::Chosen;
-use crate::results::summary::Summary;
+use crate::results::slowest::SlowConnection;
+use crate::results::summary::ConnectionSummary;
 use crate::results::watch::Series;
 use crate::wire::fault::Fault;
 use crate::wire::host::Host;
@@ -67,7 +67,7 @@ pub struct Writer<W: Write> {
     line: Vec<u8>,
     /// The connections that waited longest so far, shortest wait first.
     longest: BinaryHeap<Reverse<(u64, Reverse<u64>)>>,
-    kept: BTreeMap<u64, Summary>,
+    kept: BTreeMap<u64, ConnectionSummary>,
     error: Option<io::Error>,
 }
 
@@ -112,7 +112,7 @@ struct Tail<'a> {
     shares: Shares,
     causes: Causes,
     relative_error: f64,
-    counters: &'a crate::results::truth::Truth,
+    counters: &'a crate::results::truth::CaptureQuality,
     limits: Vec<crate::results::truth::Limit>,
     endpoints: Vec<Endpoint>,
     exchanges: &'a [Exchange],
@@ -123,8 +123,8 @@ struct Tail<'a> {
     error: Option<FaultDoc<'a>>,
 }
 
-impl From<(Chosen, Series)> for SequenceDoc {
-    fn from((chosen, series): (Chosen, Series)) -> Self {
+impl From<(SlowConnection, Series)> for SequenceDoc {
+    fn from((chosen, series): (SlowConnection, Series)) -> Self {
         let end = |(address, port)| EndDoc { address, port };
         Self {
             connection: chosen.index,
@@ -183,7 +183,7 @@ impl<W: Write> Writer<W> {
         kind: Option<Kind>,
         report: &Report,
         fault: Option<&Fault>,
-        sequences: Vec<(Chosen, Series)>,
+        sequences: Vec<(SlowConnection, Series)>,
     ) {
         for (_, summary) in std::mem::take(&mut self.kept) {
             self.write(&summary);
@@ -254,7 +254,7 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    fn write(&mut self, summary: &Summary) {
+    fn write(&mut self, summary: &ConnectionSummary) {
         match self.options.format {
             Format::Json => self.try_to(|w| {
                 let comma = if w.rows == 0 { "" } else { "," };
@@ -298,7 +298,7 @@ impl<W: Write> Output for Writer<W> {
             .is_none_or(|top| self.longest.len() < top || waited > shortest())
     }
 
-    fn connection(&mut self, summary: &Summary) {
+    fn connection(&mut self, summary: &ConnectionSummary) {
         if !self.wants_percentiles(summary.waited_ns) {
             return;
         }
@@ -319,7 +319,7 @@ impl<W: Write> Output for Writer<W> {
 
 /// Return `server-client duration=… bytes_transferred=… [client: …] [server: …]`, seconds with six decimals.
 #[must_use]
-pub fn tcp_stats(summary: &Summary, services: &Services) -> String {
+pub fn tcp_stats(summary: &ConnectionSummary, services: &Services) -> String {
     let end = |side: &Side| match &side.address {
         Host::Ip(ip) if ip.is_ipv6() => format!("[{ip}]:{}", services.name(side.port, true)),
         host => format!("{host}:{}", services.name(side.port, true)),

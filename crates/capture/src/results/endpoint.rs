@@ -8,7 +8,7 @@ use crate::connection::pages;
 use crate::connection::spent::on;
 use crate::results::figures::Causes;
 use crate::results::side::{Response, Side};
-use crate::results::summary::Summary;
+use crate::results::summary::ConnectionSummary;
 use crate::wire::host::Host;
 use crate::wire::packet::{AddrWords, Family};
 use ahash::RandomState;
@@ -32,13 +32,13 @@ enum Role {
 /// Family and words of the address, the server's port, role, protocol.
 type EndpointKey = (Family, AddrWords, Option<u16>, Role, &'static str);
 
-struct One {
+struct KeyedSums {
     key: EndpointKey,
     host: Host,
     sums: Sums,
 }
 
-impl One {
+impl KeyedSums {
     /// Order by the time that others waited for it, most first; then by the time spent responding; then by address.
     fn order(&self, other: &Self) -> Ordering {
         let own = |one: &Self| (one.sums.own, one.sums.latency.sum);
@@ -73,7 +73,7 @@ pub struct Endpoints {
     hasher: RandomState,
     /// Positions in `all`.
     by_key: HashTable<u32>,
-    all: Vec<One>,
+    all: Vec<KeyedSums>,
     others: Sums,
     heap: usize,
     /// Time of all connections captured in both directions, and the parts of the clients' and the servers' responses in
@@ -126,7 +126,7 @@ fn add(sum: &mut u64, nanos: u64) {
 
 impl Endpoints {
     /// Add a finished connection.
-    pub fn add(&mut self, conn: &Conn, client: usize, summary: &Summary) {
+    pub fn add(&mut self, conn: &Conn, client: usize, summary: &ConnectionSummary) {
         let sides = [
             (&summary.client, client, Role::Client),
             (&summary.server, 1 - client, Role::Server),
@@ -184,11 +184,11 @@ impl Endpoints {
             Entry::Vacant(_) if full => return &mut self.others,
             Entry::Vacant(entry) => {
                 if all.len() == MANY {
-                    let few = std::mem::replace(all, pages::large(MAX_ENDPOINTS));
+                    let few = std::mem::replace(all, pages::allocate_on_huge_pages(MAX_ENDPOINTS));
                     all.extend(few);
                 }
                 entry.insert(all.len() as u32);
-                all.push(One {
+                all.push(KeyedSums {
                     key,
                     host: host.clone(),
                     sums: Sums::default(),
@@ -211,7 +211,7 @@ impl Endpoints {
         sorted.sort_unstable_by(|a, b| a.order(b));
         let mut rows: Vec<_> = sorted
             .into_iter()
-            .map(|One { key, host, sums }| Endpoint {
+            .map(|KeyedSums { key, host, sums }| Endpoint {
                 port: key.2,
                 role: Some(key.3),
                 protocol: Some(key.4),

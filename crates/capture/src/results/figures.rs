@@ -36,7 +36,7 @@ pub struct Causes {
 
 /// Return a cause's name without its unit, by its position; `client` is the client's end.
 #[must_use]
-pub fn name(position: usize, client: usize) -> &'static str {
+pub fn name_cause(position: usize, client: usize) -> &'static str {
     let of = |end: usize, names: [&'static str; 2]| names[usize::from(end != client)];
     match position {
         0 | 1 => of(position, ["client", "server"]),

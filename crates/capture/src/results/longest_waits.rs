@@ -22,7 +22,7 @@ const NANOSECONDS: u8 = 9;
 pub struct Ended {
     /// Its number in the capture, from 1 on.
     pub frame: u64,
-    /// The cause of the wait, as in [`figures::name`].
+    /// The cause of the wait, as in [`figures::name_cause`].
     pub cause: &'static str,
     /// How long.
     pub waited_s: f64,
@@ -33,14 +33,14 @@ type Wait = Reverse<(u64, Reverse<u64>)>;
 
 /// The packets that ended the longest waits for each cause.
 #[derive(Debug, Default)]
-pub struct Guilty {
+pub struct LongestWaits {
     /// By cause, as if the client were end 0; shortest wait first.
     longest: [BinaryHeap<Wait>; on::COUNT],
     /// The shortest kept wait of each cause, and its packet; 0 while there is room.
     least: [(u64, u64); on::COUNT],
 }
 
-impl Guilty {
+impl LongestWaits {
     /// Note that the packet `frame` changed the time by cause of a connection whose client is end `client`.
     #[inline]
     pub(crate) fn record(&mut self, frame: u64, client: usize, before: &Spent, now: &Spent) {
@@ -76,7 +76,7 @@ impl Guilty {
             for Reverse((waited, Reverse(frame))) in list.into_sorted_vec() {
                 found.push(Ended {
                     frame,
-                    cause: figures::name(position, 0),
+                    cause: figures::name_cause(position, 0),
                     waited_s: seconds(waited),
                 });
             }

@@ -1,6 +1,6 @@
 //! Choose the connections that waited longest, which are worth a picture.
 
-use crate::results::summary::Summary;
+use crate::results::summary::ConnectionSummary;
 use crate::results::watch::MAX_WATCHED;
 use crate::wire::host::Host;
 use std::cmp::Reverse;
@@ -10,7 +10,7 @@ pub const MOST: usize = 8;
 
 /// One of the slowest connections.
 #[derive(Clone, Debug)]
-pub struct Chosen {
+pub struct SlowConnection {
     /// Packets of both ends.
     pub packets: u64,
     /// Nanoseconds in which either end owed something.
@@ -27,7 +27,7 @@ pub struct Chosen {
     pub duration_s: f64,
 }
 
-impl Chosen {
+impl SlowConnection {
     /// Rank by the longest wait first, and among equals by order of appearance.
     fn rank(&self) -> (Reverse<u64>, u64) {
         (Reverse(self.waited), self.index)
@@ -36,16 +36,16 @@ impl Chosen {
 
 /// The connections that waited longest, among all and among the first ones.
 #[derive(Clone, Debug, Default)]
-pub struct Largest {
+pub struct SlowestConnections {
     /// Of all connections.
-    pub of_all: Vec<Chosen>,
+    pub of_all: Vec<SlowConnection>,
     /// Among those that are watched if none is asked for.
-    pub of_first: Vec<Chosen>,
+    pub of_first: Vec<SlowConnection>,
 }
 
-impl Largest {
+impl SlowestConnections {
     /// Consider a connection that is over; `end` of its key is the client.
-    pub fn consider(&mut self, summary: &Summary, end: usize) {
+    pub fn consider(&mut self, summary: &ConnectionSummary, end: usize) {
         keep(&mut self.of_all, summary, end);
         if summary.index < MAX_WATCHED {
             keep(&mut self.of_first, summary, end);
@@ -54,7 +54,7 @@ impl Largest {
 }
 
 #[inline]
-fn keep(list: &mut Vec<Chosen>, summary: &Summary, end: usize) {
+fn keep(list: &mut Vec<SlowConnection>, summary: &ConnectionSummary, end: usize) {
     let rank = (Reverse(summary.waited_ns), summary.index);
     if list.len() == MOST && list.last().is_some_and(|last| last.rank() < rank) {
         return;
@@ -64,7 +64,7 @@ fn keep(list: &mut Vec<Chosen>, summary: &Summary, end: usize) {
     list.truncate(MOST - 1);
     list.insert(
         at,
-        Chosen {
+        SlowConnection {
             packets: summary.packets(),
             waited: summary.waited_ns,
             index: summary.index,

@@ -76,7 +76,7 @@ pub enum Point {
 
 /// One connection, finished.
 #[derive(Clone, Debug, Serialize)]
-pub struct Summary {
+pub struct ConnectionSummary {
     /// Number in order of appearance, from 0.
     pub index: u64,
     /// `tcp` or `udp`.
@@ -115,7 +115,7 @@ pub struct Summary {
     pub waited_s: Option<f64>,
     /// The longest uninterrupted wait, to 16 microseconds.
     pub longest_wait_s: Option<f64>,
-    /// The cause of that wait, as in [`figures::name`].
+    /// The cause of that wait, as in [`figures::name_cause`].
     pub longest_wait_for: Option<&'static str>,
     /// Nanoseconds by cause.
     #[serde(skip)]
@@ -125,7 +125,7 @@ pub struct Summary {
     pub waited_ns: u64,
 }
 
-impl Summary {
+impl ConnectionSummary {
     /// Summarise a connection; return it with the client's end of the key. `wants_percentiles` is called with its
     /// `waited_ns`.
     #[inline]
@@ -181,7 +181,7 @@ impl Summary {
             confidence,
             waited_s: spent.map(|_| seconds(waited_ns)),
             longest_wait_s: longest.map(|wait| seconds(wait.nanos())),
-            longest_wait_for: longest.and_then(|wait| Some(figures::name(wait.cause()?, client))),
+            longest_wait_for: longest.and_then(|wait| Some(figures::name_cause(wait.cause()?, client))),
             spent,
             waited_ns,
         };

@@ -1,14 +1,14 @@
 //! Count what limits the reliability of a capture while it is read, and report it afterwards.
 
 use crate::connection::latency::seconds;
-use crate::results::summary::{Captured, Mark, Point, Summary};
-use crate::wire::link::Skip;
+use crate::results::summary::{Captured, Mark, Point, ConnectionSummary};
+use crate::wire::link::SkipReason;
 use crate::wire::packet::NO_TIME;
 use serde::Serialize;
 
 /// Counters of everything that makes the figures inexact.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Truth {
+pub struct CaptureQuality {
     /// Packets read.
     pub packets: u64,
     /// Bytes on the wire of all packets.
@@ -82,9 +82,9 @@ pub struct Limit {
     pub text: String,
 }
 
-impl Truth {
+impl CaptureQuality {
     /// Add what another part of the pipeline has counted.
-    pub fn absorb(&mut self, other: &Truth) {
+    pub fn absorb(&mut self, other: &CaptureQuality) {
         self.packets += other.packets;
         self.wire_bytes += other.wire_bytes;
         self.counted += other.counted;
@@ -120,14 +120,14 @@ impl Truth {
     }
 
     /// Count a packet that is part of no flow.
-    pub fn skip(&mut self, why: Skip) {
-        match why {
-            Skip::NotIp | Skip::OtherProtocol => self.other += 1,
-            Skip::Opaque => self.opaque += 1,
-            Skip::Fragment => self.fragments += 1,
-            Skip::Cut => self.cut_headers += 1,
-            Skip::Malformed => self.malformed += 1,
-            Skip::UnknownLink => self.unknown_link += 1,
+    pub fn count_skipped(&mut self, reason: SkipReason) {
+        match reason {
+            SkipReason::NotIp | SkipReason::OtherProtocol => self.other += 1,
+            SkipReason::Opaque => self.opaque += 1,
+            SkipReason::Fragment => self.fragments += 1,
+            SkipReason::Cut => self.cut_headers += 1,
+            SkipReason::Malformed => self.malformed += 1,
+            SkipReason::UnknownLink => self.unknown_link += 1,
         }
     }
 
@@ -142,7 +142,7 @@ impl Truth {
     }
 
     /// Count a connection that is over.
-    pub fn connection(&mut self, summary: &Summary) {
+    pub fn connection(&mut self, summary: &ConnectionSummary) {
         let copies = u64::from(summary.client.copies) + u64::from(summary.server.copies);
         self.copies += copies;
         self.missing_bytes += summary.client.missing_bytes + summary.server.missing_bytes;
@@ -218,7 +218,7 @@ mod tests {
 
     /// Return the limits of a capture whose counters are all `count`.
     fn list_limits(count: u64) -> Vec<Limit> {
-        let mut truth = Truth::default();
+        let mut truth = CaptureQuality::default();
         for counter in [
             &mut truth.cut,
             &mut truth.cut_headers,

@@ -68,7 +68,7 @@ pub struct Span {
     pub from_s: f64,
     /// Where it ends.
     pub to_s: f64,
-    /// As in [`figures::name`].
+    /// As in [`figures::name_cause`].
     pub cause: &'static str,
     #[serde(skip)]
     position: usize,
@@ -158,7 +158,7 @@ impl Watch {
             point.client = usize::from(point.from) == client;
         }
         for span in &mut series.spans {
-            span.cause = figures::name(span.position, client);
+            span.cause = figures::name_cause(span.position, client);
         }
         Some(series)
     }

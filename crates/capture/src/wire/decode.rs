@@ -1,30 +1,30 @@
 //! Decode a captured frame to a TCP segment or UDP datagram without copying it.
 //!
-//! [`fast`] knows only one form, which nearly every packet of nearly every trace has: Ethernet, IPv4 without options
-//! and TCP. [`general`] knows all forms. Whatever `fast` accepts, `general` decodes to the same segment (a property
-//! test checks this).
+//! [`decode_fast`] knows only one form, which nearly every packet of nearly every trace has: Ethernet, IPv4 without
+//! options and TCP. [`decode_general`] knows all forms. Whatever `decode_fast` accepts, `decode_general` decodes to the
+//! same segment (a property test checks this).
 
 use crate::wire::ip::{parse_ipv4, parse_ipv6, Ip};
-use crate::wire::link::{self, read_u16, read_u32, skip_labels, skip_ppp, skip_tags, Skip};
+use crate::wire::link::{self, read_u16, read_u32, skip_labels, skip_ppp, skip_tags, SkipReason};
 use crate::wire::message::Message;
-use crate::wire::options::options;
+use crate::wire::options::parse_options;
 use crate::wire::packet::{flag, Direction, Family, FlowKey, Options, Packet, Segment, TCP, UDP};
 use crate::wire::tunnels;
 
 /// Maximum nesting of tunnels that is followed.
 const MOST_TUNNELS: u8 = 4;
 
-/// Decode by the fast path; `None` means that [`general`] has to decode the packet.
+/// Decode by the fast path; `None` means that [`decode_general`] has to decode the packet.
 #[must_use]
-pub fn fast(packet: &Packet<'_>) -> Option<Segment> {
+pub fn decode_fast(packet: &Packet<'_>) -> Option<Segment> {
     let mut segment = Segment::EMPTY;
-    fast_into(packet, &mut segment).then_some(segment)
+    decode_fast_into(packet, &mut segment).then_some(segment)
 }
 
 /// Decode by the fast path in place, because copying a segment takes as long as decoding it. Return false if
-/// [`general`] has to decode the packet.
+/// [`decode_general`] has to decode the packet.
 #[inline]
-pub fn fast_into(packet: &Packet<'_>, segment: &mut Segment) -> bool {
+pub fn decode_fast_into(packet: &Packet<'_>, segment: &mut Segment) -> bool {
     let Some(head) = packet.data.first_chunk::<54>() else {
         return false;
     };
@@ -89,12 +89,12 @@ pub fn fast_into(packet: &Packet<'_>, segment: &mut Segment) -> bool {
 }
 
 /// Decode any supported packet.
-pub fn decode(packet: &Packet<'_>) -> Result<Segment, Skip> {
-    fast(packet).map_or_else(|| general(packet), Ok)
+pub fn decode(packet: &Packet<'_>) -> Result<Segment, SkipReason> {
+    decode_fast(packet).map_or_else(|| decode_general(packet), Ok)
 }
 
 /// Decode by the general path.
-pub fn general(packet: &Packet<'_>) -> Result<Segment, Skip> {
+pub fn decode_general(packet: &Packet<'_>) -> Result<Segment, SkipReason> {
     let data = packet.data;
     let mut direction = packet.direction;
     let mut interface = packet.interface as u16;
@@ -102,27 +102,27 @@ pub fn general(packet: &Packet<'_>) -> Result<Segment, Skip> {
         link::ETHERNET => skip_tags(data, 12)?,
         link::LINUX_SLL => {
             direction =
-                parse_sll_direction(u32::from(read_u16(data, 0).ok_or(Skip::Cut)?), direction);
+                parse_sll_direction(u32::from(read_u16(data, 0).ok_or(SkipReason::Cut)?), direction);
             skip_tags(data, 14)?
         }
         link::LINUX_SLL2 => {
-            interface = read_u16(data, 6).ok_or(Skip::Cut)?;
-            direction = parse_sll_direction(u32::from(*data.get(10).ok_or(Skip::Cut)?), direction);
+            interface = read_u16(data, 6).ok_or(SkipReason::Cut)?;
+            direction = parse_sll_direction(u32::from(*data.get(10).ok_or(SkipReason::Cut)?), direction);
             // The protocol comes first, the payload after 20 bytes; a VLAN tag is part of the payload.
-            match read_u16(data, 0).ok_or(Skip::Cut)? {
+            match read_u16(data, 0).ok_or(SkipReason::Cut)? {
                 0x0800 => (20, Some(4)),
                 0x86dd => (20, Some(6)),
                 0x8100 | 0x88a8 | 0x9100 | 0x9200 => skip_tags(data, 22)?,
                 0x8847 | 0x8848 => skip_labels(data, 20)?,
                 0x8864 => skip_ppp(data, 26)?,
-                _ => return Err(Skip::NotIp),
+                _ => return Err(SkipReason::NotIp),
             }
         }
         link::PPP | link::PPP_HDLC => skip_ppp(data, 0)?,
         link::PPP_ETHER => skip_ppp(data, 6)?,
         link::NULL | link::LOOP => (4, None),
         12 | 14 | link::RAW | link::IPV4 | link::IPV6 => (0, None),
-        _ => return Err(Skip::UnknownLink),
+        _ => return Err(SkipReason::UnknownLink),
     };
     let inner = decode_network(packet, at, version, packet.wire_len as usize, 0);
     inner.map(|segment| Segment {
@@ -139,19 +139,19 @@ fn decode_network(
     version: Option<u8>,
     end: usize,
     tunnels: u8,
-) -> Result<Segment, Skip> {
+) -> Result<Segment, SkipReason> {
     let data = packet.data;
-    let first = *data.get(at).ok_or(Skip::Cut)?;
+    let first = *data.get(at).ok_or(SkipReason::Cut)?;
     let found = first >> 4;
     if version.is_some_and(|v| v != found) {
-        return Err(Skip::Malformed);
+        return Err(SkipReason::Malformed);
     }
     let ip = match found {
         4 => parse_ipv4(data, at, end)?,
         6 => parse_ipv6(data, at, end)?,
-        _ => return Err(Skip::NotIp),
+        _ => return Err(SkipReason::NotIp),
     };
-    if let Some((at, version)) = tunnels::inner(data, ip.protocol, ip.at) {
+    if let Some((at, version)) = tunnels::find_inner_header(data, ip.protocol, ip.at) {
         // If the bytes only look like a tunnel, decode the packet as a datagram or as an unknown protocol.
         if tunnels < MOST_TUNNELS {
             if let Ok(segment) = decode_network(packet, at, version, ip.end, tunnels + 1) {
@@ -170,12 +170,12 @@ fn parse_sll_direction(kind: u32, otherwise: Direction) -> Direction {
     }
 }
 
-fn decode_transport(packet: &Packet<'_>, ip: &Ip) -> Result<Segment, Skip> {
+fn decode_transport(packet: &Packet<'_>, ip: &Ip) -> Result<Segment, SkipReason> {
     let (data, at) = (packet.data, ip.at);
     if ip.protocol != TCP && ip.protocol != UDP {
-        return Err(tunnels::opaque(ip.protocol));
+        return Err(tunnels::choose_skip_reason(ip.protocol));
     }
-    let ports = read_u32(data, at).ok_or(Skip::Cut)?;
+    let ports = read_u32(data, at).ok_or(SkipReason::Cut)?;
     let (key, from) = FlowKey::new(
         ip.family,
         ip.protocol,
@@ -204,29 +204,29 @@ fn decode_transport(packet: &Packet<'_>, ip: &Ip) -> Result<Segment, Skip> {
         ack: 0,
     };
     if ip.protocol == UDP {
-        let claimed = usize::from(read_u16(data, at + 4).ok_or(Skip::Cut)?);
+        let claimed = usize::from(read_u16(data, at + 4).ok_or(SkipReason::Cut)?);
         let end = if claimed == 0 {
             ip.end
         } else {
             ip.end.min(at + claimed)
         };
-        segment.payload = end.checked_sub(at + 8).ok_or(Skip::Malformed)? as u32;
+        segment.payload = end.checked_sub(at + 8).ok_or(SkipReason::Malformed)? as u32;
         segment.checksum = read_u16(data, at + 6).unwrap_or(0);
         return Ok(segment);
     }
-    segment.seq = read_u32(data, at + 4).ok_or(Skip::Cut)?;
-    segment.ack = read_u32(data, at + 8).ok_or(Skip::Cut)?;
-    segment.window = read_u16(data, at + 14).ok_or(Skip::Cut)?;
+    segment.seq = read_u32(data, at + 4).ok_or(SkipReason::Cut)?;
+    segment.ack = read_u32(data, at + 8).ok_or(SkipReason::Cut)?;
+    segment.window = read_u16(data, at + 14).ok_or(SkipReason::Cut)?;
     segment.flags = data[at + 13];
     let header = usize::from(data[at + 12] >> 4) * 4;
     if header < 20 {
-        return Err(Skip::Malformed);
+        return Err(SkipReason::Malformed);
     }
-    segment.payload = ip.end.checked_sub(at + header).ok_or(Skip::Malformed)? as u32;
+    segment.payload = ip.end.checked_sub(at + header).ok_or(SkipReason::Malformed)? as u32;
     segment.payload_at = u16::try_from(at + header).unwrap_or(u16::MAX);
     segment.checksum = read_u16(data, at + 16).unwrap_or(0);
     let options_end = (at + header).min(data.len());
-    segment.options = options(
+    segment.options = parse_options(
         data.get(at + 20..options_end).unwrap_or(&[]),
         segment.ack,
         segment.flags & flag::SYN != 0,

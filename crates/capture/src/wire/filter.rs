@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 /// One side of a filter.
 #[derive(Clone, Debug, PartialEq)]
-enum HostIs {
+enum HostMatcher {
     Any,
     /// Family, address, mask.
     Ip(Family, AddrWords, AddrWords),
@@ -16,7 +16,7 @@ enum HostIs {
 
 #[derive(Clone, Debug, PartialEq)]
 struct End {
-    host: HostIs,
+    host: HostMatcher,
     port: Option<u16>,
 }
 
@@ -37,7 +37,7 @@ fn split_words(ip: IpAddr) -> (Family, AddrWords) {
     }
 }
 
-impl HostIs {
+impl HostMatcher {
     fn parse(text: &str) -> Option<Self> {
         let text = text
             .strip_prefix('[')
@@ -84,16 +84,16 @@ impl End {
     fn parse(text: &str, services: &Services) -> Option<Self> {
         if let Some(port) = services.port(text) {
             return Some(Self {
-                host: HostIs::Any,
+                host: HostMatcher::Any,
                 port: Some(port),
             });
         }
-        if let Some(host) = HostIs::parse(text) {
+        if let Some(host) = HostMatcher::parse(text) {
             return Some(Self { host, port: None });
         }
         if let Some((host, port)) = text.rsplit_once(':') {
             let port = Some(services.port(port)?);
-            let host = HostIs::parse(host).unwrap_or_else(|| HostIs::Name(host.to_owned()));
+            let host = HostMatcher::parse(host).unwrap_or_else(|| HostMatcher::Name(host.to_owned()));
             return Some(Self { host, port });
         }
         let named = !text.is_empty()
@@ -101,7 +101,7 @@ impl End {
                 .chars()
                 .all(|c| c.is_alphanumeric() || "._-".contains(c));
         named.then(|| Self {
-            host: HostIs::Name(text.to_owned()),
+            host: HostMatcher::Name(text.to_owned()),
             port: None,
         })
     }
@@ -119,8 +119,8 @@ impl Filter {
                 (End::parse(left, services), End::parse(right, services))
             {
                 let plain = |end: &End| {
-                    end.host == HostIs::Any
-                        || matches!(end.host, HostIs::Name(_)) && end.port.is_none()
+                    end.host == HostMatcher::Any
+                        || matches!(end.host, HostMatcher::Name(_)) && end.port.is_none()
                 };
                 if !(plain(&first) && plain(&second)) {
                     return Some(Self {

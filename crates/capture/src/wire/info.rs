@@ -4,7 +4,7 @@ use crate::wire::packet::flag;
 
 /// The relevant contents of the Info column.
 #[derive(Default)]
-pub struct Detail<'t> {
+pub struct InfoColumn<'t> {
     /// Source and destination as written: numbers or service names.
     pub ports: Option<(&'t str, &'t str)>,
     /// Whether TCP flags are shown.
@@ -23,7 +23,7 @@ pub struct Detail<'t> {
     pub mss: u16,
 }
 
-impl<'t> Detail<'t> {
+impl<'t> InfoColumn<'t> {
     /// Parse a cell of the column; any part may be missing.
     #[must_use]
     pub fn parse(info: &'t str) -> Self {
@@ -39,8 +39,8 @@ impl<'t> Detail<'t> {
         if let Some(old) = rest.strip_prefix("Source port: ") {
             if let Some((from, to)) = old.split_once("Destination port: ") {
                 out.ports = Some((
-                    port_name(from),
-                    port_name(to.split("  ").next().unwrap_or(to)),
+                    extract_port(from),
+                    extract_port(to.split("  ").next().unwrap_or(to)),
                 ));
             }
             return out;
@@ -52,7 +52,7 @@ impl<'t> Detail<'t> {
         if !["→", ">", "->", "\u{2192}"].contains(&arrow) {
             return out;
         }
-        out.ports = Some((port_name(from), port_name(to)));
+        out.ports = Some((extract_port(from), extract_port(to)));
         if let Some((flags, _)) = rest.split_once('[').and_then(|(_, r)| r.split_once(']')) {
             for name in flags.split(',') {
                 out.flags |= match name.trim() {
@@ -87,14 +87,14 @@ impl<'t> Detail<'t> {
 }
 
 /// Return the number in `http(80)` or `http (80)`, as some versions write ports, or the text itself.
-fn port_name(text: &str) -> &str {
+fn extract_port(text: &str) -> &str {
     let text = text.trim();
     text.split_once('(')
         .map_or(text, |(_, number)| number.trim_end_matches(')'))
 }
 
 /// Split a line of CSV into fields; return false if a quoted field does not end.
-pub fn split(line: &str, fields: &mut Vec<String>) -> bool {
+pub fn split_csv_line(line: &str, fields: &mut Vec<String>) -> bool {
     fields.clear();
     let mut chars = line.chars().peekable();
     loop {

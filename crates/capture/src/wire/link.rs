@@ -25,7 +25,7 @@ pub const LINUX_SLL2: u16 = 276;
 
 /// The reason why a packet is not part of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Skip {
+pub enum SkipReason {
     /// Not IP.
     NotIp,
     /// IP, but neither TCP nor UDP.
@@ -53,47 +53,47 @@ pub(crate) fn read_u32(data: &[u8], at: usize) -> Option<u32> {
 }
 
 /// Return offset of the network header and IP version behind an `EtherType` at `at`; skip VLAN tags, PPP and MPLS.
-pub(crate) fn skip_tags(data: &[u8], mut at: usize) -> Result<(usize, Option<u8>), Skip> {
+pub(crate) fn skip_tags(data: &[u8], mut at: usize) -> Result<(usize, Option<u8>), SkipReason> {
     // QinQ has two tags, and provider networks may have more. Eight is the limit for malicious frames.
     for _ in 0..8 {
-        match read_u16(data, at).ok_or(Skip::Cut)? {
+        match read_u16(data, at).ok_or(SkipReason::Cut)? {
             0x0800 => return Ok((at + 2, Some(4))),
             0x86dd => return Ok((at + 2, Some(6))),
             0x8100 | 0x88a8 | 0x9100 | 0x9200 => at += 4,
             0x8847 | 0x8848 => return skip_labels(data, at + 2),
             0x8864 => return skip_ppp(data, at + 8),
-            _ => return Err(Skip::NotIp),
+            _ => return Err(SkipReason::NotIp),
         }
     }
-    Err(Skip::NotIp)
+    Err(SkipReason::NotIp)
 }
 
 /// Skip MPLS labels; only the first four bits behind them show what follows.
-pub(crate) fn skip_labels(data: &[u8], mut at: usize) -> Result<(usize, Option<u8>), Skip> {
+pub(crate) fn skip_labels(data: &[u8], mut at: usize) -> Result<(usize, Option<u8>), SkipReason> {
     for _ in 0..8 {
-        let label = read_u32(data, at).ok_or(Skip::Cut)?;
+        let label = read_u32(data, at).ok_or(SkipReason::Cut)?;
         at += 4;
         if label & 0x100 != 0 {
-            return match data.get(at).ok_or(Skip::Cut)? >> 4 {
+            return match data.get(at).ok_or(SkipReason::Cut)? >> 4 {
                 4 | 6 => Ok((at, None)),
                 // A control word, then an Ethernet frame.
                 0 => skip_tags(data, at + 4 + 12),
-                _ => Err(Skip::NotIp),
+                _ => Err(SkipReason::NotIp),
             };
         }
     }
-    Err(Skip::NotIp)
+    Err(SkipReason::NotIp)
 }
 
 /// Skip a PPP header, whose address and control bytes are optional.
-pub(crate) fn skip_ppp(data: &[u8], mut at: usize) -> Result<(usize, Option<u8>), Skip> {
-    if read_u16(data, at).ok_or(Skip::Cut)? == 0xff03 {
+pub(crate) fn skip_ppp(data: &[u8], mut at: usize) -> Result<(usize, Option<u8>), SkipReason> {
+    if read_u16(data, at).ok_or(SkipReason::Cut)? == 0xff03 {
         at += 2;
     }
-    match read_u16(data, at).ok_or(Skip::Cut)? {
+    match read_u16(data, at).ok_or(SkipReason::Cut)? {
         0x0021 => Ok((at + 2, Some(4))),
         0x0057 => Ok((at + 2, Some(6))),
         0x0281 | 0x0283 => skip_labels(data, at + 2),
-        _ => Err(Skip::NotIp),
+        _ => Err(SkipReason::NotIp),
     }
 }

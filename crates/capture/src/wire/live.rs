@@ -237,7 +237,7 @@ impl Ring {
         let mut at = word(header + offset_of!(libc::tpacket_hdr_v1, offset_to_first_pkt)) as usize;
         for _ in 0..count {
             let Some(packet) = bytes.get(at..) else { break };
-            self.hand_on(packet, sink);
+            self.deliver_packet(packet, sink);
             at += word(at + offset_of!(libc::tpacket3_hdr, tp_next_offset)) as usize;
         }
         fence(Ordering::Release);
@@ -247,7 +247,7 @@ impl Ring {
         true
     }
 
-    fn hand_on<S: PacketSink>(&self, record: &[u8], sink: &mut S) {
+    fn deliver_packet<S: PacketSink>(&self, record: &[u8], sink: &mut S) {
         let word = |at: usize| {
             record
                 .get(at..at + 4)

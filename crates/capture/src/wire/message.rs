@@ -41,7 +41,7 @@ pub struct Records {
 
 /// How an end's current message continues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Debt {
+pub enum MessageState {
     /// Nothing is known.
     #[default]
     Unknown,

@@ -3,7 +3,7 @@
 use crate::wire::packet::Options;
 
 /// Return the options of a segment that acknowledges up to `ack`.
-pub(crate) fn options(mut rest: &[u8], ack: u32, is_syn: bool) -> Options {
+pub(crate) fn parse_options(mut rest: &[u8], ack: u32, is_syn: bool) -> Options {
     let word = |bytes: &[u8]| u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
     let mut found = Options::default();
     loop {

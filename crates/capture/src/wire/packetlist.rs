@@ -5,7 +5,7 @@
 //! are counted as inferred.
 
 use crate::wire::fault::Fault;
-use crate::wire::info::{split, Detail};
+use crate::wire::info::{split_csv_line, InfoColumn};
 use crate::wire::input::Source;
 use crate::wire::message::Message;
 use crate::wire::packet::{
@@ -32,7 +32,7 @@ pub trait RowSink {
     /// Take one segment.
     fn row(&mut self, segment: Segment, inferred: bool);
     /// Take a row that is part of no flow, with the length of its frame.
-    fn other_row(&mut self, ts: i64, wire_len: u32, unnamed_port: bool);
+    fn take_non_flow_row(&mut self, ts: i64, wire_len: u32, unnamed_port: bool);
     /// Return the number of a host's name.
     fn name(&mut self, name: &str) -> Option<u64>;
 }
@@ -134,7 +134,7 @@ pub fn matches(head: &[u8]) -> bool {
         return false;
     };
     let mut fields = Vec::new();
-    line.contains(',') && split(line.trim_end(), &mut fields) && Columns::find(&fields).is_some()
+    line.contains(',') && split_csv_line(line.trim_end(), &mut fields) && Columns::find(&fields).is_some()
 }
 
 /// Read rows until the end of the input or a fault.
@@ -215,7 +215,7 @@ impl List<'_> {
             .lines()
             .take(LOOKED_AT)
             .filter_map(|line| {
-                split(line, &mut fields).then(|| wiretime::parse(fields.get(columns.time)?))?
+                split_csv_line(line, &mut fields).then(|| wiretime::parse(fields.get(columns.time)?))?
             })
             .collect();
         let falls = times.windows(2).filter(|pair| pair[1] < pair[0]).count();
@@ -232,7 +232,7 @@ impl List<'_> {
         if text.trim().is_empty() {
             return Ok(());
         }
-        if !split(text, fields) {
+        if !split_csv_line(text, fields) {
             return Err("a quoted field does not end".into());
         }
         let Some(columns) = &self.columns else {
@@ -240,8 +240,8 @@ impl List<'_> {
                 .ok_or("the columns Time, Source and Destination are needed")?;
             if found.info.is_none() {
                 return Err(
-                    "there is no column Info, which shows sequence numbers, flags and lengths: export the packet list as \
-                     Wireshark shows it, or analyse the capture itself"
+                    "there is no column Info, which shows sequence numbers, flags and lengths: export the packet list \
+                     as Wireshark shows it, or analyse the capture itself"
                         .into(),
                 );
             }
@@ -275,7 +275,7 @@ impl List<'_> {
             .and_then(field)
             .unwrap_or("")
             .to_lowercase();
-        let mut detail = Detail::parse(info);
+        let mut detail = InfoColumn::parse(info);
         if let Some((from, to)) = columns.ports {
             if let (Some(from), Some(to)) = (field(from), field(to)) {
                 if !from.is_empty() && !to.is_empty() {
@@ -284,7 +284,7 @@ impl List<'_> {
             }
         }
         let Some((family, src, dst)) = addresses(source, destination, sink) else {
-            sink.other_row(ts, wire_len, false);
+            sink.take_non_flow_row(ts, wire_len, false);
             return Ok(());
         };
         let pair = (family, src, dst);
@@ -292,7 +292,7 @@ impl List<'_> {
             Some((from, to)) => {
                 let (Some(from), Some(to)) = (self.services.port(from), self.services.port(to))
                 else {
-                    sink.other_row(ts, wire_len, true);
+                    sink.take_non_flow_row(ts, wire_len, true);
                     return Ok(());
                 };
                 let udp = protocol == "udp" || !detail.tcp && detail.len.is_some();
@@ -305,7 +305,7 @@ impl List<'_> {
             None => (self.last.get(&pair).copied(), true),
         };
         let Some((from, to, protocol)) = ports else {
-            sink.other_row(ts, wire_len, false);
+            sink.take_non_flow_row(ts, wire_len, false);
             return Ok(());
         };
         if self.last.len() < MAX_NAMES {
@@ -368,7 +368,7 @@ fn addresses(source: &str, destination: &str, sink: &mut impl RowSink) -> Option
 fn payload(
     overhead: &mut HashMap<Pair, u32>,
     pair: Pair,
-    detail: &Detail<'_>,
+    detail: &InfoColumn<'_>,
     wire_len: u32,
 ) -> u32 {
     let Some(len) = detail.len else {

@@ -1,6 +1,6 @@
 //! Unpack tunnels: IP in IP, GRE, VXLAN and Geneve. Only the packets inside are counted.
 
-use crate::wire::link::{read_u16, skip_ppp, skip_tags, Skip};
+use crate::wire::link::{read_u16, skip_ppp, skip_tags, SkipReason};
 use crate::wire::packet::UDP;
 
 const IPV4_IN_IP: u8 = 4;
@@ -15,18 +15,18 @@ const ETHERNET: u16 = 0x6558;
 
 /// Return why a packet of this protocol is not part of a flow.
 #[must_use]
-pub fn opaque(protocol: u8) -> Skip {
+pub fn choose_skip_reason(protocol: u8) -> SkipReason {
     if OPAQUE.contains(&protocol) || protocol == GRE {
-        Skip::Opaque
+        SkipReason::Opaque
     } else {
-        Skip::OtherProtocol
+        SkipReason::OtherProtocol
     }
 }
 
 /// Return offset and IP version of the network header inside the tunnel whose header is at `at`; `None` if there is no
 /// tunnel.
 #[must_use]
-pub fn inner(data: &[u8], protocol: u8, at: usize) -> Option<(usize, Option<u8>)> {
+pub fn find_inner_header(data: &[u8], protocol: u8, at: usize) -> Option<(usize, Option<u8>)> {
     match protocol {
         IPV4_IN_IP => Some((at, Some(4))),
         IPV6_IN_IP => Some((at, Some(6))),
