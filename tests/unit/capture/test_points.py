@@ -113,7 +113,7 @@ def test_captures_without_a_common_connection_are_refused(tmp_path: Path) -> Non
         check=False,
     )
     assert done.returncode == 2
-    assert "two points or more" in done.stderr
+    assert "at least two points" in done.stderr
 
 
 def test_real_traffic_through_a_relay_is_matched(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_kvm_of_another_architecture_is_refused_with_what_works() -> None:
 
 
 def test_user_needs_an_architecture_with_programs_that_is_not_the_hosts() -> None:
-    with pytest.raises(UsageError, match="not named"):
+    with pytest.raises(UsageError, match="needs the architecture"):
         parse_platform("user")
     for name in (find_host_architecture().name, "sparc64"):
         with pytest.raises(PlatformUnusableError):

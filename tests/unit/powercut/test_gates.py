@@ -102,7 +102,7 @@ def test_how_a_gate_is_written(text: str) -> None:
 def test_mistakes_are_named() -> None:
     with pytest.raises(UsageError, match="unknown cell or metric 'umk'"):
         parse_gates(["umk lost"], CELLS, {"wall_s"})
-    with pytest.raises(UsageError, match="about the power cuts of one run"):
+    with pytest.raises(UsageError, match="applies to the power cuts of a single run"):
         parse_limits(["lost"], CELLS, {"wall_s"})
 
 

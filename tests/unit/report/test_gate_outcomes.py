@@ -80,7 +80,7 @@ def test_limits_as_people_type_them(
         ("tcq > 5%", "unknown cell or metric 'tcq'"),
         ("tcg wal_s > 5%", "unknown cell or metric 'wal_s'"),
         ("uml memory=1G > 5%", "no cell matches"),
-        ("host > 5%", "that is the baseline"),
+        ("host > 5%", "this is the baseline"),
     ],
 )
 def test_a_limit_that_means_nothing_is_refused(text: str, said: str) -> None:

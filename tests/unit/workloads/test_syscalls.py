@@ -92,7 +92,7 @@ def test_an_unknown_call_is_named_and_the_agent_stays_usable(agent: Agent) -> No
 def test_the_time_limit_ends_the_mix_and_all_its_processes(agent: Agent) -> None:
     pid = agent.hello().pid
     begin = time.monotonic()
-    with pytest.raises(WorkloadError, match="longer than their limit"):
+    with pytest.raises(WorkloadError, match="exceeded their time limit"):
         measure(agent, "switch", operations=10_000_000, timeout_s=0.5)
     assert time.monotonic() - begin < 20
     assert Path(f"/proc/{pid}/task/{pid}/children").read_text() == ""
