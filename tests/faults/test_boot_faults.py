@@ -100,7 +100,7 @@ def test_a_command_that_fails_fails_the_trial(guestmark: CommandLine) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--on", "host"], "not booted"),
+        (["--on", "host"], "cannot be booted"),
         (["--on", "uml", "--guestfish"], "tcg and kvm only"),
         (["--on", "uml", "--set", "cpu=max"], "cpu"),
     ],

@@ -257,7 +257,7 @@ def test_what_cannot_be_meant_is_said(more: dict[str, Any], said: str) -> None:
 
 def test_the_host_is_not_booted() -> None:
     plan = planned(on=("host", "tcg"))
-    with pytest.raises(UsageError, match="not booted"):
+    with pytest.raises(UsageError, match="cannot be booted"):
         BootTrial.preflight(plan, plan.cells)
 
 

@@ -193,7 +193,7 @@ def test_server_and_client_are_on_different_sides(joined: Machine, side: str) ->
         ({"port": 0}, "greater than or equal to 1"),
         ({"errors": "("}, "not a valid regular expression"),
         ({"ready_within": "1h"}, "10 min"),
-        ({"files": {"../x": ""}}, "not the name of a file"),
+        ({"files": {"../x": ""}}, "is not a valid file name"),
         ({"metrics": ["x=perf:cycles"]}, "perf|client's output|event"),
     ],
 )
