@@ -141,7 +141,7 @@ def test_a_guest_larger_than_the_host_is_not_started(guestmark: CommandLine, pla
         assert result.status == 3
         said, hint = result.stderr.splitlines()
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
-        assert f"needs 900T of memory and 64M for its hypervisor, this host has {total:.1f}G" in said
+        assert f"needs 900T of memory and 64M for its hypervisor, but this host has {total:.1f}G" in said
         assert "--set memory=512M" in hint
     assert not guestmark.trials_of()
 

@@ -227,7 +227,7 @@ def test_real_json_of_fio_is_read(release: str) -> None:
         ('"error" : 0', '"error" : 28', "job 'randrw' failed with error 28"),
         ('"bw_bytes"', '"bandwidth"', "'bw_bytes' is missing in fio's JSON"),
         ('"runtime" : 1', '"runtime" : "1"', "is not JSON"),
-        ('"jobs"', '"tasks"', "'jobs' is not there"),
+        ('"jobs"', '"tasks"', "'jobs' is missing"),
         ("{", "", "printed no JSON"),
     ],
 )
