@@ -1,10 +1,10 @@
 """`bwrap`, `crun`, `runc`, `podman`, `gvisor`: a sandbox on this host, with the agent inside.
 
 Its root is the host's own, read-only under a layer in memory that is thrown away. The root, the runtime's state and the
-runtime itself are in a mount and a process namespace of their own, whose first process becomes the runtime
-(`crates/agent/src/sandbox.rs`). When that ends, or the supervisor around it, which ends with this process, the kernel
-ends everything in the namespaces. Preparing them does not count as part of the start: the first process waits to be
-told to go on.
+runtime itself are in a separate mount and process namespace, whose first process becomes the runtime
+(`crates/agent/src/sandbox.rs`). When that ends, or its supervisor, which ends with this process, the kernel ends
+everything in the namespaces. Preparing them is not part of the start: the first process waits for a signal before it
+executes the runtime.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MEMORY = "1G"
 _SETUP_S = 30.0
 _SECCOMP = {"0": "off", "1": "strict", "2": "filter"}
 _ALL_USERS = "0 0 4294967295"
-# Filesystems that belong to a running machine, or whose files are interfaces of the kernel: no sandbox gets them.
+# Filesystems that sandboxes do not get: they belong to the running host, or their files are interfaces of the kernel.
 _NO_FILES = {
     "autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs",
     "fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "rpc_pipefs", "securityfs", "sysfs", "tracefs",
@@ -60,7 +60,7 @@ class SandboxPlatform(HostLike):
 
     def check_cell(self, cell: Cell, disks: Sequence[DiskSpec]) -> None:
         """Raises `PlatformUnusableError` for a runtime that this user cannot run, and for a cell with disks."""
-        # Raises if the runtime is not installed.
+        # This property raises if the runtime is not installed.
         _ = self.runtime.version
         if os.geteuid() != 0 and not self.runtime.for_users:
             raise PlatformUnusableError(f"{self.name} works only for root", hint="run guestmark as root")
@@ -71,12 +71,12 @@ class SandboxPlatform(HostLike):
 
     @contextlib.contextmanager
     def enter_surroundings(self, cell: Cell, disks: Sequence[DiskSpec]) -> Iterator[Surroundings]:
-        """Yields a root, control groups and a runtime that waits to be told to go on."""
+        """Yields a root, control groups and the command of a runtime, which waits until `begin` is called."""
         scratch = keeper().directory(self.name, choose_scratch_parent())
         limited = make_control_groups("machine", read_memory_level(cell))
         below, console = scratch / "m", scratch / "console"
         below.mkdir()
-        # Podman refuses a long path for its state.
+        # Podman does not accept a long path for its state.
         state = below / "run" if scratch.is_relative_to("/run") else Path("/run")
         sandbox = Sandbox(
             below / "root",
@@ -96,13 +96,13 @@ class SandboxPlatform(HostLike):
             ]  # fmt: skip
             if os.geteuid() != 0:
                 command.append("--own-users")
-            # gVisor's kernel, which is nobody on this host, mounts its root over the directory for temporary files:
-            # /tmp is there for everybody, $TMPDIR may be for one user alone.
+            # gVisor's kernel, which runs as the user nobody, mounts its root over the directory for temporary files:
+            # every user can access /tmp, but perhaps not $TMPDIR.
             if self.runtime.own_kernel:
                 command.append("--unset=TMPDIR")
                 if sandbox.networked:
-                    # It takes a namespace with this directory's files for the host's own, but on newer kernels every
-                    # namespace has some of them.
+                    # It treats a namespace in which this directory has files as the host's, but with newer kernels
+                    # every namespace has some.
                     command.append("--hide=/proc/sys/net/core")
             command += ["--", *self.runtime.command(sandbox)]
 
@@ -126,12 +126,12 @@ class SandboxPlatform(HostLike):
 
     def make_machine(self, agent: Agent, command: tuple[str, ...], seat: Seat, pid: int) -> SandboxMachine:
         """Returns the sandbox once its agent has answered."""
-        # The supervisor's child makes the namespaces; its child is their first process, with which all others end.
+        # The supervisor's child creates the namespaces; its child is their first process, with which all others end.
         first = next(iter(processes.list_descendants(pid)[1:2]), pid)
         return SandboxMachine(agent, command, seat=seat, pid=first, runtime=self.runtime)
 
     def explain_silence(self, error: MachineError, within: Surroundings) -> MachineError:
-        """Returns the error with the last words of the runtime, or of what prepares its root."""
+        """Returns the error with the last message of the runtime, or of the process that prepares its root."""
         lines = [line.strip() for line in within.read_console().splitlines() if line.strip()]
         explained = self.runtime.explain_end(within.console.parent) if within.console else ""
         reason = explained or (lines[-1] if lines else error.message)
@@ -145,7 +145,7 @@ class SandboxPlatform(HostLike):
 
 
 class Pipe:
-    """A pipe whose ends are closed with the stack unless they were closed before."""
+    """A pipe whose ends are closed with the stack, unless the write end was closed before."""
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self.read, self.write = os.pipe()
@@ -165,15 +165,15 @@ def read_memory_level(cell: Cell) -> int:
 
 
 def list_layers() -> list[str]:
-    """Returns the directories of this host that a sandbox sees through a layer each; for root, the root comes first.
+    """Returns the directories of this host over which a sandbox gets a layer each, parents first.
 
-    The kernel does not let users put a layer over a directory with mounts below it, so they get one for each directory
-    without.
+    Only root can put a layer over a directory with mounts below it, so other users get one for each directory without
+    mounts.
     """
     seen = read_mounts()
     if os.geteuid() != 0:
         return sorted(_list_mountless("/", {mount.where for mount in seen}))
-    # The server of another trial's log may be stopped, and whoever looks at its mount waits for ever.
+    # The server of another trial's log may be stopped, and accessing its mount would then block forever.
     others = {mount.where for mount in seen if mount.kind.startswith("fuse") and _OF_TRIALS in mount.where}
     return sorted(
         {
@@ -213,7 +213,7 @@ class SandboxMachine(Host):
         self._unlimited = False
 
     def attest(self) -> Sandboxed:
-        """Raises `AttestationError` if it is no sandbox: no namespaces, no root of its own, or the wrong kernel."""
+        """Returns facts about the sandbox. Raises `AttestationError` if its namespaces, root or kernel are wrong."""
         hello, seen = self.agent.hello(), self.agent.read_facts()
         holder = self._find_holder()
         folder = Path(f"/proc/{holder}")
@@ -243,7 +243,7 @@ class SandboxMachine(Host):
             proc_version=self.agent.read_file("/proc/version", limit=512).decode(errors="replace").strip(),
             own_kernel=self._runtime.own_kernel,
             mechanism=_find_mechanism(holder) if self._runtime.own_kernel else "",
-            # Compared with the namespaces that the runtime was started in, which exist whatever the runtime does.
+            # Compared with the namespaces in which the runtime was started, which exist whatever the runtime does.
             namespaces=list_own_namespaces(folder, Path(f"/proc/{self.pid}")),
             seccomp=_SECCOMP.get(status.get("Seccomp", ""), "unknown"),
             filters=int(status.get("Seccomp_filters", "0")),
@@ -256,7 +256,7 @@ class SandboxMachine(Host):
         return found
 
     def remarks(self) -> list[str]:
-        """Returns remarks about requested limits that the machine lacks, and about its network."""
+        """Returns remarks about a missing memory limit, and about the network."""
         found = super().remarks()
         if self._unlimited:
             found.append("no memory limit was set: this process may not create control groups for memory")
@@ -269,7 +269,7 @@ class SandboxMachine(Host):
             raise AttestationError(
                 f"the kernel is not what was asked for: asked {wanted}, found {found.kernel}"
             )
-        # gVisor's kernel has processes of its own, so it needs no process namespace of this host.
+        # gVisor's kernel manages its own processes, so it needs no process namespace of this host.
         needed = {"mnt"} if found.own_kernel else {"mnt", "pid"}
         if missing := needed - set(found.namespaces or ()):
             raise AttestationError(
@@ -284,9 +284,7 @@ class SandboxMachine(Host):
             raise AttestationError("the sandbox is not in the control groups that it was started in")
 
     def _find_holder(self) -> int:
-        """Returns the process that holds the sandbox's programs: the agent, or the kernel that answers their system
-        calls.
-        """
+        """Returns the process that runs the sandbox's programs: the agent, or gVisor's kernel, which answers calls."""
         for pid in (*reversed(processes.list_descendants(self.pid or 0)), self.pid or 0):
             with contextlib.suppress(OSError):
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
@@ -297,7 +295,7 @@ class SandboxMachine(Host):
 
 
 def _find_mechanism(kernel: int) -> str:
-    """Returns how gVisor's kernel, process `kernel`, intercepts system calls: by what it holds, not by its options."""
+    """Returns how gVisor's kernel intercepts system calls, as its open files, memory and tracers show it."""
     held = {end for _, end in procfs.list_open_files(kernel)}
     if any("kvm-vcpu" in name or name == "/dev/kvm" for name in held):
         return "kvm"

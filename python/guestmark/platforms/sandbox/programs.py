@@ -1,4 +1,4 @@
-"""The programs that make sandboxes."""
+"""The programs that create sandboxes."""
 
 from guestmark.core.platform_kind import Program
 

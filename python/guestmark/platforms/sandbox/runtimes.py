@@ -1,4 +1,4 @@
-"""The programs that make sandboxes, and their arguments: all get the root and the agent that `Sandbox` names."""
+"""The programs that create sandboxes, and their arguments: all run the agent of a `Sandbox` in its root."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from guestmark.platforms.sandbox.programs import BWRAP, CRUN, PODMAN, RUNC, RUNS
 
 _NAME = "guestmark"
 _AS_ROOT = ("--root", "--runroot", "--tmpdir")
-# Capabilities of containers of podman and docker; below, what these may only read, and what they do not see.
+# Default capabilities of podman's and docker's containers, and the paths that are read-only or masked in them.
 _CAPABILITIES = (
     "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_NET_BIND_SERVICE", "CAP_SETFCAP",
     "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT",
@@ -37,7 +37,7 @@ _NAMESPACES = ("pid", "ipc", "uts", "mount")
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """A sandbox to make: its root, directories for the runtime's state and its bundle, and the program it runs.
+    """A sandbox to create: its root, directories for the runtime's state and its bundle, and the program that it runs.
 
     With `networked` it has the network namespace in which the runtime is started, otherwise an empty one.
     """
@@ -51,25 +51,25 @@ class Sandbox:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """A program that makes sandboxes.
+    """A program that creates sandboxes.
 
-    `command` returns the command line that starts a sandbox in the foreground, joined to the standard streams.
+    `command` returns the command line that starts a sandbox in the foreground, connected to the standard streams.
     """
 
     program: Program
     command: Callable[[Sandbox], list[str]]
-    # A word on the command line of the process that holds the sandbox's programs; by default the agent's.
+    # A word in the command line of the process that runs the sandbox's programs; by default the agent's.
     holder: str = "serve"
     # False if only root can run it.
     for_users: bool = True
-    # True if that process is a kernel, which answers the programs' system calls.
+    # True if that process is a kernel that answers the programs' system calls.
     own_kernel: bool = False
     # Returns why its processes ended, from logs in the directory of its bundle; empty if unknown.
     explain_end: Callable[[Path], str] = lambda _bundle: ""
 
     @property
     def version(self) -> str:
-        """Version that it prints. Raises `PlatformUnusableError` if it is not installed, or prints none."""
+        """The runtime's printed version. Raises `PlatformUnusableError` if it is not installed, or prints none."""
         if self.program.path is None:
             raise PlatformUnusableError(
                 f"{self.program.name} is not installed", hint=make_install_hint(self.program.package)
@@ -108,7 +108,7 @@ def _build_crun_command(sandbox: Sandbox) -> list[str]:
 
 def _build_runc_command(sandbox: Sandbox) -> list[str]:
     _write_bundle(sandbox)
-    # "Rootless" is also the mode in which runc works without control groups of its own.
+    # In the mode "rootless", runc also works without creating control groups.
     return [
         RUNC.name,
         f"--root={sandbox.state}",
@@ -125,13 +125,13 @@ def _build_runsc_command(sandbox: Sandbox) -> list[str]:
     return [
         RUNSC.name, f"--root={sandbox.state}", f"--network={network}", "--ignore-cgroups",
         f"--debug-log={sandbox.bundle}/",
-        # The container's name is also that of a socket, and all containers of a host share these names.
+        # The container's name is also that of an abstract socket, so it must be unique on the host.
         "run", f"--bundle={sandbox.bundle}", sandbox.bundle.name,
     ]  # fmt: skip
 
 
 def _explain_runsc_end(bundle: Path) -> str:
-    """Returns the last words of gVisor's kernel or file server; runsc itself says only that the other one has ended."""
+    """Returns the last error of gVisor's kernel or file server; runsc itself only reports that they have ended."""
     for log in sorted(bundle.glob("runsc.log.*.boot.txt")) + sorted(bundle.glob("runsc.log.*.gofer.txt")):
         for line in log.read_text(errors="replace").splitlines():
             if (found := line.partition("FATAL ERROR: ")[2]) or line.startswith("panic: "):
@@ -142,15 +142,15 @@ def _explain_runsc_end(bundle: Path) -> str:
 def _build_podman_command(sandbox: Sandbox) -> list[str]:
     """Returns podman's command line.
 
-    Its storage is as fresh as the sandbox, so the user's own containers are not touched.
+    Its storage is created with the sandbox, so the user's own containers are not touched.
     """
     network = "host" if sandbox.networked else "none"
     storage = [f"{option}={sandbox.state / option.lstrip('-')}" for option in _AS_ROOT]
     command, limits = [PODMAN.name], ["--interactive"]
-    # The user namespace that podman would make for a user exists already, and these variables tell it so.
+    # These variables tell podman that the user namespace, which it would otherwise create, already exists.
     if os.geteuid() != 0:
         configured = ("_CONTAINERS_USERNS_CONFIGURED=done", f"_CONTAINERS_ROOTLESS_UID={os.geteuid()}")
-        # Podman would make directories in the user's home.
+        # Podman would otherwise create directories in the user's home.
         own = f"HOME={sandbox.state.parent}"
         command = ["env", *configured, own, PODMAN.name, "--storage-driver=vfs"]
         limits += ["--ulimit=host", f"--env=HOME={os.environ.get('HOME', '/')}"]
@@ -162,7 +162,7 @@ def _build_podman_command(sandbox: Sandbox) -> list[str]:
 
 
 def _write_bundle(sandbox: Sandbox) -> None:
-    """Writes a container's configuration by the runtime specification of the Open Container Initiative."""
+    """Writes a container's configuration according to the runtime specification of the Open Container Initiative."""
     config: dict[str, Any] = {
         "ociVersion": "1.0.0",
         "root": {"path": str(sandbox.root), "readonly": False},
@@ -196,10 +196,10 @@ def _write_bundle(sandbox: Sandbox) -> None:
 
 
 def _list_namespaces(sandbox: Sandbox) -> list[dict[str, str]]:
-    """Returns the namespaces that the runtime makes, and that of its network if it has one."""
+    """Returns the namespaces that the runtime creates, and the existing network namespace if there is one."""
     made = [{"type": name} for name in _NAMESPACES]
     if sandbox.networked:
-        # Without a path gVisor would not look at the interfaces in there.
+        # Without a path, gVisor would not use the interfaces in the namespace.
         made.append({"type": "network", "path": "/proc/self/ns/net"})
     else:
         made.append({"type": "network"})

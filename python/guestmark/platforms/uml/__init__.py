@@ -21,7 +21,7 @@ PLATFORMS = (
         "User-Mode Linux, a kernel as a process",
         load_platform_class,
         machine=Machine.UML,
-        # Its kernel opens raw images itself, through the page cache; over vhost-user the storage daemon does likewise.
+        # UML's kernel opens raw images itself, through the page cache, as does the storage daemon for vhost-user.
         disk={
             FORMAT.name: Format.RAW,
             CACHE.name: CacheMode.WRITEBACK,

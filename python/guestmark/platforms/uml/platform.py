@@ -51,7 +51,7 @@ from guestmark.setting.network import NETWORK, Network
 
 
 def explain_start_failure(error: MachineError) -> MachineError:
-    """Returns the error for a guest that did not start; it names what the host refuses if that is the reason."""
+    """Returns the error for a guest that did not start, with the cause if the console shows one."""
     found = classify_message(Speaker.UML, error.console)
     if found.cause is Cause.OTHER:
         return error
@@ -65,11 +65,12 @@ def explain_start_failure(error: MachineError) -> MachineError:
 
 
 def attest_uml(guest: Guest, levels: Levels, kernel: str) -> GuestMachine:
-    """Attests the kernel's kind and release, processors and memory from inside. Raises `AttestationError` with both
-    values.
+    """Attests the kernel's kind and release, processors and memory from inside.
+
+    Raises `AttestationError` with both values if they differ.
     """
     inside = describe_inside(guest)
-    # No other kernel calls its processor so.
+    # No other kernel reports this processor model.
     if inside.cpu != "UML":
         raise make_mismatch("the processor model", "UML", inside.cpu or inside.kernel, guest)
     require_same("the number of processors", 1, inside.processors, guest)
@@ -82,8 +83,8 @@ UML = "linux.uml"
 DEFAULTS: Mapping[str, str] = {MEMORY.name: "1G"}
 LAYER = Layer("uml")
 _MODULE_TREES = Path("/usr/lib/uml/modules")
-# At its start the kernel tries out ways to compute parity, which only RAID 5 and 6 need; for UML that is two thirds of
-# the time.
+# During boot the kernel benchmarks parity algorithms, which only RAID 5 and 6 need; that is two thirds of UML's boot
+# time.
 _PARITY_TRIALS = "initcall_blacklist=raid6_select_algo,calibrate_xor_blocks"
 
 
@@ -152,7 +153,7 @@ class UmlPlatform:
                 agent.close()
 
     def find_missing(self, levels: Levels) -> Unusable | None:
-        """Returns what has to be installed first, unless a kernel of the user's is started."""
+        """Returns a finding about what has to be installed first; None with a kernel of the user."""
         if not find_host_architecture().user_mode_linux:
             return Unusable("there is no User-Mode Linux for this host's architecture", "use tcg")
         return None if levels.get(KERNEL) else find_missing_program(Program(UML, "user-mode-linux"))
@@ -160,7 +161,7 @@ class UmlPlatform:
     def probe(
         self, deadline_s: float | None = None, factors: Mapping[str, str] = NO_FACTORS
     ) -> Usable | Unusable:
-        """Boots a guest and attests it; what fails is the reason."""
+        """Boots a guest and attests it; if that fails, the error is the reason."""
         return self.find_missing(Levels(factors)) or probe_by_start(
             self, deadline_s or LAYER.description.start_limit_s, factors=factors
         )
@@ -186,7 +187,7 @@ def format_command(program: str, initramfs: str, levels: Levels, serial: str, sc
 def _skip_parity_trials(cell: Cell) -> list[str]:
     """Returns kernel arguments that shorten the start.
 
-    Empty if btrfs may need parity, or if the cell has a list of initcalls of its own.
+    Empty if btrfs may need parity, or if the cell has its own `initcall_blacklist`.
     """
     words = list_kernel_command_line_words(cell.levels)
     if any(word.startswith("initcall_blacklist=") for word in words) or any(
@@ -197,7 +198,7 @@ def _skip_parity_trials(cell: Cell) -> list[str]:
 
 
 def _find_modules(program: str, release: str) -> Path | None:
-    """Returns the module tree of a UML kernel, by its release; None for a user's kernel without one."""
+    """Returns the module tree of a UML kernel with that release; None for a user's kernel without modules."""
     tree = _MODULE_TREES / release
     if (tree / "modules.builtin").exists():
         return tree

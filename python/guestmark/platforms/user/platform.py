@@ -1,10 +1,10 @@
 """`user@ARCH`: no machine is booted; programs run from a root of the architecture, each emulated on this host's kernel.
 
-The agent is this host's own. It is started with the root as its own, in a user and a mount namespace, so it needs no
-privileges and can change nothing of this host. There binfmt_misc (since Linux 6.7 each user namespace has its own)
-makes the kernel start the emulator for every program of the architecture, children of programs included. On an older
-kernel the agent is told to start the emulator itself, for the program alone: what that starts in turn fails, and never
-falls back to this host's programs, which are not in that root.
+The agent is this host's own. It is started in the architecture's root, in a user and a mount namespace, so it needs no
+privileges and cannot change this host. In the namespace, binfmt_misc (since Linux 6.7 each user namespace has its own)
+makes the kernel start the emulator for every program of the architecture, including children of programs. On older
+kernels the agent starts the emulator itself, but only for the first program: programs that this one starts fail. They
+never fall back to this host's programs, which are not in that root.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from guestmark.platforms.affinity import Seat
 from guestmark.platforms.host_like import Host, HostLike, Surroundings
 from guestmark.setting.disk import DiskSpec
 
-# Directory of agent and emulator in the root.
+# The directory with agent and emulator in the root.
 INSIDE = "/run/guestmark"
 _PT_INTERP = 3
 _PACKAGE = "qemu-user-static"
 _KNOWN_BY = "usr/bin/true"
 _NAMESPACES = ("unshare", "--user", "--map-root-user", "--mount", "--propagation", "private")
-# Puts a layer in memory over the root, adds this host's /proc, /dev and /sys and the two programs, then becomes the
+# Puts a layer in memory over the root, adds this host's /proc, /dev and /sys and the two programs, then executes the
 # agent.
 _SETUP = f"""
 set -e
@@ -62,10 +62,9 @@ exec chroot "$m/root" {INSIDE}/agent "$@"
 
 
 def format_command(scratch: Path, root: Path, program: str) -> list[str]:
-    """Returns the command that becomes the agent given after it, in a root where `program` emulates; needs no
-    privileges.
+    """Returns a command prefix that executes an agent in a root whose programs `program` emulates.
 
-    `scratch` is an empty directory for private mounts.
+    It needs no privileges. `scratch` is an empty directory for private mounts.
     """
     return [
         *_NAMESPACES, "sh", "-c", _SETUP, "guestmark-user",
@@ -74,8 +73,9 @@ def format_command(scratch: Path, root: Path, program: str) -> list[str]:
 
 
 def format_binary_magic(example: Path) -> str:
-    """Returns the magic number and mask by which the kernel recognizes programs like this one (Documentation,
-    binfmt-misc.rst).
+    """Returns the magic number and mask by which the kernel recognizes programs of the same architecture.
+
+    See Documentation/admin-guide/binfmt-misc.rst.
     """
     with example.open("rb") as stream:
         head = stream.read(20)
@@ -91,7 +91,7 @@ def format_binary_magic(example: Path) -> str:
 
 
 def is_static(program: str) -> bool:
-    """Returns whether an ELF program needs no interpreter, and hence no libraries."""
+    """Returns whether an ELF program is static: it needs no interpreter, and hence no libraries."""
     data = Path(program).read_bytes()
     if data[:4] != b"\x7fELF" or data[4] != 2:
         return False
@@ -138,7 +138,7 @@ class UserPlatform(HostLike):
 
     @contextlib.contextmanager
     def enter_surroundings(self, cell: Cell, disks: Sequence[DiskSpec]) -> Iterator[Surroundings]:
-        """Yields namespaces in which the architecture's root is the agent's own and its programs are emulated."""
+        """Yields namespaces in which the agent has the architecture's root, and the root's programs are emulated."""
         program = self._find_emulator()
         root = parts.get_root(self.architecture, find_packages(cell))
         scratch = keeper().directory("user", choose_scratch_parent())
@@ -152,7 +152,7 @@ class UserPlatform(HostLike):
         return TranslatingAgent(transport)
 
     def make_machine(self, agent: Agent, command: tuple[str, ...], seat: Seat, pid: int) -> EmulatedHost:
-        """Returns the machine, after finding out whether the kernel or the agent starts the emulator."""
+        """Returns the machine, after testing whether the kernel or the agent starts the emulator."""
         assert isinstance(agent, TranslatingAgent)
         agent.translates = not _can_kernel_run_foreign_programs(agent)
         covers = _BY_AGENT if agent.translates else _BY_KERNEL
@@ -167,7 +167,7 @@ class UserPlatform(HostLike):
         )
 
     def make_parts(self, packages: Sequence[str], progress: Progress) -> None:
-        """Makes the root if it does not exist yet. Raises `GuestmarkError`."""
+        """Installs the emulator and builds the root if they are missing. Raises `GuestmarkError`."""
         try:
             self._find_emulator()
         except PlatformUnusableError:
@@ -220,16 +220,16 @@ class EmulatedHost(Host):
 
 
 class TranslatingAgent(Agent):
-    """An agent that starts the emulator for a program itself, on kernels that do not.
+    """An agent that starts the emulator for a program itself, if the kernel does not do so.
 
-    Programs that such a program starts fail.
+    Then programs that the program starts fail.
     """
 
     # True if the kernel does not start the emulator.
     translates = False
 
     def exec(self, argv: Sequence[str | bytes], **how: Any) -> ExecResult:
-        """Runs a program as `Agent.exec` does, through the emulator."""
+        """Runs a program like `Agent.exec`, through the emulator if the kernel does not start that."""
         if not self.translates:
             return super().exec(argv, **how)
         env, cwd = how.get("env") or {}, how.get("cwd")
@@ -239,7 +239,7 @@ class TranslatingAgent(Agent):
 
 
 def _can_kernel_run_foreign_programs(agent: Agent) -> bool:
-    """Returns whether the kernel starts programs of the architecture."""
+    """Returns whether the kernel runs programs of this architecture by itself (binfmt_misc)."""
     try:
         return agent.exec([_TRIED], timeout_s=_SETUP_S).status == 0
     except CommandError:

@@ -1,4 +1,4 @@
-"""A domain of libvirt, by `virsh`."""
+"""A libvirt domain, controlled by `virsh`."""
 
 from guestmark.core.platform_kind import PlatformKind, Program
 from guestmark.platforms.descriptions import NestedPlatformClass, PlatformClass
@@ -13,7 +13,7 @@ def load_platform_class() -> PlatformClass:
 
 
 def load_nested_class() -> NestedPlatformClass:
-    """Imports the class that starts guests on the domain: once it runs, it is a machine like any other over ssh."""
+    """Imports the class that starts guests on the domain, which is then a machine like any other over ssh."""
     from guestmark.platforms.ssh.guests import RemoteGuestPlatform
 
     return RemoteGuestPlatform

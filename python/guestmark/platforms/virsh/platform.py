@@ -1,6 +1,6 @@
-"""`virsh:DOMAIN`: a domain of libvirt, made fresh for every trial; ssh carries the agent, as for any other machine.
+"""`virsh:DOMAIN`: a libvirt domain, made fresh for every trial; the agent runs over ssh, as on any other machine.
 
-The domain is ended afterwards, even if this process is killed.
+The domain is stopped afterwards, even if this process is killed.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ def build_virsh_command() -> list[str]:
 
 
 def build_virsh_environment() -> dict[str, str]:
-    """Returns the environment in which virsh prints messages that this module understands."""
+    """Returns the environment in which virsh prints the English messages that this module parses."""
     return {**os.environ, "LC_ALL": "C"}
 
 
 def run_virsh(domain: str, *arguments: str, timeout_s: float = _CALL_S) -> str:
     """Runs virsh for a domain and returns its output.
 
-    Raises `PlatformUnusableError` for errors that the user has to fix, `MachineError` for others.
+    Raises `PlatformUnusableError` for errors that the user has to correct, `MachineError` for others.
     """
     command = [*build_virsh_command(), "-q", *arguments]
     try:
@@ -84,7 +84,7 @@ def run_virsh(domain: str, *arguments: str, timeout_s: float = _CALL_S) -> str:
 
 
 def explain_refusal(domain: str, said: str) -> MachineError | PlatformUnusableError:
-    """Returns the error for a refusal by virsh."""
+    """Returns the error for a failed call of virsh, from its messages `said`."""
     lines = [line.removeprefix("error:").strip() for line in said.splitlines() if line.strip()]
     cause = classify_message(Speaker.VIRSH, said).cause
     if cause is not Cause.OTHER:
@@ -106,9 +106,9 @@ _QUERY_S = 10.0
 
 
 def find_ssh_options(dest: str, domain: str) -> tuple[str, ...]:
-    """Returns options for ssh: none if its configuration has an address for `dest`, else the one that libvirt knows.
+    """Returns options for ssh with the address that libvirt knows; none if ssh's configuration has one for `dest`.
 
-    The host key is the one that is known for `dest`, whatever address the domain has today.
+    The host key is looked up by `dest`, because the domain's address may change.
     """
     name = dest.rpartition("@")[2]
     if _extract_host_name(dest) != name.lower() or _is_address(name):
@@ -121,7 +121,7 @@ def find_ssh_options(dest: str, domain: str) -> tuple[str, ...]:
 
 
 def parse_addresses(table: str) -> list[str]:
-    """Returns the addresses in a table of `virsh domifaddr`, without loopback and link-local ones."""
+    """Returns the addresses in the output of `virsh domifaddr`, without loopback and link-local ones."""
     found = _ADDRESS.findall(table)
     return [
         address for address in found if not address.lower().startswith(("127.", "::1", "fe80:", "169.254."))
@@ -145,14 +145,14 @@ def _is_address(name: str) -> bool:
 
 
 _S = 20.0
-# A daemon that was just started inspects every installed QEMU before it answers: 40 s with all of Debian's on 2 CPUs.
+# A new daemon inspects every installed QEMU before it answers: 40 s with all of Debian's on 2 CPUs.
 _VERSION_S = 300.0
 _OUTPUT = 64 << 10
 _CARDS = "cat /sys/class/net/*/address; cat /sys/class/dmi/id/product_uuid 2>/dev/null"
 
 
 def attest_domain(found: RemoteMachine, agent: Agent, domain: str) -> LibvirtMachine:
-    """Attests the machine and its domain. Raises `AttestationError` if another machine than the domain answers."""
+    """Attests the machine and its domain. Raises `AttestationError` if the machine is not the domain."""
     described = _describe_domain(domain)
     root = ElementTree.fromstring(run_virsh(domain, "dumpxml", domain))
     done = agent.exec(["/bin/sh", "-c", _CARDS], timeout_s=_S, output_limit=_OUTPUT)
@@ -220,14 +220,14 @@ _MARKED_FOLDER = "/var/tmp"
 
 @dataclass(slots=True)
 class Domain(Remote):
-    """A domain that runs, with an agent on it."""
+    """A running domain with an agent in it."""
 
     domain: str = ""
 
     def attest(self) -> LibvirtMachine:
         """Returns facts about the domain, as reported from inside it and by libvirt."""
         found = attest_domain(Remote.attest(self), self.agent, self.domain)
-        # `remarks` completes it at the end.
+        # `remarks` adds the clock's drift at the end.
         self._found = found
         return found
 
@@ -244,7 +244,7 @@ class VirshPlatform:
 
     @contextlib.contextmanager
     def start(self, cell: Cell, deadline_s: float | None = None) -> Iterator[Domain]:
-        """Makes the domain fresh and starts an agent on it; leaving the context ends both."""
+        """Makes the domain fresh and starts an agent in it; leaving the context ends both."""
         check_cell(cell)
         begin = time.monotonic()
         deadline = begin + (deadline_s or RESTART_S)
@@ -263,7 +263,7 @@ class VirshPlatform:
     def probe(
         self, deadline_s: float | None = None, factors: Mapping[str, str] | None = None
     ) -> Usable | Unusable:
-        """Asks libvirt whether there is such a domain. It is not started, as its cell decides how it is made fresh."""
+        """Checks that libvirt knows the domain. It is not started, because the cell decides how it is made fresh."""
         begin = time.monotonic()
         try:
             run_virsh(self._domain, "domstate", self._domain)
@@ -285,7 +285,7 @@ class VirshPlatform:
 
         Raises `AttestationError` if the mark of the last trial is still there.
         """
-        # Without the flush, ending the domain would lose the file even if its disks keep what is written.
+        # Without the flush, the file could be lost when the domain ends, even if its disks keep what was written.
         if not self._mark.replace(agent, _MARKED_FOLDER, fsync=True):
             raise AttestationError(
                 f"the domain {self._domain} is not fresh: a file that the last trial left is still there",
@@ -297,8 +297,8 @@ _STARTED = "guestmark-started"
 _STOP_S = 20.0
 _OFF = "shut off"
 _QEMU = "http://libvirt.org/schemas/domain/qemu/1.0"
-# The script starts the domain, says so, waits until nobody holds its input any more, and ends the domain. It ignores
-# signals, so that it always undoes what it began.
+# The script starts the domain, reports that, waits until its input is closed everywhere, and ends the domain. It
+# ignores signals, so that it always ends a domain that it has started.
 _LIFE = f"""
 trap '' INT TERM HUP PIPE
 {{begin}} || exit 1
@@ -310,9 +310,9 @@ exit 0
 
 
 def make_fresh(domain: str, way: str, deadline: float) -> contextlib.AbstractContextManager[str]:
-    """Makes the domain fresh in that way (a level of `SNAPSHOT`); yields in words what was done, empty if nothing.
+    """Makes the domain fresh in that `way` (a level of `SNAPSHOT`); yields what was done in words, empty if nothing.
 
-    Raises `PlatformUnusableError` if the domain cannot be made fresh this way, `MachineError` for refusals by libvirt.
+    Raises `PlatformUnusableError` if the domain cannot be made fresh in that way, `MachineError` if libvirt fails.
     """
     state = run_virsh(domain, "domstate", domain).strip()
     if way == NONE:
@@ -342,7 +342,7 @@ def _start_throw_away(domain: str, deadline: float) -> Iterator[str]:
 def _revert_snapshot(domain: str, snapshot: str, deadline: float, *, was_off: bool) -> Iterator[str]:
     fresh = f"going back to its snapshot {snapshot}"
     revert = ("snapshot-revert", domain, snapshot, "--running")
-    # A domain that was off is off again afterwards.
+    # A domain that was shut off is ended again afterwards.
     if was_off:
         with _hold_alive(
             domain, f"{_format_shell_command()} {shlex.join(revert)} > /dev/null", b"", deadline
@@ -355,7 +355,7 @@ def _revert_snapshot(domain: str, snapshot: str, deadline: float, *, was_off: bo
 
 @contextlib.contextmanager
 def _hold_alive(domain: str, begin: str, given: bytes, deadline: float) -> Iterator[None]:
-    """Runs the domain inside the context; a separate process ends it when the context is left or this process dies."""
+    """Runs the domain inside the context; a separate process ends it after the context or if this process is killed."""
     script = _LIFE.format(begin=begin, virsh=_format_shell_command(), domain=shlex.quote(domain))
     life = subprocess.Popen(
         ["/bin/sh", "-c", script],

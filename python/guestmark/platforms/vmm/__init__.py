@@ -37,6 +37,6 @@ def _describe_hypervisor(program: Program, aio: Aio, text: str) -> PlatformKind:
 
 PLATFORMS = (
     _describe_hypervisor(CLOUD_HYPERVISOR, Aio.IO_URING, "Cloud Hypervisor, with KVM"),
-    # Its default, a system call for each request, in the thread of its devices.
+    # Firecracker's default: one system call for each request, in its device thread.
     _describe_hypervisor(FIRECRACKER, Aio.THREADS, "Firecracker, with KVM"),
 )

@@ -1,8 +1,8 @@
 """`firecracker` and `cloud-hypervisor`: the distribution's kernel on KVM, with the host's root and disks on virtio.
 
-Neither serves directories of its host by itself. So the guest connects by vsock, which both offer as sockets by path,
-and a process beside the hypervisor takes each connection (`guestmark-agent listen`): one carries the agent's channel,
-one the host's root over 9p (`guestmark-agent share`). Both end with the hypervisor.
+Neither can share directories of its host. So the guest connects by vsock, which both map to Unix sockets, and a process
+beside the hypervisor accepts each connection (`guestmark-agent listen`): one for the agent's channel, one for the
+host's root over 9p (`guestmark-agent share`). Both processes end with the hypervisor.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from guestmark.setting.machine import (
 )
 
 DEFAULTS: Mapping[str, str] = {MEMORY.name: "1G", SMP.name: "1"}
-# Name of the socket in the scratch directory; hypervisors add `_PORT` for a port that the guest connects to.
+# Name of the socket in the scratch directory; hypervisors append `_PORT` for connections of the guest to that port.
 _VSOCK = "vsock"
 # vsock ports of the agent's channel and of the root.
 _CHANNEL, _ROOT = 1, 2
@@ -81,7 +81,7 @@ _MAKER = slice(10, 16)
 
 @dataclass(frozen=True, slots=True)
 class MachineConfig:
-    """The description of a machine for a hypervisor."""
+    """The configuration of a machine, independent of the hypervisor."""
 
     kernel: str
     initramfs: str
@@ -97,14 +97,14 @@ class MachineConfig:
 
 @dataclass(frozen=True, slots=True)
 class Hypervisor:
-    """One of the hypervisors: its program, its own names, and how it starts a machine in its working directory."""
+    """One of the hypervisors: its program, its identifiers, and how it starts a machine in its working directory."""
 
     program: Program
     # Text that it prints before its version.
     says: str
     # OEM ID of the machine's ACPI tables.
     maker: str
-    # Modules of the guest's kernel that find devices.
+    # Modules of the guest's kernel for the bus of its devices.
     modules: tuple[str, ...]
     # Words for the command line of the guest's kernel.
     words: str
@@ -114,7 +114,7 @@ class Hypervisor:
 
 
 def _build_firecracker_command(program: str, machine: MachineConfig) -> list[str]:
-    """Returns Firecracker's command, which also writes the file from which Firecracker reads its machine."""
+    """Returns the command that writes Firecracker's configuration file and executes Firecracker."""
     described = {
         "boot-source": {
             "kernel_image_path": machine.kernel,
@@ -175,7 +175,7 @@ def _build_cloud_hypervisor_command(program: str, machine: MachineConfig) -> lis
 HYPERVISORS: Mapping[str, Hypervisor] = {
     each.program.name: each
     for each in (
-        # Firecracker ends when its guest reboots, and cannot be switched off in another way.
+        # Firecracker ends when its guest reboots; there is no other way to shut its guest down.
         Hypervisor(
             FIRECRACKER,
             says="Firecracker v",
@@ -266,7 +266,7 @@ class VmmPlatform:
                 agent.close()
 
     def find_missing(self, levels: Levels) -> Unusable | None:
-        """Returns what has to be installed first."""
+        """Returns a finding about what has to be installed first; None if nothing."""
         name = self._hypervisor.program.name
         if not find_host_architecture().kernel_unpacked:
             return Unusable(f"{name} runs only on x86-64 hosts")
@@ -284,7 +284,7 @@ class VmmPlatform:
     def probe(
         self, deadline_s: float | None = None, factors: Mapping[str, str] = NO_FACTORS
     ) -> Usable | Unusable:
-        """Boots a guest and attests it; what fails is the reason."""
+        """Boots a guest and attests it; if that fails, the error is the reason."""
         found = self.find_missing(Levels(factors)) or probe_by_start(
             self, deadline_s or self._start_limit_s, factors=factors
         )
@@ -294,9 +294,9 @@ class VmmPlatform:
         return levels.get(VMM) or self._hypervisor.program.path or ""
 
     def _attest_guest(self, guest: Guest, *, levels: Levels, release: str, version: str) -> GuestMachine:
-        """Attests the program, who made the machine as its guest sees it, and all factors that can be compared.
+        """Attests the program, the machine's maker as the guest sees it, and all factors that can be compared.
 
-        Raises `AttestationError` with both values.
+        Raises `AttestationError` with both values if they differ.
         """
         inside = describe_inside(guest)
         running = "".join(guest.place.read_links(f"/proc/{guest.vmm_pid}/exe"))
@@ -329,7 +329,7 @@ def _read_maker(guest: Guest) -> str:
 
 
 def _build_listen_command(agent: str, port: int, server: Sequence[str]) -> list[str]:
-    """Returns words to put before a hypervisor's command, so that `server` takes the connection to this port."""
+    """Returns a prefix for a hypervisor's command, by which `server` accepts the connection to this port."""
     return [agent, "listen", f"{_VSOCK}_{port}", *server, "--"]
 
 
@@ -353,9 +353,9 @@ def _list_modules(hypervisor: Hypervisor, cell: Cell) -> ModuleList:
 
 
 def _rank_kernel(kernel: Kernel) -> int | None:
-    """Ranks kernels: only those that can mount their root over vsock.
+    """Ranks kernels; None for those that cannot mount their root over vsock.
 
-    A kernel without modules is taken to have everything built in.
+    A kernel without modules is assumed to have everything built in.
     """
     if kernel.elf is None:
         return None
@@ -365,7 +365,7 @@ def _rank_kernel(kernel: Kernel) -> int | None:
 
 @functools.cache
 def _read_version(program: str, says: str) -> str:
-    """Returns the version that the program prints. Raises `PlatformUnusableError` if it is another program."""
+    """Returns the version that the program prints. Raises `PlatformUnusableError` if it is a different program."""
     try:
         line = read_version_line(program)
     except (OSError, subprocess.SubprocessError, IndexError) as error:
