@@ -2,14 +2,14 @@
 //!
 //! Every power of two is divided into 64 equal buckets (values under 64 ns are kept exactly), so the midpoint of a
 //! bucket is within [`RELATIVE_ERROR`] of every value in it. Buckets are the same in every histogram: merging adds
-//! counts. Small histograms stay small, because a capture may hold hundreds of thousands of connections with a few
-//! samples each.
+//! counts. A histogram with few samples takes little memory, because a capture may contain hundreds of thousands of
+//! connections with a few samples each.
 
 const SUB_BITS: u32 = 6;
 const SUB: u64 = 1 << SUB_BITS;
-/// Just enough to make the histogram half a cache line long.
+/// Number of pairs in the histogram itself: as many as fit into half a cache line.
 const PENDING: usize = 11;
-/// From this many distinct buckets on, a window of plain counters is smaller and faster than a list of pairs.
+/// From this many non-empty buckets on, an array of counters is smaller and faster than a list of pairs.
 const DENSE_FROM: usize = 96;
 
 /// Largest relative error of a percentile: half a bucket's width over its lower end.
@@ -43,7 +43,7 @@ fn middle(bucket: u16) -> u64 {
 
 #[derive(Clone, Debug)]
 enum Store {
-    /// Sorted by bucket.
+    /// Buckets and their counts, sorted by bucket.
     Sparse(Vec<(u16, u32)>),
     /// Counters of the buckets from `base` on.
     Dense { base: u16, counts: Vec<u32> },
@@ -66,14 +66,14 @@ impl Hist {
 
     /// Count one value; return by how many bytes the histogram's heap has grown.
     ///
-    /// Counters of a busy connection are rarely in a cache: several are counted together, so the waits for them
-    /// overlap.
+    /// The counters of a busy connection are rarely in a cache: several values are counted together, so that their
+    /// cache misses overlap.
     #[inline]
     pub fn record(&mut self, value: u64) -> usize {
         self.note(bucket_of(value))
     }
 
-    /// Note one value of a bucket, to be counted later with others; return by how many bytes the heap has grown.
+    /// Store one value of a bucket, to be counted later with others; return by how many bytes the heap has grown.
     #[inline]
     fn note(&mut self, bucket: u16) -> usize {
         self.pending[usize::from(self.waiting)] = bucket;
@@ -97,7 +97,7 @@ impl Hist {
         self.heap().saturating_sub(before)
     }
 
-    /// Return the bytes on the heap.
+    /// Return the number of bytes on the heap.
     #[must_use]
     pub fn heap(&self) -> usize {
         let own = size_of::<Store>();
@@ -231,7 +231,7 @@ fn densify(pairs: &[(u16, u32)]) -> Store {
     Store::Dense { base, counts }
 }
 
-/// Make room for `bucket`, a whole power of two at a time.
+/// Extend the counters to include `bucket`; allocates the buckets of a whole power of two at a time.
 fn widen(base: &mut u16, counts: &mut Vec<u32>, bucket: u16) {
     if bucket < *base {
         let new_base = bucket & !63;

@@ -1,4 +1,4 @@
-//! Durations of one kind: how many, their sum, extremes and distribution.
+//! Durations of one kind: their number, sum, extremes and distribution.
 
 use crate::connection::hist::Hist;
 use serde::Serialize;
@@ -10,10 +10,10 @@ pub fn seconds(nanos: u64) -> f64 {
     nanos as f64 / 1e9
 }
 
-/// Round trips between the point of capture and one end, from segments and what acknowledges them, in seconds.
+/// Round trips between the point of capture and one end in seconds, measured from segments to their acknowledgements.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct RoundTrips {
-    /// Acknowledgements that end exactly where a segment ends.
+    /// Number of acknowledgements that end exactly where a segment ends.
     pub count: u64,
     /// Smallest, exact.
     pub min_s: Option<f64>,
@@ -28,7 +28,7 @@ pub struct RoundTrips {
 }
 
 impl RoundTrips {
-    /// Summarise, with or without percentiles.
+    /// Summarise the durations, with or without percentiles.
     #[must_use]
     pub fn new(trips: &Latency, percentiles: bool) -> Self {
         let mut out = Self {
@@ -99,7 +99,7 @@ impl Latency {
     }
 }
 
-/// Durations of a kind that is rare in most connections: the first ones are kept as they are, without a distribution.
+/// Durations of a kind that is rare in most connections: the first ones are stored one by one, without a distribution.
 #[derive(Debug, Default)]
 pub struct Few {
     first: [u64; FEW],
@@ -127,7 +127,7 @@ impl Few {
         grown
     }
 
-    /// Return all of them as a distribution.
+    /// Return all durations as a distribution.
     #[must_use]
     pub fn whole(&self) -> Cow<'_, Latency> {
         self.all.as_deref().map_or_else(

@@ -1,14 +1,14 @@
-//! Hold what is known about a connection's losses: the hole that the receiver reports, holes in the capture, and
-//! repeats.
+//! Store what is known about a connection's losses: the hole that the receiver reports, holes in the capture, and
+//! retransmissions.
 
 use crate::connection::spent::Spent;
 
-/// A hole in what was captured.
+/// A hole in the captured data.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hole {
     pub(crate) from: u32,
     pub(crate) to: u32,
-    /// Time before it was noticed, by cause.
+    /// Time before the hole was noticed, by cause.
     pub(crate) spent: Spent,
     pub(crate) at: i64,
     pub(crate) end: u8,
@@ -19,7 +19,7 @@ pub(crate) struct Hole {
 /// A long silence, and its time by cause.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Silence {
-    /// The end that broke it, when, and up to where it had sent by then.
+    /// The end that broke the silence, when, and the sequence number up to which it had sent by then.
     pub(crate) end: u8,
     pub(crate) at: i64,
     pub(crate) next: u32,
@@ -34,7 +34,7 @@ pub(crate) struct Again {
     pub(crate) seq: u32,
     pub(crate) gap: u64,
     pub(crate) end: u8,
-    /// Which end had moved on before, and when.
+    /// Which end had sent something new before, and when.
     pub(crate) before: (i64, u8),
 }
 
@@ -45,30 +45,31 @@ pub struct Losses {
     pub(crate) since: Option<(i64, Spent)>,
     /// Everything up to here had been sent when the last hole was reported.
     pub(crate) until: u32,
-    /// Whose data it is.
+    /// The end that sent these data.
     pub(crate) end: u8,
-    /// Something was sent again meanwhile.
+    /// Whether something has been retransmitted since.
     pub(crate) repaired: bool,
     /// Where the last retransmitted packet ends.
     pub(crate) resent: u32,
     pub(crate) holes: Vec<Hole>,
     /// The last long silence.
     pub(crate) silence: Option<Silence>,
-    /// The last retransmitted packet: when, after how long, and what would have been waited for since.
+    /// The last retransmitted packet: when it was sent, after how long, and the causes to which the time since would
+    /// belong.
     pub(crate) again: Option<Again>,
-    /// Recovery time that is inferred from jumps in IPv4's identification alone.
+    /// Recovery time that is inferred only from jumps of IPv4's identification.
     pub inferred: u64,
-    /// The last such time: when, how much, and of which end.
+    /// The last such time: when it ended, how long it was, and which end lost the packets.
     pub(crate) jumped: Option<(i64, u64, u8)>,
-    /// Packets that were overtaken.
+    /// Number of packets that were overtaken.
     pub overtaken: u32,
-    /// The longest time by which one was overtaken, in nanoseconds: the path varies by at least this much.
+    /// The longest time by which a packet was overtaken, in nanoseconds: the path's delay varies by at least this much.
     pub varies: u64,
-    /// When the last packet passed that had been overtaken, and whose it was.
+    /// When the last packet that had been overtaken passed, and which end had sent it.
     pub(crate) late: (i64, u8),
-    /// When the last recovery ended, 0 before.
+    /// When the last recovery ended; 0 if there was none.
     pub(crate) ended: i64,
-    /// Episodes of recovery.
+    /// Number of recoveries.
     pub episodes: u32,
 }
 

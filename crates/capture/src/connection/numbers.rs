@@ -1,29 +1,29 @@
-//! Interpret IPv4's identification, which numbers the packets of a connection, of a host, or none.
+//! Interpret IPv4's identification, which may number the packets of a connection or of a host, or be no number at all.
 
-/// How many identifications must have risen as expected before a jump means anything, and again for each jump.
+/// How often the identification must have risen as expected before a jump counts as evidence, and again for each jump.
 const STEADY: u8 = 4;
 /// A step up to this size is a loss even if the counter rose only once as expected, provided that the silence before
 /// fits a repeat.
 const FEW_LOST: u16 = 8;
 /// A larger step shows that other connections use the counter too.
 const MOST_LOST: u16 = 1000;
-/// This many steps that no loss explains show that other connections use the counter too.
+/// Number of steps not explained by a loss that show that other connections use the counter too.
 const SHARED: u8 = 2;
 
 /// What IPv4's identification shows about a packet's position among those of its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Nothing.
+    /// The identification shows nothing.
     Unknown,
-    /// It follows the one before.
+    /// The packet follows the previous one.
     Next,
-    /// This many packets of its connection between it and the previous one did not pass.
+    /// This many packets of its connection are missing between it and the previous one.
     Jumped(u16),
-    /// The same, unless the host sent them elsewhere: nothing shows what its numbers count.
+    /// The same, unless the host sent them on other connections: it is unknown what its numbers count.
     Skipped,
-    /// The same, for an end that has sent too few packets to be sure that it counts.
+    /// The same, for an end that has sent too few packets to be sure that it numbers them.
     Perhaps,
-    /// It was sent before a packet that has passed already.
+    /// The packet was sent before one that has already passed.
     Earlier,
 }
 
@@ -32,15 +32,15 @@ pub enum Order {
 pub struct Numbers {
     /// The last number.
     id: u16,
-    /// How often it has risen as expected, less the cost of jumps.
+    /// How often the number has risen as expected, less a deduction for each jump.
     steady: u8,
-    /// Steps that no loss explains.
+    /// Number of steps that no loss explains.
     strays: u8,
-    /// How often it has risen by a step that a counter may make, whatever it counts.
+    /// How often the number has risen by a step that is plausible for a counter of any kind.
     rises: u8,
-    /// The host counts the packets of each connection, as its other connections have shown.
+    /// Whether the host numbers the packets of each connection separately, as its other connections have shown.
     pub own: bool,
-    /// The last packet was compared with those of other connections.
+    /// Whether the last packet was compared with those of other connections.
     pub compared: bool,
 }
 
@@ -62,9 +62,9 @@ impl Numbers {
     /// Return the position of a packet with this number among those of its end, whose previous packet had `segments`;
     /// with `hole`, bytes are missing before it.
     ///
-    /// Some systems count the packets of a connection there, some those of the host, and some do not count. Whichever
-    /// it is, a number that follows the last one leaves no room for a packet that was lost, and a smaller one was
-    /// sent before.
+    /// Some systems count the packets of a connection there, some those of the host, and some do not count. In each
+    /// case, if a number follows the last one directly, no packet was lost in between, and a packet with a smaller
+    /// number was sent earlier.
     #[inline]
     pub fn order(&mut self, id: u16, segments: u32, hole: bool) -> Order {
         if id == 0 {
@@ -156,7 +156,8 @@ mod tests {
             find_packets(&with_gaps, false, skipped),
             [7, 13, 19, 25, 31, 37]
         );
-        // Steps that are too large for a loss show that others use it: then a small one says nothing either.
+        // Steps that are too large for a loss show that other connections use the counter: then a small step is no
+        // evidence either.
         let shared: Vec<u16> = (0..60_u16).map(|at| at + at / 6 * 20).collect();
         assert_eq!(find_packets(&shared, false, skipped).len(), 1);
     }

@@ -1,8 +1,8 @@
-//! Allocate memory for very many connections on huge pages, so that neither the first touch nor a look-up costs much.
+//! Allocate memory for very many connections on huge pages, which makes page faults rarer and lookups cheaper.
 
 use std::sync::OnceLock;
 
-/// Allocate room for `count` items, on huge pages where the system has any.
+/// Allocate room for `count` items, on huge pages if the system has any.
 #[must_use]
 pub fn allocate_on_huge_pages<T>(count: usize) -> Vec<T> {
     let mut room: Vec<T> = Vec::with_capacity(count);
@@ -10,8 +10,8 @@ pub fn allocate_on_huge_pages<T>(count: usize) -> Vec<T> {
     let first = start.next_multiple_of(page);
     let end = (start + room.capacity() * size_of::<T>()) / page * page;
     if first < end {
-        // SAFETY: the range lies inside the vector's own room, and the advice never changes what memory holds.
-        // If it fails, small pages are slower, nothing else.
+        // SAFETY: the range lies inside the vector's own room, and the advice never changes what memory holds. If it
+        // fails, accesses are slower, nothing else.
         unsafe { libc::madvise(first as *mut _, end - first, libc::MADV_HUGEPAGE) };
     }
     room
@@ -20,6 +20,6 @@ pub fn allocate_on_huge_pages<T>(count: usize) -> Vec<T> {
 /// Return the size of a page.
 pub(crate) fn read_page_size() -> usize {
     static SIZE: OnceLock<usize> = OnceLock::new();
-    // SAFETY: asks for a number.
+    // SAFETY: only reads a number.
     *SIZE.get_or_init(|| unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize)
 }

@@ -1,4 +1,4 @@
-//! Follow one end along the path: its round trips, its window and what it has in flight.
+//! Track one end and its side of the path: round trips, window and data in flight.
 
 use crate::connection::numbers::Numbers;
 use crate::connection::seqspace::not_after;
@@ -9,9 +9,9 @@ use std::collections::VecDeque;
 
 /// Segments kept without a heap allocation: more than most connections ever have unacknowledged.
 const FEW: usize = 3;
-/// Wireshark's limit: if acknowledgements are not captured, keeping more teaches nothing.
+/// Maximum number of segments, the same as Wireshark's: if acknowledgements are not captured, more are of no use.
 const MOST: usize = 10_000;
-/// The window scale is not known, because the handshake was not captured.
+/// Marks an unknown window scale: the handshake was not captured.
 pub const NO_SCALE: u8 = u8::MAX;
 
 /// Send times of segments that are not acknowledged yet.
@@ -19,7 +19,7 @@ pub const NO_SCALE: u8 = u8::MAX;
 pub struct Unacked {
     ends: [u32; FEW],
     count: u8,
-    /// Some segment ends before an earlier one's end.
+    /// Whether a segment ends before the end of an earlier one.
     tangled: bool,
     times: [i64; FEW],
     #[allow(
@@ -57,7 +57,7 @@ impl Unacked {
         self.heap() - room
     }
 
-    /// Remove everything before `ack`, which has arrived; return when the segment that ends exactly there was first
+    /// Remove all segments before `ack`, which have arrived; return when the segment that ends exactly there was first
     /// sent.
     #[inline]
     pub fn acknowledge(&mut self, ack: u32) -> Option<i64> {
@@ -111,13 +111,13 @@ impl Unacked {
 /// What one end's packets show about it and its side of the path.
 #[derive(Debug)]
 pub struct Path {
-    /// Shortest time from the point of capture to this end and back, in nanoseconds; `u64::MAX` when unknown.
+    /// Shortest time from the point of capture to this end and back, in nanoseconds; `u64::MAX` if unknown.
     pub nearest: u64,
-    /// The shortest such times of this round and of the one before, in 1,024 nanoseconds: they include queues.
+    /// The shortest such times of this round and of the one before, in units of 1,024 ns; they include time in queues.
     lately: [u32; 2],
     /// The usual such time, in the same unit.
     usual: u32,
-    /// When it sent the time stamp whose echo is awaited; [`NO_TIME`] if none is.
+    /// When it sent the time stamp whose echo is expected; [`NO_TIME`] if none is.
     stamp_at: i64,
     stamp: u32,
     /// The last time stamp it sent.
@@ -128,31 +128,31 @@ pub struct Path {
     pub window_max: u32,
     /// Smallest window.
     pub window_min: u32,
-    /// Most bytes it had in flight.
+    /// Maximum number of bytes it had in flight.
     pub in_flight: u32,
     /// Where its current message ends, or what the message says about that.
     pub due: u32,
-    /// Payload of its last packet with any.
+    /// Payload of its last packet that had any.
     pub last_len: u32,
     /// Sequence number of its first packet.
     pub first_seq: u32,
-    /// Resets it sent.
+    /// Number of resets it sent.
     pub resets: u16,
     /// How its packets are numbered.
     pub numbers: Numbers,
     /// Its window scale.
     pub scale: u8,
-    /// Its last data was all that it had to send.
+    /// Whether it had nothing more to send after its last data.
     pub pushed: bool,
     /// Payload of the largest packet after which it had more to send.
     pub full: u32,
-    /// When the round began, in 2^20 nanoseconds.
+    /// When the round began, in units of 2^20 ns.
     round: u32,
     /// How its current message continues.
     pub debt: MessageState,
-    /// It has sent small segments one after the other, without waiting for acknowledgements.
+    /// Whether it has sent small segments one after the other, without waiting for acknowledgements.
     pub nodelay: bool,
-    /// By how much its round trips are usually longer than the shortest, in 2^16 nanoseconds.
+    /// By how much its round trips are usually longer than the shortest, in units of 2^16 ns.
     spread: u16,
     /// What it knew when it last sent; absent until it has sent two packets in a row.
     pub view: Option<Box<View>>,
@@ -192,7 +192,7 @@ impl Default for Path {
 }
 
 impl Path {
-    /// Return the shortest round trip, 0 when it is unknown.
+    /// Return the shortest round trip, 0 if it is unknown.
     #[inline]
     #[must_use]
     pub fn round_trip(&self) -> u64 {
@@ -203,7 +203,7 @@ impl Path {
         }
     }
 
-    /// Note a round trip from the point of capture, on a path whose whole round trip takes `whole`.
+    /// Record a round trip from the point of capture, on a path whose whole round trip takes `whole`.
     #[inline]
     pub fn note_round_trip(&mut self, nanos: u64, ts: i64, whole: u64) {
         self.nearest = self.nearest.min(nanos);
@@ -229,8 +229,8 @@ impl Path {
         }
     }
 
-    /// Note an acknowledgement without data that came after this long: it includes no program's time, but perhaps a
-    /// delay of 40 ms up to half a second.
+    /// Record an acknowledgement without data that came after this time: the time includes none of a program, but
+    /// perhaps that of a delayed acknowledgement, from 40 ms to half a second.
     #[inline]
     pub fn note_acknowledged(&mut self, nanos: u64) {
         if nanos <= self.longest_undelayed() {
@@ -243,7 +243,7 @@ impl Path {
         }
     }
 
-    /// Return the longest round trip that is not taken for a delayed acknowledgement.
+    /// Return the longest round trip that does not count as a delayed acknowledgement.
     #[inline]
     #[must_use]
     pub fn longest_undelayed(&self) -> u64 {
@@ -282,7 +282,8 @@ impl Path {
         known.max(self.round_trip())
     }
 
-    /// Note its time stamp, which the other end will echo. Only the first packet with a new one measures a time.
+    /// Record its time stamp, which the other end will echo. Only the first packet with a new time stamp is used for a
+    /// measurement.
     #[inline]
     pub fn note_stamp(&mut self, value: u32, ts: i64) {
         let new = value != self.last_stamp;
@@ -292,8 +293,8 @@ impl Path {
         }
     }
 
-    /// Whether this repeat was sent before the last packet of its end, according to its time stamp or its number. A
-    /// retransmission has a new stamp and number.
+    /// Whether this repeated packet was sent before the last packet of its end, according to its time stamp or its
+    /// number. A retransmission has a new stamp and number.
     #[must_use]
     pub fn is_stale(&self, segment: &Segment) -> bool {
         let stamps = segment.options.stamps;
@@ -304,7 +305,7 @@ impl Path {
         self.numbers.is_before(segment.id)
     }
 
-    /// Take the other end's echo of `value`; return how long it took.
+    /// Handle the other end's echo of `value`; return how long it took.
     #[inline]
     pub fn take_echo(&mut self, value: u32, ts: i64) -> Option<u64> {
         if self.stamp_at == NO_TIME || !not_after(self.stamp, value) {

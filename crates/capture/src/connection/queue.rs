@@ -1,21 +1,21 @@
 //! Estimate the queues in which one end's data waits, on its way to the point of capture and beyond it.
 //!
-//! A queue before the point of capture shows in the sender's own time stamps (RFC 7323): they say when a segment was
-//! sent, and include no program's time. A queue beyond it shows in the lateness of acknowledgements without data. The
-//! sum is the same wherever the capture was taken, and the time that a program takes adds nothing to it.
+//! A queue before the point of capture shows in the sender's own time stamps (RFC 7323): they show when a segment was
+//! sent, and include no time of a program. A queue beyond it shows in the lateness of acknowledgements without data.
+//! The sum is the same wherever the capture was taken, and does not include the time that a program takes.
 
-/// Nanoseconds of one step of a time stamp: most count milliseconds, others microseconds or coarser units.
+/// Nanoseconds per step of a time stamp: most systems count milliseconds, others microseconds or coarser units.
 const TICKS: [i64; 4] = [1_000, 1_000_000, 4_000_000, 10_000_000];
-/// Time stamps may be this far ahead of time, because of queues that have gone since.
+/// Time stamps may be ahead by this much, because of queues that have emptied since.
 const KNOWN_AFTER: i64 = 20_000_000;
-/// Time stamps that are behind for this long count coarser units.
+/// If time stamps are behind for this long, they count coarser units.
 const SURE_AFTER: i64 = 500_000_000;
-/// Clocks differ by no more than one part in this many.
+/// The rates of clocks differ by at most one part in this many.
 const SKEW: i64 = 10_000;
-/// Shorter queues cannot be told from the time that ends take.
+/// Shorter queues cannot be distinguished from the ends' own time.
 const NOISE: u64 = 1_500_000;
 
-/// The smallest of the last times, in 1,024 nanoseconds.
+/// The smallest of the last times, in units of 1,024 ns.
 #[derive(Debug)]
 struct RecentMinimum {
     least: [u32; 2],
@@ -50,7 +50,7 @@ impl RecentMinimum {
         self.last = now;
     }
 
-    /// Return it in nanoseconds; 0 if the last time is older than a queue of its length and `round`.
+    /// Return the minimum in nanoseconds; 0 if the last time is older than a queue of that length and `round` together.
     fn least(&self, ts: i64, round: u64) -> u64 {
         let least = self.least[0].min(self.least[1]);
         if least == u32::MAX {
@@ -69,12 +69,12 @@ impl RecentMinimum {
 /// What is known about one end's queues.
 #[derive(Debug, Default)]
 pub struct Queue {
-    /// A time stamp, and when it passed.
+    /// A time stamp, and when it passed the point of capture.
     base: Option<(u32, i64)>,
-    /// The least by which time stamps were behind, and when.
+    /// The smallest time by which time stamps were behind, and when.
     floor: (i64, i64),
     tick: i64,
-    /// How late the last segment was, and how much that usually differs from one to the next.
+    /// How late the last segment was, and how much the lateness usually differs between successive segments.
     late: u64,
     jitter: u64,
     stamped: u64,
@@ -82,12 +82,12 @@ pub struct Queue {
     left: u64,
     before: RecentMinimum,
     beyond: RecentMinimum,
-    /// There was a queue at some time.
+    /// Whether there has been a queue.
     pub seen: bool,
 }
 
 impl Queue {
-    /// Note a segment with a time stamp, on a path whose round trip takes `whole`.
+    /// Record a segment with a time stamp, on a path whose round trip takes `whole`.
     #[inline]
     pub fn note_stamped(&mut self, stamp: u32, ts: i64, whole: u64) {
         let Some((first, at)) = self.base else {
@@ -114,7 +114,7 @@ impl Queue {
         self.before.add(queued, ts, whole / 2);
     }
 
-    /// Learn how long a step of its time stamps takes: `steps` of them in `passed` nanoseconds.
+    /// Estimate how long one step of its time stamps takes, from `steps` of them in `passed` nanoseconds.
     #[inline]
     fn learn_tick(&mut self, passed: i64, steps: i64, ts: i64) {
         let counted = steps * self.tick;
@@ -125,7 +125,7 @@ impl Queue {
         if !ahead && !behind {
             return;
         }
-        // No stamp comes from the future. And no queue grows as fast as time passes for long.
+        // No time stamp comes from the future. And no queue grows as fast as time passes for long.
         let fits = |tick: &&i64| steps * **tick >= passed / 2;
         let tick = TICKS.iter().find(fits).copied().unwrap_or(TICKS[3]);
         if tick != self.tick {
@@ -139,7 +139,7 @@ impl Queue {
         }
     }
 
-    /// Note by how much an acknowledgement without data came later than the first ones of its path.
+    /// Record by how much an acknowledgement without data came later than the earliest ones of its path.
     #[inline]
     pub fn note_acknowledged(&mut self, late: u64, ts: i64, whole: u64) {
         self.beyond.add(late, ts, whole / 2);
@@ -156,9 +156,9 @@ impl Queue {
         )
     }
 
-    /// Return the length below which queues cannot be told from a path that varies: packets in a queue are late by
-    /// nearly the same time. On a path where packets overtake each other by as much as `overtaken`, the lateness is not
-    /// a queue's.
+    /// Return the length below which queues cannot be distinguished from a path whose delay varies: packets in a queue
+    /// are late by nearly the same time. On a path where packets overtake each other by up to `overtaken`, lateness of
+    /// that size does not come from a queue.
     #[inline]
     fn noise(&self, overtaken: u64) -> u64 {
         let steps = self.tick as u64 / 2;
@@ -167,21 +167,21 @@ impl Queue {
             .max(overtaken)
     }
 
-    /// Whether there are time stamps to tell.
+    /// Whether time stamps show the queues.
     #[inline]
     #[must_use]
     pub fn is_known(&self) -> bool {
         self.base.is_some()
     }
 
-    /// Note that the sender has sent something at `ts`.
+    /// Record that the sender has sent something at `ts`.
     #[inline]
     pub fn note_sent(&mut self, ts: i64, whole: u64) {
         self.left = self.beyond.least(ts, whole);
     }
 
-    /// Return how much of the time since its last packet the queues took to empty: a segment that passes at `ts` has
-    /// waited in one, or the data before it has.
+    /// Return how much of the time since its last packet the queues took to empty: the segment that passes at `ts`, or
+    /// the data before it, waited in a queue.
     #[inline]
     #[must_use]
     pub fn emptied(&self, ts: i64, whole: u64, overtaken: u64) -> u64 {
@@ -195,7 +195,7 @@ impl Queue {
         }
     }
 
-    /// Return how long the queues take to empty at `ts`, as far as that exceeds the path's variation.
+    /// Return how long the queues take to empty at `ts`, if that is longer than the path's variation.
     #[inline]
     #[must_use]
     pub fn standing_queue(&self, ts: i64, whole: u64, overtaken: u64) -> u64 {

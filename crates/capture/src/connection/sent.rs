@@ -5,15 +5,15 @@ use crate::connection::latency::Latency;
 use crate::connection::seqspace::{PayloadNovelty, SeqSpace};
 use crate::wire::packet::{flag, Segment};
 
-/// One direction: what one endpoint has sent, as far as most packets change it. Two cache lines.
+/// One direction, as sent by one endpoint: the counters that most packets change. They take two cache lines.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct Sent {
-    /// Packets.
+    /// Number of packets.
     pub packets: u64,
     /// Bytes on the wire, link headers included.
     pub wire: u64,
-    /// Payload bytes, each counted once.
+    /// Payload bytes; each is counted once.
     pub unique: u64,
     /// Which bytes were seen.
     pub space: SeqSpace,
@@ -28,34 +28,35 @@ pub struct Sent {
 /// One direction: the counters that only few packets change.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rare {
-    /// Payload bytes that were seen before.
+    /// Repeated payload bytes.
     pub repeated: u64,
-    /// Packets that repeat payload, SYN or FIN.
+    /// Number of packets that repeat payload, SYN or FIN.
     pub retransmissions: u32,
     /// Retransmissions of data that the other end had received and did not accept.
     pub ignored: u32,
-    /// Packets with new bytes from before the highest seen.
+    /// Number of packets with new bytes below the highest sequence number seen.
     pub late: u32,
-    /// Announcements of a zero window.
+    /// Number of announcements of a zero window.
     pub zero_windows: u32,
-    /// Packets with selective acknowledgements.
+    /// Number of packets with selective acknowledgements.
     pub sacks: u32,
-    /// When it announced a closed window, and when an open one again, in nanoseconds; 0 before.
+    /// When it announced a closed window, and when an open one again, in nanoseconds; 0 if it has not.
     pub shut: (i64, i64),
-    /// Packets larger than the peer's maximum segment size.
+    /// Number of packets larger than the peer's maximum segment size.
     pub oversized: u32,
-    /// Repeats that were sent before others but passed after them: only a second capture repeats like this, no sender.
+    /// Number of repeats that were sent before other packets but passed after them. No sender does this: the capture
+    /// contains the packets of two points.
     pub stale: u32,
-    /// Microseconds attributed to it that a repeat may have taken, because nothing reliable numbers its packets; and
-    /// those of them in which it acknowledged nothing, or its numbers were not consecutive.
+    /// Microseconds attributed to it that a retransmission may have taken, because its packets have no reliable
+    /// numbers; and the part of them in which it acknowledged nothing, or its numbers were not consecutive.
     pub unsure: u32,
     /// See `unsure`.
     pub doubtful: u32,
-    /// Packets that were captured twice.
+    /// Number of packets that were captured twice.
     pub twice: Twice,
 }
 
-/// Account for a segment's position in its stream; return true if it repeats a SYN or FIN and nothing else.
+/// Record a segment's position in its stream. The boolean returned is true if it repeats a SYN or FIN and nothing else.
 #[inline]
 pub(crate) fn track_segment(space: &mut SeqSpace, segment: &Segment) -> (PayloadNovelty, bool) {
     let phantoms = segment.flags & (flag::SYN | flag::FIN);

@@ -1,9 +1,10 @@
 //! Track which bytes of a TCP stream were seen: exact counts of unique and repeated bytes, by tracking the gaps.
 
-/// The most gaps per direction; beyond it the oldest is forgotten and the result is marked inexact.
+/// Maximum number of gaps per direction; if there are more, the oldest is forgotten and the result is marked as
+/// inexact.
 pub const MAX_GAPS: usize = 256;
 
-/// Position of the first sequence number in the 64-bit space: far from zero, because bytes from before may follow.
+/// Position of the first sequence number in the 64-bit space: far from zero, because earlier bytes may still follow.
 const ORIGIN: u64 = 1 << 40;
 
 /// Whether sequence number `a` is not beyond `b`.
@@ -16,11 +17,11 @@ pub fn not_after(a: u32, b: u32) -> bool {
 /// How much of one segment's payload was new.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PayloadNovelty {
-    /// Bytes never seen before.
+    /// Number of bytes not seen before.
     pub new: u64,
-    /// Bytes seen before.
+    /// Number of bytes seen before.
     pub repeated: u64,
-    /// Some of the new bytes lie before bytes seen earlier.
+    /// Whether some of the new bytes lie below bytes seen earlier.
     pub late: bool,
     /// Bytes by which the heap has grown.
     pub grown: usize,
@@ -33,7 +34,7 @@ pub struct PayloadNovelty {
 pub struct SeqSpace {
     low: u64,
     high: u64,
-    /// Few streams have any.
+    /// The gaps; few streams have any.
     #[allow(
         clippy::box_collection,
         reason = "a word instead of three in every connection"
@@ -63,7 +64,7 @@ impl SeqSpace {
         self.wraps
     }
 
-    /// Whether a gap was forgotten: unique and repeated bytes are then bounds, not exact.
+    /// Whether a gap was forgotten: the numbers of unique and repeated bytes are then only bounds.
     #[must_use]
     pub fn inexact(&self) -> bool {
         self.inexact
@@ -76,8 +77,8 @@ impl SeqSpace {
         self.gaps.as_ref().is_some_and(|gaps| !gaps.is_empty())
     }
 
-    /// Return how many bytes below `ack` (the peer's highest acknowledgement) were never seen, capped at what a window
-    /// can hold.
+    /// Return how many bytes below `ack` (the peer's highest acknowledgement) were never seen, at most the largest
+    /// possible window.
     #[must_use]
     pub fn unseen_below(&self, ack: u32) -> u64 {
         if !self.started {
@@ -114,7 +115,7 @@ impl SeqSpace {
         }
     }
 
-    /// Account for `len` bytes of payload at `seq`.
+    /// Record `len` bytes of payload at `seq`.
     #[inline]
     pub fn payload(&mut self, seq: u32, len: u32) -> PayloadNovelty {
         if !self.started {
@@ -181,7 +182,7 @@ impl SeqSpace {
             gaps.remove(0);
             self.inexact = true;
         }
-        // A stream with gaps will have more, so keep the allocation.
+        // A stream with one gap usually gets more, so keep the allocation.
         self.gaps = (gaps.capacity() > 0).then_some(gaps);
         PayloadNovelty {
             new,
@@ -235,7 +236,7 @@ mod tests {
     use std::collections::HashSet;
 
     proptest! {
-        /// Compares with the obvious way, a set of all byte numbers, starting close to the wrap.
+        /// Compares with the obvious solution, a set of all byte numbers, starting close to 2^32.
         #[test]
         fn agrees_with_a_set_of_bytes(start: u32, segments in prop::collection::vec((-400_i64..4000, 0_u32..120), 1..200)) {
             let mut space = SeqSpace::default();

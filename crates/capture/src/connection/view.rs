@@ -11,7 +11,8 @@ use std::collections::VecDeque;
 
 /// How closely a packet must follow the acknowledgement that released it, in addition to a sixteenth of the round trip.
 pub(crate) const EXACTLY: u64 = 300_000;
-/// As many as an empty path of 100 Gbit/s holds for some milliseconds; beyond it the oldest counts as arrived.
+/// Maximum number of acknowledgements in flight: those of some milliseconds at 100 Gbit/s. If there are more, the
+/// oldest counts as arrived.
 const MOST: usize = 4096;
 
 /// An acknowledgement on its way to the sender.
@@ -26,45 +27,46 @@ struct PassedAcknowledgement {
 #[derive(Debug, Default)]
 pub struct View {
     coming: VecDeque<PassedAcknowledgement>,
-    /// What was acknowledged.
+    /// The highest acknowledgement it had received.
     pub ack: u32,
     /// Where the other end's window ended.
     pub edge: u32,
-    /// The most it had in flight since another cause last limited it.
+    /// Maximum number of bytes it had in flight since the cause that limits it last changed.
     pub flight_max: u32,
-    /// When that last rose.
+    /// When this maximum last rose.
     pub grown_at: i64,
-    /// When it last was nearly as much.
+    /// When nearly as much was last in flight.
     pub reached_at: i64,
     /// Usual time between two packets of a burst.
     pub usual: u64,
     /// When two packets of a burst last followed each other closely.
     pub tight_at: i64,
-    /// When the last acknowledgement passed, and the usual time between two.
+    /// When the last acknowledgement passed, and the usual time between two of them.
     passed_at: i64,
     spaced: u64,
     /// The last silence between them that was not short compared with the round trip.
     pub silent_at: i64,
     /// The last packet that followed such a silence of its own.
     pub sent_after_silence: i64,
-    /// Time put down to the path's length since what is in flight last grew.
+    /// Time attributed to the path's length since the amount in flight last grew.
     pub latency_since: u64,
-    /// The cause that last limited it; at the beginning, its program.
+    /// The cause that last limited it; initially its program.
     pub limit: u8,
-    /// Where and when it continued after its program's last pause, if that was not short compared with the round trip.
+    /// The sequence number at which it continued after its program's last pause, and when, if the pause was not short
+    /// compared with the round trip.
     pub resumed: Option<(u32, i64)>,
     /// The last window that was announced while nothing was missing.
     pub window_whole: u32,
-    /// It has lost packets.
+    /// Whether it has lost packets.
     pub lossy: bool,
 }
 
-/// What reached the sender between its last packet and this one.
+/// The acknowledgements that reached the sender between its last packet and this one.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrived {
-    /// What it had known to be acknowledged before.
+    /// The highest acknowledgement that it had received before.
     pub ack_before: u32,
-    /// Where the window had ended.
+    /// Where the window ended before.
     pub edge_before: u32,
     /// When the last of the acknowledgements that have arrived passed.
     pub at: Option<i64>,
@@ -72,18 +74,18 @@ pub struct Arrived {
     pub began: Option<i64>,
     /// When the first one passed that gave the required room.
     pub released: Option<i64>,
-    /// When the last of the sender's data for which it had to wait was acknowledged, without giving room.
+    /// When the last of the sender's data for which it had to wait was acknowledged, if that gave no room.
     pub acked_at: Option<i64>,
-    /// It only opened the window and acknowledged nothing.
+    /// Whether the acknowledgement only opened the window and acknowledged nothing new.
     pub update: bool,
     /// The smallest window announced until then.
     pub window_low: u32,
-    /// The window of the acknowledgement that released, or of the last.
+    /// The window of the acknowledgement that released the packet, or else of the last one.
     pub window_now: u32,
 }
 
 impl Arrived {
-    /// Whether there was room before for `length` bytes from `seq` on.
+    /// Whether the window already had room for `length` bytes from `seq` on.
     #[inline]
     #[must_use]
     pub fn has_room(&self, seq: u32, length: u32) -> bool {
@@ -102,9 +104,9 @@ impl View {
         }
     }
 
-    /// Note an acknowledgement, on a path whose round trip takes `whole`. If the path's rate is the limit,
-    /// acknowledgements follow each other without silences, wherever they are seen. A `selective` one says more than
-    /// its number. Return by how many bytes the heap has grown.
+    /// Record an acknowledgement, on a path whose round trip takes `whole`. If the path's rate is the limit,
+    /// acknowledgements follow each other without silences, wherever they are captured. A `selective` one acknowledges
+    /// more than its number shows. Return by how many bytes the heap has grown.
     #[inline]
     pub fn note_acknowledgement(
         &mut self,
@@ -194,7 +196,7 @@ impl View {
         arrived
     }
 
-    /// Note how much is in flight after a packet up to `end`.
+    /// Record how much is in flight after a packet up to `end`.
     #[inline]
     pub fn note_flight(&mut self, end: u32, largest: u32, ts: i64) {
         let flight = end.wrapping_sub(self.ack);
@@ -208,8 +210,8 @@ impl View {
         }
     }
 
-    /// Begin a new message, on a path whose round trip takes `whole`. Acknowledgements that ceased long before it say
-    /// nothing about it.
+    /// Begin a new message, on a path whose round trip takes `whole`. Acknowledgements from long before it show nothing
+    /// about it.
     #[inline]
     pub fn begin_message(&mut self, ts: i64, whole: u64) {
         self.sent_after_silence = ts;
@@ -218,8 +220,8 @@ impl View {
         }
     }
 
-    /// Forget how much was in flight, which says nothing about how much may be: after a loss, or when a new message
-    /// begins.
+    /// Forget how much was in flight after a loss or when a new message begins: it does not show how much may be in
+    /// flight from then on.
     #[inline]
     pub fn forget_flight(&mut self, ts: i64) {
         self.flight_max = 0;

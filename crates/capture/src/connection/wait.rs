@@ -1,10 +1,10 @@
-//! Store the longest time that a connection waited for one thing, in a single word.
+//! Store the longest uninterrupted wait of a connection and its cause in a single word.
 
-/// A duration in units of 2^14 nanoseconds (up to 73 minutes), and the position of its cause, below 16.
+/// A duration in units of 2^14 ns (up to 73 minutes), and the position of its cause, which is less than 16.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wait(u32);
 
-/// Bits of the duration; the cause stands above them.
+/// Number of bits of the duration; the bits above them hold the cause.
 const LENGTH: u32 = 28;
 const MOST: u64 = (1 << LENGTH) - 1;
 const UNIT: u32 = 14;
@@ -23,8 +23,8 @@ impl Wait {
         (self.0 & MOST as u32 > 0).then_some((self.0 >> LENGTH) as usize)
     }
 
-    /// Update after the time by cause changed from `before` to `now`: keep the longest wait for any cause that
-    /// `counts`.
+    /// Update the longest wait after the time by cause changed from `before` to `now`; only causes for which `counts`
+    /// returns true are considered.
     #[cold]
     pub(crate) fn see(&mut self, before: &[u64], now: &[u64], counts: fn(usize) -> bool) {
         for (cause, (now, before)) in now.iter().zip(before).enumerate() {
@@ -37,8 +37,8 @@ impl Wait {
     }
 }
 
-/// The longest duration of one kind in half a word: to a twentieth of a percent, or 16 microseconds. An exponent is
-/// stored above eleven bits, so the longer of two is the greater.
+/// The longest duration of one kind in half a word, with an error of up to a twentieth of a percent or 16 microseconds.
+/// An exponent is stored above eleven bits of mantissa, so a longer duration has a greater value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Brief(u16);
 
@@ -53,7 +53,7 @@ impl Brief {
         u64::from(self.0 & ((1 << DIGITS) - 1)) << exponent << UNIT
     }
 
-    /// Note one uninterrupted wait.
+    /// Record one uninterrupted wait.
     #[inline]
     pub(crate) fn note(&mut self, nanos: u64) {
         let length = nanos >> UNIT;

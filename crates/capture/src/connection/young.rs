@@ -1,25 +1,26 @@
-//! Store a connection of few packets as the packets themselves, in few bytes: most of a million connections never have
-//! more.
+//! Store a connection of few packets as the packets themselves, in few bytes: of a million connections, most never have
+//! more packets.
 //!
 //! Packets are stored as differences from what their ends would have sent next, so a handshake takes less than a
-//! hundred bytes, a tenth of a [`Conn`](crate::connection::conn::Conn). To find out more, they are read again.
+//! hundred bytes, a tenth of a [`Conn`](crate::connection::conn::Conn). They are decoded again when more than that is
+//! needed.
 
 use crate::wire::message::Message;
 use crate::wire::packet::{flag, AddrWords, Direction, Family, FlowKey, Segment};
 
-/// The most packets of a young connection: a handshake and what comes next.
+/// Maximum number of packets of a young connection: a handshake and a few more.
 const MOST: u8 = 4;
-/// More bytes than the longest packet takes.
+/// Upper bound of the bytes that one packet takes.
 const LONGEST: usize = 96;
-/// Size of IPv4 addresses, and of numbers of names.
+/// Size of two IPv4 addresses, or of the numbers of two names.
 const SHORT: usize = 8;
 const LONG: usize = 32;
 /// Bytes that a first packet takes, approximately.
 const FIRST: usize = 30;
-/// Size of interface and tunnels.
+/// Size of the interface and the number of tunnels.
 const PLACE: usize = 3;
 
-/// Bits that say how a packet differs from the plainest one.
+/// Bits that show how a packet differs from the most common kind.
 mod bit {
     pub const FROM: u8 = 1;
     pub const IN: u8 = 2;
@@ -46,7 +47,7 @@ pub struct Young {
     count: u8,
     /// Which end sent the last packet.
     pub last_from: u8,
-    /// Touched since the eviction hand last passed.
+    /// Whether the connection was used since the eviction hand last passed it.
     pub touched: bool,
 }
 
@@ -82,25 +83,25 @@ impl Young {
         young.note(segment).then_some(young)
     }
 
-    /// Number in order of appearance.
+    /// Return the connection's number in order of appearance.
     #[must_use]
     pub fn index(&self) -> u64 {
         self.index.into()
     }
 
-    /// Whether there is a connection in this place.
+    /// Whether this place holds a connection.
     #[must_use]
     pub fn is_here(&self) -> bool {
         self.count > 0
     }
 
-    /// Return the bytes on the heap, including the allocator's overhead.
+    /// Return the number of bytes on the heap, including the allocator's overhead.
     #[must_use]
     pub fn heap(&self) -> usize {
         (self.log.len() + size_of::<usize>()).next_multiple_of(2 * size_of::<usize>())
     }
 
-    /// Whether this is the connection of `key`.
+    /// Whether this connection has the key `key`.
     #[inline]
     #[must_use]
     pub fn is_of(&self, key: &FlowKey) -> bool {
@@ -129,7 +130,7 @@ impl Young {
         bytes.write_segment(segment, &before);
         let (from, to) = (usize::from(self.len), usize::from(self.len) + bytes.len);
         if to > self.log.len() {
-            // The next packet is about as long, and then the handshake is complete.
+            // Allocate for the next packet too, which is about as long: with it, the handshake is complete.
             let expected = if self.count + 1 < MOST { bytes.len } else { 0 };
             self.log = room_for(to + expected, &self.log[..from]);
         }
@@ -141,7 +142,7 @@ impl Young {
         true
     }
 
-    /// Restore the packets, except where their payload was.
+    /// Restore the packets, except for the positions of their payload.
     pub fn each(&self, mut f: impl FnMut(&Segment)) {
         let Some(family) = self.family else { return };
         let key = FlowKey {
@@ -188,8 +189,8 @@ impl Young {
     }
 }
 
-/// Time and frame of the previous packet, and what each end would send next: sequence number, identification, time
-/// stamp.
+/// Time and frame of the previous packet, and the values that each end would send next: sequence number,
+/// identification, time stamp.
 #[derive(Default)]
 struct PreviousPackets {
     last: (i64, u64),
@@ -209,7 +210,8 @@ impl PreviousPackets {
     }
 }
 
-/// Allocate this many bytes, everything that the allocator gives for them, beginning with `bytes`.
+/// Allocate at least this many bytes, up to the size that the allocator reserves for them anyway; they begin with
+/// `bytes`.
 fn room_for(count: usize, bytes: &[u8]) -> Box<[u8]> {
     const WORD: usize = size_of::<usize>();
     let count = (count + WORD).next_multiple_of(2 * WORD) - WORD;
@@ -473,7 +475,7 @@ mod tests {
     }
 
     proptest! {
-        /// All contents of packets are restored to the last bit.
+        /// All stored fields of packets are restored exactly.
         #[test]
         fn packets_come_back_as_they_were(all in prop::collection::vec(any::<Parts>(), 1..=4), a: [u64; 2], b: [u64; 2], long: bool) {
             let short = |words: [u64; 2]| [words[0] & 0xffff_ffff, 0];

@@ -27,15 +27,15 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Finished connections held back so that they come out in order of appearance.
+/// Maximum number of finished connections that are held back to deliver them in order of appearance.
 const MAX_HELD: usize = 16_384;
 
-/// Receiver of summaries, one by one: in order of appearance, as long as no more than 16,384 have to wait for it.
+/// Receives the summaries one by one, in order of appearance unless more than 16,384 would have to wait for that.
 pub trait Output {
-    /// Take one finished connection.
+    /// Handle one finished connection.
     fn connection(&mut self, summary: &ConnectionSummary);
 
-    /// Whether percentiles are wanted for a connection that waited this many nanoseconds.
+    /// Whether percentiles are needed for a connection that waited this many nanoseconds.
     fn wants_percentiles(&self, _waited: u64) -> bool {
         true
     }
@@ -72,7 +72,7 @@ impl ConnSink for Finished<'_> {
             if self.held.len() <= MAX_HELD {
                 return;
             }
-            // A connection that stays open holds up all that follow: release those first.
+            // A connection that stays open delays all that follow: deliver those first.
             self.next = self
                 .held
                 .first_key_value()
@@ -88,13 +88,13 @@ impl ConnSink for Finished<'_> {
     }
 }
 
-/// Smaller files are read before a second processor could help.
+/// Smaller files are analysed before a second processor could help.
 const APART_FROM: u64 = 1 << 20;
-/// How often the watcher gets the state.
+/// How often the watcher is called.
 const TICK: Duration = Duration::from_secs(1);
 const FOR_EVER: Duration = Duration::from_secs(1 << 30);
-/// The most batches that may wait between two processors: enough that neither sleeps because of a short pause of the
-/// other, since a thread that is woken often ends up on the processor of the one that woke it.
+/// Maximum number of batches that wait between two processors: enough that neither sleeps because of a short pause of
+/// the other, since a woken thread often ends up on the processor of the thread that woke it.
 const WAITING: usize = 16;
 
 /// The second half of the pass.
@@ -137,33 +137,33 @@ pub struct Analysis<'o> {
 /// The results so far, while the input is read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SoFar {
-    /// Packets that were counted.
+    /// Number of packets that were counted.
     pub packets: u64,
-    /// Connections, finished and open.
+    /// Number of connections, finished and open.
     pub connections: u64,
-    /// Time of the connections by cause.
+    /// Total time of the connections by cause.
     pub causes: Causes,
 }
 
 /// The results when everything has been read.
 pub struct Report {
-    /// Counters of everything that limits truth.
+    /// Counters of everything that makes the figures inexact.
     pub truth: CaptureQuality,
-    /// Sums by endpoint, and of time.
+    /// Sums by endpoint, and total time.
     pub endpoints: Endpoints,
     /// Number of connections.
     pub connections: u64,
-    /// Time of the first packet, nanoseconds since 1970.
+    /// Time of the first packet, in nanoseconds since 1970.
     pub start_ns: Option<i64>,
-    /// Exchanges over UDP in protocols that are understood.
+    /// Exchanges over UDP in supported protocols.
     pub exchanges: Vec<Exchange>,
-    /// Requests one by one, by server, if wanted.
+    /// Individual requests, by server, if requested.
     pub requests: Vec<Served>,
-    /// The connections worth a picture.
+    /// The connections worth drawing.
     pub largest: SlowestConnections,
     /// The packets that ended the longest waits.
     pub guilty: Vec<Ended>,
-    /// The watched points.
+    /// The points of watched connections.
     pub watch: Option<Box<Watch>>,
 }
 
@@ -190,7 +190,7 @@ impl<'o> Analysis<'o> {
         }
     }
 
-    /// Call `watcher` with the state every second; every packet is then counted at once.
+    /// Call `watcher` with the state every second; every packet is then counted immediately.
     #[must_use]
     pub fn with_watcher(mut self, watcher: &'o mut dyn FnMut(&SoFar)) -> Self {
         self.front.together = 1;
@@ -198,7 +198,7 @@ impl<'o> Analysis<'o> {
         self
     }
 
-    /// Also keep points of a time-sequence view.
+    /// Also collect points of a time-sequence view.
     #[must_use]
     pub fn watching(mut self, watch: Watch) -> Self {
         self.back.tracker.watch = Some(Box::new(watch));
@@ -212,14 +212,14 @@ impl<'o> Analysis<'o> {
         self
     }
 
-    /// Also time requests and questions one by one.
+    /// Also measure the time of each request and DNS query.
     #[must_use]
     pub fn with_requests(mut self) -> Self {
         self.front.requests = Some(Box::default());
         self
     }
 
-    /// Read one input to its end or to a fault; in both cases everything before it is counted.
+    /// Read one input up to its end or a fault; everything before either is counted.
     pub fn read(
         &mut self,
         source: &mut Source<'_>,
@@ -306,7 +306,7 @@ impl<'o> Analysis<'o> {
         })
     }
 
-    /// End the input: finish the connections that are open.
+    /// Finish the connections that are still open at the end of the input.
     #[must_use]
     pub fn end(self) -> Report {
         let Self {

@@ -1,28 +1,28 @@
-//! Compare two points' clocks by packets that both have seen: offset and skew.
+//! Compare the clocks of two points by packets captured at both: offset and skew.
 //!
 //! A packet's times at two points differ by its delay and the difference of the clocks. The shortest delays of a
 //! direction lie on a line whose slope is the skew: the edge of the lower convex hull of all differences that lies in
 //! the middle of the time (Moon, Skelly, Towsley: Estimation and Removal of Clock Skew from Network Delay Measurements,
 //! INFOCOM 1999). Both directions together give the offset, to within half of the sum of the shortest delays there and
-//! back: no clock shows how a path divides that sum.
+//! back: no clock shows how that sum is divided between the two directions.
 
 use serde::Serialize;
 
-/// Shorter captures cannot tell a skew from varying delays.
+/// In shorter captures, a skew cannot be distinguished from varying delays.
 const LONG: i64 = 2_000_000_000;
 
 /// The second clock compared with the first one.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Clock {
-    /// By how many seconds the second clock is ahead, in the middle of the common time.
+    /// By how many seconds the second clock is ahead in the middle of the common time.
     pub offset_s: f64,
-    /// Largest error of the offset, if no shortest delay is negative.
+    /// Largest possible error of the offset, assuming that the shortest delays are not negative.
     pub offset_error_s: f64,
-    /// Seconds that the second clock gains each second; 0 if the skew cannot be told from zero.
+    /// Seconds that the second clock gains each second; 0 if the skew cannot be distinguished from zero.
     pub skew: f64,
-    /// Error of the skew.
+    /// Possible error of the skew.
     pub skew_error: f64,
-    /// The time for which the offset holds, nanoseconds of the first clock.
+    /// The time at which the offset holds, in nanoseconds of the first clock.
     #[serde(skip)]
     middle: i64,
 }
@@ -36,8 +36,8 @@ impl Clock {
         near - (since * self.skew).round() as i64
     }
 
-    /// Compute the clock from pairs (time, second clock less first) of packets that went there, and of those that came
-    /// back. `None` if a direction is missing.
+    /// Compute the clock from pairs (time, second clock minus first) of the packets of one direction and of those of
+    /// the other. `None` if a direction is missing.
     #[must_use]
     pub fn of(there: &[(i64, i64)], back: &[(i64, i64)]) -> Option<Self> {
         let first = there.first()?.0.min(back.first()?.0);
@@ -112,7 +112,7 @@ fn find_lowest_line(points: &[(f64, f64)]) -> (Line, f64) {
     };
     let slope = (edge[1].1 - edge[0].1) / (edge[1].0 - edge[0].0);
     let at_zero = edge[0].1 - slope * edge[0].0;
-    // The lowest point of each eighth is above the line by the uncertainty of the slope.
+    // The distances of the lowest point of each eighth from the line show the uncertainty of the slope.
     let (first, last) = (points[0].0, points[points.len() - 1].0);
     let span = (last - first).max(1.0);
     let mut above = [f64::MAX; 8];

@@ -1,4 +1,5 @@
-//! Do the first half of an analysis: bytes → packets → segments, in batches, and count what limits their reliability.
+//! Perform the first half of an analysis: bytes → packets → segments, in batches, and count what limits their
+//! reliability.
 
 use crate::application::datagrams::Datagrams;
 use crate::application::requests::Requests;
@@ -43,9 +44,9 @@ pub struct Front {
     pub together: usize,
     /// The smallest time stamp.
     pub first_ts: Option<i64>,
-    /// Messages over UDP.
+    /// Messages of protocols over UDP.
     pub datagrams: Datagrams,
-    /// Requests over TCP, if wanted.
+    /// Requests over TCP, if requested.
     pub requests: Option<Box<Requests>>,
     /// Counters of packets.
     pub truth: CaptureQuality,
@@ -79,7 +80,7 @@ impl Front {
         }
     }
 
-    /// Read one input to its end or to a fault, and deliver everything before it.
+    /// Read one input up to its end or a fault, and deliver everything before either.
     pub fn read(
         &mut self,
         source: &mut Source<'_>,
@@ -127,7 +128,7 @@ impl Reading<'_, '_> {
         services: &Services,
         kind: &mut Option<Kind>,
     ) -> Result<(), Fault> {
-        // Enough for a packet list's header line; of a shorter input, everything is examined.
+        // Enough for a packet list's header line; a shorter input is examined completely.
         source
             .need(4096)
             .map_err(|e| Fault::io(source.offset(), &e))?;
@@ -219,7 +220,7 @@ impl Reading<'_, '_> {
         }
     }
 
-    /// Count the batch's last segment, which was in this many tunnels.
+    /// Count the batch's last segment, which was inside this many tunnels.
     #[inline]
     fn counted(&mut self, tunnels: u8) {
         self.front.truth.counted += 1;

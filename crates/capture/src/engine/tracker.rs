@@ -1,10 +1,10 @@
-//! Keep the flow table: find the connection of every segment and let go of connections that are over.
+//! Maintain the flow table: find the connection of every segment, and remove finished connections.
 //!
 //! The memory is bounded by the open connections: a closed one stays for its late packets (at most [`LINGER`] of them,
-//! for two minutes of capture time) and is then reduced to a [`ConnectionSummary`] and handed on. When the table's
+//! for two minutes of capture time) and is then summarised as a [`ConnectionSummary`] and delivered. When the table's
 //! memory reaches its limit, the connection that was idle longest (second chance) is evicted and marked. A connection
-//! of few packets is kept as these packets ([`Young`]), and counted when there are more or it ends. The hash has a
-//! random key, so that nobody can prepare a capture whose flows all collide.
+//! of few packets is kept as these packets ([`Young`]), and counted when there are more or when it ends. The hash has a
+//! random key, so that nobody can create a capture whose flows all collide.
 
 use crate::connection::conn::Conn;
 use crate::connection::pages;
@@ -24,25 +24,25 @@ use std::sync::Arc;
 /// Number of closed connections that are kept for late packets.
 pub const LINGER: usize = 16_384;
 const LINGER_NANOS: i64 = 120_000_000_000;
-/// Memory of one connection besides its own heap: its place, and its slots in table and queue.
+/// Memory of one connection without its own heap: its place, and its slots in the table and the queue.
 const CONN_COST: usize = size_of::<Conn>() + 32;
 /// The same for a young connection.
 const YOUNG_COST: usize = size_of::<Young>() + 32;
-/// Bit of a place that marks a young connection.
+/// Bit in a place's number that marks a young connection.
 const YOUNG: u32 = 1 << 31;
 /// Connections in one chunk of memory, which is 16 MB: enough for huge pages, and unused parts are not resident.
 const CHUNK: usize = 32_768;
 /// With fewer flows the table fits into the cache, and looking ahead costs more than it saves.
 const LOOK_AHEAD_FROM: usize = 2048;
 
-/// Receiver of finished connections.
+/// Receives finished connections.
 pub trait ConnSink {
-    /// Whether percentiles are wanted for a connection that waited this many nanoseconds.
+    /// Whether percentiles are needed for a connection that waited this many nanoseconds.
     fn wants_percentiles(&self, _waited: u64) -> bool {
         true
     }
 
-    /// Take a connection that is over; `client` is the end of the key that is the client.
+    /// Handle a finished connection; `client` is the end of the key that is the client.
     fn finished(&mut self, conn: &Conn, client: usize, summary: ConnectionSummary);
 }
 
@@ -85,7 +85,7 @@ fn count_young(
     conn
 }
 
-/// Count `segment` into `conn`, and pass it to whatever keeps points or waits.
+/// Count `segment` in `conn`, and record its point and the wait that it ended, if requested.
 #[inline]
 fn count(
     conn: &mut Conn,
@@ -129,7 +129,7 @@ fn list_in_order(chunks: &[Vec<Option<Conn>>], young: &[Vec<Young>], open: usize
             .filter(|(_, young)| young.is_here());
         order.extend(open.map(|(place, _)| at(number, place) | YOUNG));
     }
-    // The order is nearly sorted already, and half as large as with the keys beside it.
+    // The places are nearly sorted already; storing the keys beside them would double the memory.
     order.sort_by_key(|place| {
         let (number, within) = ((place & !YOUNG) as usize / CHUNK, *place as usize % CHUNK);
         if place & YOUNG == 0 {
@@ -162,9 +162,9 @@ pub struct Tracker {
     seen: Option<Twin>,
     /// Names of a packet list's hosts; key words are positions in it.
     pub names: Vec<Arc<str>>,
-    /// Points for a picture, when wanted.
+    /// Points for time-sequence views, if requested.
     pub watch: Option<Box<Watch>>,
-    /// The packets that ended the longest waits, when wanted.
+    /// The packets that ended the longest waits, if requested.
     pub guilty: Option<Box<LongestWaits>>,
     /// Connections evicted to keep within the limit.
     pub evicted: u64,
@@ -213,7 +213,7 @@ impl Tracker {
             .for_each(|conn| f(&conn));
     }
 
-    /// Take in a batch of segments, in order of capture.
+    /// Count a batch of segments, in order of capture.
     pub fn take(&mut self, batch: &[Segment], sink: &mut impl ConnSink) {
         if self.open < LOOK_AHEAD_FROM {
             for segment in batch {
@@ -255,7 +255,7 @@ impl Tracker {
         }
     }
 
-    /// Finish everything that is still open, in order of appearance, at the end of the input.
+    /// Finish all connections that are still open, in order of appearance, at the end of the input.
     pub fn finish(&mut self, sink: &mut impl ConnSink) {
         self.table = HashTable::new();
         let chunks = std::mem::take(&mut self.chunks);
@@ -283,7 +283,7 @@ impl Tracker {
         let ports =
             u64::from(key.port[0]) << 32 | u64::from(key.port[1]) << 16 | u64::from(key.protocol);
         let [[a, b], [c, d]] = key.addr;
-        // Only the first words of short addresses hold anything.
+        // Only the first words of short addresses are used.
         if b | d == 0 && (a | c) >> 32 == 0 {
             self.hasher.hash_one((a << 32 | c, ports)) as u32
         } else {
@@ -308,7 +308,8 @@ impl Tracker {
             _ => {
                 let (hash, maybe) =
                     looked_up.unwrap_or_else(|| (self.hash(&segment.key), u32::MAX));
-                // A connection that was looked up before the batch may be gone, or be another one with the same hash.
+                // A connection that was looked up before the batch may have been removed, or be another one with the
+                // same hash.
                 let place = if self.is_at(maybe, &segment.key) {
                     maybe
                 } else {
@@ -374,7 +375,7 @@ impl Tracker {
     #[inline]
     fn note(&mut self, place: u32, segment: &Segment, sink: &mut impl ConnSink) -> bool {
         let plain = flag::SYN | flag::ACK;
-        // Packets that end a connection or begin another need one that is counted.
+        // Packets that end a connection or begin another one require a counted connection.
         if segment.flags & (flag::FIN | flag::RST) != 0 || segment.flags & plain == flag::SYN {
             return false;
         }
@@ -391,7 +392,7 @@ impl Tracker {
         true
     }
 
-    /// Turn the young connection at `place` into one that is counted; return its new place.
+    /// Convert the young connection at `place` to a counted one; return its new place.
     fn mature(&mut self, place: u32) -> u32 {
         let number = (place & !YOUNG) as usize;
         let young = std::mem::take(&mut self.young[number / CHUNK][number % CHUNK]);
@@ -440,7 +441,7 @@ impl Tracker {
             .map(|slot| slot.place)
     }
 
-    /// Begin a connection by storing its first packet; return false if it must be counted at once.
+    /// Begin a connection by storing its first packet; return false if it must be counted immediately.
     fn begin_young(&mut self, segment: &Segment, hash: u32, sink: &mut impl ConnSink) -> bool {
         if segment.flags & (flag::FIN | flag::RST) != 0 {
             return false;
@@ -508,7 +509,7 @@ impl Tracker {
         }
     }
 
-    /// End the connection at `place`, because another one begins there.
+    /// Finish the connection at `place`, because another one with the same key begins.
     #[cold]
     fn replace(&mut self, place: u32, segment: &Segment, sink: &mut impl ConnSink) {
         let index = self.next_index;
@@ -559,7 +560,7 @@ impl Tracker {
         sink.finished(&conn, client, summary);
     }
 
-    /// Evict one connection that was not touched since the hand last came by; never the one at `keep`.
+    /// Evict one connection that was not used since the eviction hand last passed it; never the one at `keep`.
     #[cold]
     fn evict(&mut self, keep: u32, sink: &mut impl ConnSink) {
         let counted: usize = self.chunks.iter().map(Vec::len).sum();

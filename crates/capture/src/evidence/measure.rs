@@ -1,4 +1,4 @@
-//! Measure what one packet shows of its path: round trips, windows, time stamps.
+//! Measure what one packet shows about its path: round trips, windows, time stamps.
 
 use crate::connection::conn::Conn;
 use crate::connection::path::NO_SCALE;
@@ -74,7 +74,8 @@ impl Conn {
         grown
     }
 
-    /// Note an acknowledgement without data that came `took` after the last segment of a stream: those are not delayed.
+    /// Record an acknowledgement without data that came `took` after the last segment of a stream: such ones are not
+    /// delayed.
     #[inline]
     fn follow_queue(&mut self, took: u64, segment: &Segment, from: usize, whole: u64) {
         if !self.account.streaming || usize::from(self.account.from) == from || self.is_repairing()
@@ -87,7 +88,7 @@ impl Conn {
         }
     }
 
-    /// Whether this is a duplicate acknowledgement, which shows a loss where there are no selective ones.
+    /// Whether this is a duplicate acknowledgement, which shows a loss if there are no selective acknowledgements.
     pub(crate) fn is_duplicate(&self, segment: &Segment, step: &Step) -> bool {
         let peer = usize::from(1 - (segment.from & 1));
         let from = usize::from(segment.from & 1);

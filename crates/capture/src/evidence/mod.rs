@@ -1,8 +1,8 @@
-//! Gather evidence: what one packet shows beyond its own fields, together with the packets before it.
+//! Gather evidence: what a packet, together with the packets before it, shows beyond its own fields.
 //!
-//! [`measure`] takes round trips and windows, [`twins`] recognises packets that were captured twice, and [`numbering`]
-//! learns from IPv4's identification which hosts number the packets of each connection by themselves. Nothing is
-//! attributed to a cause here.
+//! [`measure`] measures round trips and windows, [`twins`] recognises packets that were captured twice, and
+//! [`numbering`] learns from IPv4's identification which hosts number the packets of each connection separately.
+//! Nothing is attributed to a cause here.
 
 pub mod measure;
 pub mod numbering;

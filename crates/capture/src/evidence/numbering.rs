@@ -1,16 +1,16 @@
 //! Learn which hosts number the packets of each connection separately in IPv4's identification.
 //!
-//! Linux does so, Windows counts everything that a host sends (or sends to one other host), and others use random
-//! numbers or none. Only with the first kind does a missing number show a lost packet. A host shows its kind when
-//! packets of two of its connections with the same other host alternate: each continues its own numbers, or not.
+//! Linux does so. Windows counts all packets that a host sends (or sends to one other host). Other systems use random
+//! numbers or none. A missing number shows a lost packet only with the first kind. A host shows its kind when packets
+//! of two of its connections with the same other host alternate: each continues its own numbers, or not.
 
 use crate::wire::packet::{Segment, TCP};
 
-/// The most pairs of hosts that are remembered; a forgotten one has to show its kind again.
+/// Maximum number of pairs of hosts that are remembered; a host of a forgotten pair has to show its kind again.
 const PAIRS: usize = 1024;
-/// How often a connection must have continued with its own numbers.
+/// How often connections must have continued with their own numbers.
 const OFTEN: u8 = 4;
-/// How many more are required for each time that it did not.
+/// How many more times are required for each time that one did not.
 const SURELY: u8 = 4;
 
 /// What is known about a host's numbering towards another host.
@@ -37,9 +37,9 @@ impl Default for Numbering {
 }
 
 impl Numbering {
-    /// Note a packet of the connection with this hash; `follows` asks whether its number is the next of its connection,
-    /// and is `None` if it is the first one seen here. Return whether the host is known to number each connection
-    /// separately.
+    /// Record a packet of the connection with this hash; `follows` returns whether its number is the next one of its
+    /// connection, or `None` for the connection's first packet here. Return whether the host is known to number each
+    /// connection separately.
     #[inline]
     pub fn see(
         &mut self,

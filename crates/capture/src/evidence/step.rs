@@ -1,14 +1,14 @@
-//! Describe what the position of a packet among those before it shows.
+//! Describe what a packet's position among the earlier ones shows.
 
 use crate::connection::numbers::Order;
 
-/// What is known about a segment besides its fields, and about its connection just before it.
+/// Facts about a segment that are not in its fields, and about its connection just before it.
 pub struct Step {
-    /// It holds new payload, or a SYN or FIN for the first time.
+    /// Whether it has new payload, or a SYN or FIN that was not seen before.
     pub fresh: bool,
-    /// It repeats payload, SYN or FIN.
+    /// Whether it repeats payload, SYN or FIN.
     pub repeats: bool,
-    /// It holds new payload from before the highest seen.
+    /// Whether it has new payload below the highest sequence number seen.
     pub late: bool,
     /// The sequence number that its sender would have sent next.
     pub next: u32,

@@ -1,24 +1,24 @@
-//! Recognise packets that a capture holds twice because they passed several interfaces: a bridge and a tap, a router's
-//! two sides, both ends of a mirror.
+//! Recognise packets that a capture contains twice because they passed several interfaces: a bridge and a tap, both
+//! sides of a router, both ports of a mirror.
 //!
-//! A twin has the same contents within a hundredth of a second. On another interface it is certainly the same packet.
-//! On the same one it may also be a repetition by the network or the sender, so the whole direction decides: it was
+//! A twin has the same contents and follows within 10 ms. On another interface it is certainly the same packet. On the
+//! same interface it may also be a repetition by the network or the sender, so the whole direction decides: it was
 //! captured twice only if at least four of five packets have a twin.
 
 use crate::connection::conn::Conn;
 use crate::wire::packet::{flag, Direction, Segment, TCP};
 
-/// Packets kept in each set: the last ones.
+/// Number of packets kept in each set, which are the last ones.
 const WAYS: usize = 4;
 /// Number of sets, for all connections together: hundreds of packets may pass between twins.
 const SETS: usize = 256;
-/// Largest distance of twins, in nanoseconds.
+/// Maximum time between twins, in nanoseconds.
 const WITHIN: u64 = 10_000_000;
 
 /// Whether this packet was seen before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Twin {
-    /// No.
+    /// It was not.
     None,
     /// A packet with the same contents was seen this many microseconds ago, on the same interface.
     Likely(u32),
@@ -26,7 +26,7 @@ pub enum Twin {
     Certain(u32),
 }
 
-/// A cache line.
+/// A set of packets, which takes one cache line.
 #[derive(Clone, Copy, Default)]
 #[repr(align(64))]
 struct Set {
@@ -36,7 +36,7 @@ struct Set {
     next: u8,
 }
 
-/// The packets seen last.
+/// The packets that were seen last.
 pub struct Twins {
     sets: Box<[Set; SETS]>,
 }
@@ -51,8 +51,8 @@ impl Default for Twins {
 
 impl Twins {
     /// Look for the twin of a packet in a connection whose last packet was from end `last_from`, and remember the
-    /// packet for its own twin. Which packets have been forgotten does not depend on chance: a capture gives the same
-    /// results every time.
+    /// packet for its own twin. Which packets have been forgotten does not depend on chance, so a capture gives the
+    /// same results every time.
     #[inline]
     pub fn see(&mut self, segment: &Segment, last_from: u8) -> Twin {
         let (key, [[a, b], [c, d]]) = (&segment.key, segment.key.addr);
@@ -68,13 +68,13 @@ impl Twins {
             .wrapping_mul(0xd6e8_feb8_6659_fd93)
             ^ words[2].wrapping_mul(0xa076_1d64_78bd_642f)
             ^ words[3].wrapping_mul(0x8ebc_6af0_9c88_c6e3);
-        // The upper half of a product depends on all bits.
+        // The upper half of a product depends on all bits of the factors.
         let mark = (mixed >> 24) as u32;
         let set = &mut self.sets[(mixed >> 56) as usize % SETS];
         let known = set.marks.iter().position(|&known| known == mark);
         let close = |way: &usize| segment.ts.abs_diff(set.times[*way]) <= WITHIN;
         let Some(way) = known.filter(close) else {
-            // Replace an entry that is too old, or it would hide this packet.
+            // Replace an entry that is too old; otherwise it would hide this packet.
             let way = known.unwrap_or(usize::from(set.next) % WAYS);
             set.next = set.next.wrapping_add(u8::from(known.is_none()));
             (set.times[way], set.marks[way]) = (segment.ts, mark);
@@ -82,11 +82,11 @@ impl Twins {
             return Twin::None;
         };
         if usize::from(set.next) % WAYS == way {
-            // Do not replace the entry that was just used next.
+            // Do not let the entry that was just used be the next one to be replaced.
             set.next = set.next.wrapping_add(1);
         }
-        // Without a number of its own, a packet may look like an earlier one, but then the other end's answer came
-        // between; and without a checksum, a datagram's contents are unknown.
+        // A packet without an identification may look like an earlier one, but then the other end's answer came in
+        // between. A datagram without a checksum has unknown contents.
         let numbered = segment.id != 0 && (segment.key.protocol == TCP || segment.checksum != 0);
         let soon = last_from == segment.from || segment.flags & flag::SYN != 0;
         let follows = segment.key.protocol == TCP && segment.seq_known && soon;
@@ -112,7 +112,7 @@ fn find_place(segment: &Segment) -> u16 {
 }
 
 impl Conn {
-    /// Whether `segment` is a copy, which is not counted any further.
+    /// Whether `segment` is a copy, which is then not counted any further.
     #[cold]
     pub(crate) fn leaves_out_copy(&mut self, segment: &Segment, twin: Twin) -> bool {
         let from = usize::from(segment.from & 1);

@@ -20,8 +20,8 @@ pub fn collect_names(prefix: &str, value: &Value, out: &mut Vec<String>) {
     }
 }
 
-/// Append one cell, quoted if necessary. Control characters that a terminal would obey are escaped, and text that a
-/// spreadsheet would take for a formula follows an apostrophe.
+/// Append one cell, quoted if necessary. Control characters that a terminal would interpret are escaped, and text that
+/// a spreadsheet would interpret as a formula is preceded by an apostrophe.
 pub fn append_cell(text: &str, line: &mut Vec<u8>) {
     let mut text = escape_controls(text);
     if text.len() > 1 && text.starts_with(['=', '+', '-', '@', '\t', '\r']) {
@@ -37,7 +37,7 @@ pub fn append_cell(text: &str, line: &mut Vec<u8>) {
 }
 
 /// Append the leaves of a JSON object as `serde_json` writes it (no white space), each after a comma; lists of words
-/// are joined by spaces, null is empty.
+/// are joined by spaces, and null becomes an empty cell.
 pub fn append_cells(json: &[u8], line: &mut Vec<u8>) {
     let mut at = 0;
     let mut in_list = false;

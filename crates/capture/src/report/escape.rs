@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 
-/// Whether a terminal or a reader would take the character for something other than a visible sign.
+/// Whether the character is a control, formatting or invisible character, which can mislead a terminal or a reader.
 fn is_active(c: char) -> bool {
     matches!(c,
         '\0'..='\x08' | '\x0b'..='\x1f' | '\x7f'..='\u{9f}' | '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}'
@@ -11,7 +11,7 @@ fn is_active(c: char) -> bool {
         | '\u{e0000}'..='\u{e007f}')
 }
 
-/// Return the text with active characters escaped as in JSON: `\u001b`. Line feeds and tabs stay.
+/// Return the text with such characters escaped as in JSON: `\u001b`. Line feeds and tabs are kept.
 #[must_use]
 pub fn escape_controls(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -27,14 +27,15 @@ pub fn escape_controls(text: &str) -> String {
     out
 }
 
-/// Standard output: unchanged for programs and files, escaped on a terminal. Each write must contain whole characters.
+/// Standard output: text is escaped on a terminal, and unchanged for programs and files. Each write must contain whole
+/// characters.
 pub struct TerminalSafeWriter<W: Write> {
     out: W,
     terminal: bool,
 }
 
 impl<W: Write> TerminalSafeWriter<W> {
-    /// Create it; `out` is buffered standard output.
+    /// Create the writer; `out` is buffered standard output.
     pub fn new(out: W) -> Self {
         Self {
             out,

@@ -1,4 +1,4 @@
-//! The report: documents and rows, written as connections end.
+//! Write the report: documents and rows, as connections end.
 
 pub mod csv;
 pub mod escape;

@@ -1,5 +1,5 @@
-//! Write the formats: a JSON document, CSV, and the line of the published `tcp-stats` script. All are written as
-//! connections end.
+//! Write the output formats: a JSON document, CSV, and the lines of the published `tcp-stats` script. All are written
+//! as connections end.
 
 use crate::application::exchange::Exchange;
 use crate::application::served::Served;
@@ -25,15 +25,15 @@ use std::io::{self, Write};
 /// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// One document.
+    /// One JSON document.
     Json,
     /// A header line, then one row per connection or endpoint.
     Csv,
-    /// One line per TCP connection, as published.
+    /// One line per TCP connection, as the published script prints it.
     TcpStats,
 }
 
-/// What each row stands for.
+/// What each row describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     /// A connection.
@@ -45,17 +45,17 @@ pub enum By {
 /// Options of the output.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Format.
+    /// The format.
     pub format: Format,
-    /// Rows.
+    /// What each row describes.
     pub by: By,
-    /// Only the connections that waited longest.
+    /// If present, only this many rows are written: those of the connections that waited longest.
     pub top: Option<usize>,
-    /// With the histograms of endpoints.
+    /// Whether the histograms of endpoints are included.
     pub histograms: bool,
 }
 
-/// Writer of the results of all files; an error of the output ends everything.
+/// Writes the results of all files; after an error of the output, nothing more is written.
 pub struct Writer<W: Write> {
     out: W,
     options: Options,
@@ -162,7 +162,7 @@ impl<W: Write> Writer<W> {
         writer
     }
 
-    /// Begin `file`, whose results follow.
+    /// Begin the results of `file`.
     pub fn begin(&mut self, file: &str) {
         file.clone_into(&mut self.file);
         self.rows = 0;
@@ -177,7 +177,7 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// End the file.
+    /// End the results of the file.
     pub fn end(
         &mut self,
         kind: Option<Kind>,
@@ -317,7 +317,7 @@ impl<W: Write> Output for Writer<W> {
     }
 }
 
-/// Return `server-client duration=… bytes_transferred=… [client: …] [server: …]`, seconds with six decimals.
+/// Return `server-client duration=… bytes_transferred=… [client: …] [server: …]`, with seconds to six decimals.
 #[must_use]
 pub fn tcp_stats(summary: &ConnectionSummary, services: &Services) -> String {
     let end = |side: &Side| match &side.address {

@@ -6,17 +6,17 @@ use crate::results::side::Side;
 use crate::wire::packet::{flag, TCP};
 use serde::Serialize;
 
-/// Share of the time that may belong to another cause: one part in this many.
+/// Largest share of the time that may belong to another cause with high confidence: one part in this many.
 const FEW: u128 = 20;
 
 /// How reliable the causes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Confidence {
-    /// All evidence was captured, and every sign agrees.
+    /// All evidence was captured, and no two signs contradict each other.
     High,
-    /// Something was not captured (a beginning, some bytes), or up to a third of the time is unexplained or rests on
-    /// one sign.
+    /// Something was not captured (the beginning, some bytes), or up to a third of the time is unexplained or was
+    /// attributed by a single sign.
     Medium,
     /// More than a third of the time is unexplained, or more than 2 % of the bytes are missing.
     Low,
@@ -37,7 +37,7 @@ impl Confidence {
         let whole: u128 = spent.iter().map(|&part| wide(part)).sum();
         let (unknown, missing, bytes) = (wide(spent[on::UNKNOWN]), wide(missing), wide(bytes));
         let doubtful = [0, 1].map(|end| 1000 * u128::from(conn.rare(end).doubtful));
-        // Packet numbers are a single sign, with no other to support it.
+        // Packet numbers are a single sign, which no other one supports.
         let inferred = conn.losses().map_or(0, |losses| losses.inferred);
         let weak = unknown + doubtful.iter().sum::<u128>() + wide(inferred);
         let stepped = conn.backwards;
@@ -54,9 +54,9 @@ impl Confidence {
 }
 
 impl Conn {
-    /// Return how much of the time may belong to another of the causes between the ends, as seen at this point: if
-    /// packets overtake each other, or systems send no time stamps, the path's length, its rate and the buffers look
-    /// alike; behind losses, length and rate do, as far as the losses cost time.
+    /// Return how much of the time may belong to another of the causes between the ends, as seen at this point. If
+    /// packets overtake each other, or systems send no time stamps, the path's length, its rate and the buffers cannot
+    /// be distinguished. After losses, length and rate cannot, for as much time as the losses cost.
     fn unsettled(&self, spent: &Spent) -> u64 {
         let (latency, bandwidth) = (spent[on::LATENCY], spent[on::BANDWIDTH]);
         let buffers: u64 = spent[on::RECEIVE_BUFFER..on::LATENCY].iter().sum();

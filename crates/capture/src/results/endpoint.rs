@@ -16,9 +16,9 @@ use hashbrown::hash_table::{Entry, HashTable};
 use serde::Serialize;
 use std::cmp::Ordering;
 
-/// Beyond this many endpoints, or this much memory for their histograms, new ones are added up as one.
+/// Maximum number of endpoints, and of bytes for their histograms; all further endpoints are added up as one.
 const MAX_ENDPOINTS: usize = 65_536;
-/// From this many on all of them fit.
+/// With this many endpoints, room for the maximum number is allocated.
 const MANY: usize = 2048;
 const MAX_HEAP: usize = 24 << 20;
 
@@ -39,7 +39,8 @@ struct KeyedSums {
 }
 
 impl KeyedSums {
-    /// Order by the time that others waited for it, most first; then by the time spent responding; then by address.
+    /// Order by the time that others waited for the endpoint, longest first, then by the time spent responding, then by
+    /// address.
     fn order(&self, other: &Self) -> Ordering {
         let own = |one: &Self| (one.sums.own, one.sums.latency.sum);
         let time = own(other).cmp(&own(self));
@@ -67,7 +68,7 @@ struct Sums {
     longest: u64,
 }
 
-/// All endpoints so far.
+/// The sums of all endpoints so far.
 #[derive(Default)]
 pub struct Endpoints {
     hasher: RandomState,
@@ -76,26 +77,26 @@ pub struct Endpoints {
     all: Vec<KeyedSums>,
     others: Sums,
     heap: usize,
-    /// Time of all connections captured in both directions, and the parts of the clients' and the servers' responses in
-    /// it, nanoseconds.
+    /// Total duration of all connections captured in both directions, and the time in it that clients and servers took
+    /// to respond, in nanoseconds.
     pub time: [u64; 3],
-    /// That time by cause.
+    /// That total duration by cause.
     pub causes: Causes,
 }
 
 /// One endpoint's row.
 #[derive(Clone, Debug, Serialize)]
 pub struct Endpoint {
-    /// Address, or `others` for all that were too many.
+    /// Address, or `others` for the sum of all endpoints beyond the limit.
     pub address: String,
     /// Port of a server.
     pub port: Option<u16>,
     role: Option<Role>,
     /// `tcp` or `udp`.
     pub protocol: Option<&'static str>,
-    /// Connections it took part in.
+    /// Number of connections in which it took part.
     pub connections: u64,
-    /// Sum of their durations.
+    /// Sum of the durations of its connections.
     pub time_s: f64,
     packets: u64,
     wire_bytes: u64,
@@ -107,19 +108,19 @@ pub struct Endpoint {
     missing_bytes: u64,
     zero_windows: u64,
     resets: u64,
-    /// Time that was attributed to its program.
+    /// Time attributed to its program.
     pub own_s: f64,
-    /// The longest uninterrupted wait for its program; 0 without any.
+    /// The longest uninterrupted wait for its program; 0 if there was none.
     pub longest_wait_s: f64,
-    /// Its response latency over all connections.
+    /// Its response latency in all connections.
     pub response: Response,
     /// (lower end in seconds, upper end, count) of every non-empty bucket.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub histogram: Option<Vec<(f64, f64, u32)>>,
 }
 
-/// Add without overflow: clocks that are set in between make connections of fifty years, and the sum holds only a dozen
-/// of those.
+/// Add without overflow: if a clock is set while a connection is open, the connection may seem to last fifty years, and
+/// the sum has room for only a dozen of these.
 fn add(sum: &mut u64, nanos: u64) {
     *sum = sum.saturating_add(nanos);
 }
@@ -131,7 +132,7 @@ impl Endpoints {
             (&summary.client, client, Role::Client),
             (&summary.server, 1 - client, Role::Server),
         ];
-        // A single direction has no responses, so it says nothing about either end.
+        // A single direction shows no responses, so it is no evidence about either end.
         let both = summary.client.packets > 0 && summary.server.packets > 0;
         if both {
             add(&mut self.time[0], summary.duration_ns);
@@ -199,7 +200,7 @@ impl Endpoints {
         &mut self.all[at].sums
     }
 
-    /// Return at most `limit` rows, by the time that others waited for them, longest first.
+    /// Return at most `limit` rows, ordered by the time that others waited for the endpoint, longest first.
     #[must_use]
     pub fn rows(&self, histograms: bool, limit: Option<usize>) -> Vec<Endpoint> {
         let limit = limit.unwrap_or(usize::MAX);

@@ -1,14 +1,14 @@
-//! Compute figures of a finished connection other than counts: its time by cause, and its round trips.
+//! Compute the figures of a finished connection that are not counts: its time by cause, and its round trips.
 
 use crate::connection::latency::seconds;
 use crate::connection::spent::{on, Spent};
 use serde::Serialize;
 use std::ops::AddAssign;
 
-/// Time by cause, in seconds; the parts add up to the whole. All are absent if only one direction is known.
+/// Time by cause in seconds; the parts add up to the duration. All are absent if only one direction was captured.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Causes {
-    /// The client's program: it had everything it needed, or it did not read what had arrived.
+    /// The client's program had everything it needed, or did not read what had arrived.
     pub client_s: Option<f64>,
     /// The server's program.
     pub server_s: Option<f64>,
@@ -16,9 +16,9 @@ pub struct Causes {
     pub client_receive_buffer_s: Option<f64>,
     /// The server's receive buffer.
     pub server_receive_buffer_s: Option<f64>,
-    /// The client kept less in flight than window and path had room for.
+    /// The client kept less in flight than the window and the path allowed.
     pub client_send_buffer_s: Option<f64>,
-    /// The server kept less in flight than window and path had room for.
+    /// The server kept less in flight than the window and the path allowed.
     pub server_send_buffer_s: Option<f64>,
     /// Round trips.
     pub latency_s: Option<f64>,
@@ -28,13 +28,13 @@ pub struct Causes {
     pub nagle_s: Option<f64>,
     /// From a loss to its repair.
     pub recovery_s: Option<f64>,
-    /// Nothing was outstanding for a second or more.
+    /// Neither end owed anything for a second or more.
     pub idle_s: Option<f64>,
-    /// The capture does not show it.
+    /// The capture does not show the cause.
     pub unknown_s: Option<f64>,
 }
 
-/// Return a cause's name without its unit, by its position; `client` is the client's end.
+/// Return the name, without its unit, of the cause at `position`; `client` is the client's end.
 #[must_use]
 pub fn name_cause(position: usize, client: usize) -> &'static str {
     let of = |end: usize, names: [&'static str; 2]| names[usize::from(end != client)];
@@ -58,7 +58,7 @@ pub fn name_cause(position: usize, client: usize) -> &'static str {
 }
 
 impl Causes {
-    /// Convert nanoseconds by cause; `client` is the client's end.
+    /// Convert the nanoseconds by cause to seconds; `client` is the client's end.
     #[must_use]
     pub fn new(spent: Spent, client: usize) -> Self {
         let part = |cause: usize| Some(seconds(spent[cause]));
@@ -78,7 +78,7 @@ impl Causes {
         }
     }
 
-    /// Return every part with its name in words.
+    /// Return every part and its name in words.
     #[must_use]
     pub fn parts(&self) -> [(&'static str, Option<f64>); on::COUNT] {
         [

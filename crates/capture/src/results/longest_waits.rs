@@ -13,35 +13,36 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::io::{self, Write};
 
-/// The most packets that are kept for each cause.
+/// Maximum number of packets kept for each cause.
 const MOST: usize = 32;
 const NANOSECONDS: u8 = 9;
 
-/// One packet.
+/// A packet that ended one of the longest waits.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Ended {
-    /// Its number in the capture, from 1 on.
+    /// Its number in the capture; the first packet has number 1.
     pub frame: u64,
     /// The cause of the wait, as in [`figures::name_cause`].
     pub cause: &'static str,
-    /// How long.
+    /// The duration of the wait.
     pub waited_s: f64,
 }
 
-/// Nanoseconds and the packet that ended them: the shortest wait sorts last, and among equals the last packet.
+/// The nanoseconds of a wait and the packet that ended it: the shortest wait sorts last, and among equals the last
+/// packet.
 type Wait = Reverse<(u64, Reverse<u64>)>;
 
 /// The packets that ended the longest waits for each cause.
 #[derive(Debug, Default)]
 pub struct LongestWaits {
-    /// By cause, as if the client were end 0; shortest wait first.
+    /// The waits of each cause, the shortest first. Causes are numbered as if the client were end 0.
     longest: [BinaryHeap<Wait>; on::COUNT],
-    /// The shortest kept wait of each cause, and its packet; 0 while there is room.
+    /// The shortest kept wait of each cause, and its packet; 0 if there is still room.
     least: [(u64, u64); on::COUNT],
 }
 
 impl LongestWaits {
-    /// Note that the packet `frame` changed the time by cause of a connection whose client is end `client`.
+    /// Record that the packet `frame` changed the time by cause of a connection whose client is end `client`.
     #[inline]
     pub(crate) fn record(&mut self, frame: u64, client: usize, before: &Spent, now: &Spent) {
         for (position, (now, before)) in now.iter().zip(before).enumerate() {
@@ -68,7 +69,7 @@ impl LongestWaits {
         }
     }
 
-    /// Return all packets, by cause, the longest wait first.
+    /// Return all packets by cause, the longest wait of each first.
     #[must_use]
     pub fn found(self) -> Vec<Ended> {
         let mut found = Vec::new();
@@ -122,7 +123,7 @@ pub fn extract(name: &str, frames: &BTreeSet<u64>, out: &mut dyn Write) -> Resul
     if let Some(error) = picked.error {
         return Err(Fault::io(0, &error));
     }
-    // Packets after the last one do not matter.
+    // Stop after the last requested packet.
     if picked.left == 0 {
         Ok(())
     } else {
@@ -136,7 +137,7 @@ struct Picked<'p> {
     frame: u64,
     left: usize,
     sections: u32,
-    /// The number in the output of each interface, by section and number.
+    /// The numbers of the interfaces in the output, by section and number in the input.
     interfaces: HashMap<(u32, u32), u32>,
     error: Option<io::Error>,
 }

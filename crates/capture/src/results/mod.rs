@@ -1,7 +1,7 @@
 //! Summarise connections that are over, in the units and names of the documents.
 //!
 //! A [`summary::ConnectionSummary`] is one connection, with a [`side::Side`] for each end; [`endpoint`] adds
-//! connections up, [`slowest`] and [`longest_waits`] keep the notable ones, and [`truth`] says how reliable they are.
+//! connections up, [`slowest`] and [`longest_waits`] keep the notable ones, and [`truth`] shows how reliable they are.
 
 pub mod confidence;
 pub mod endpoint;

@@ -9,14 +9,15 @@ use crate::wire::packet::FlowKey;
 use serde::Serialize;
 use std::sync::Arc;
 
-/// Response latency of one endpoint, in seconds. All but `count` and `total_s` are absent when there was no response.
+/// Response latency of one endpoint in seconds. All fields but `count` and `total_s` are absent if there was no
+/// response.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Response {
     /// Number of responses.
     pub count: u64,
-    /// Sum of all.
+    /// Sum of all responses.
     pub total_s: f64,
-    /// Share of the connection's duration; absent if clocks stepped back so far that it would exceed the whole.
+    /// Share of the connection's duration; absent if it would exceed 1 because a clock stepped backwards.
     pub share: Option<f64>,
     /// Arithmetic mean, exact.
     pub mean_s: Option<f64>,
@@ -35,7 +36,7 @@ pub struct Response {
 }
 
 impl Response {
-    /// Summarise, with or without percentiles; shares are relative to `duration`, in nanoseconds.
+    /// Summarise the latency, with or without percentiles; the share is that of `duration`, in nanoseconds.
     #[must_use]
     pub fn new(latency: &Latency, duration: u64, percentiles: bool) -> Self {
         let mut out = Self {
@@ -43,7 +44,7 @@ impl Response {
             total_s: seconds(latency.sum),
             ..Self::default()
         };
-        // If clocks step back, the responses may add up to more than the whole.
+        // If a clock steps backwards, the sum of the responses may exceed the duration.
         if duration > 0 && latency.sum <= duration {
             out.share = Some(latency.sum as f64 / duration as f64);
         }
@@ -70,33 +71,33 @@ pub struct Side {
     pub address: Host,
     /// Port.
     pub port: u16,
-    /// Packets sent.
+    /// Number of packets sent.
     pub packets: u64,
     /// Bytes on the wire, link headers included.
     pub wire_bytes: u64,
-    /// Payload, repeated bytes included.
+    /// Payload bytes, including repeated ones.
     pub payload_bytes: u64,
-    /// Payload, each byte once.
+    /// Payload bytes, each counted once.
     pub unique_bytes: u64,
-    /// Retransmitted payload.
+    /// Repeated payload bytes.
     pub retransmitted_bytes: u64,
-    /// Packets that repeat something.
+    /// Number of packets that repeat payload, SYN or FIN.
     pub retransmissions: u32,
-    /// Packets with new bytes from before the highest seen.
+    /// Number of packets with new bytes below the highest sequence number seen.
     pub out_of_order: u32,
-    /// Bytes that the peer acknowledged and the capture lacks.
+    /// Number of bytes that the peer acknowledged but that were not captured.
     pub missing_bytes: u64,
-    /// Announcements of a zero window.
+    /// Number of announcements of a zero window.
     pub zero_windows: u32,
-    /// Resets.
+    /// Number of resets it sent.
     pub resets: u32,
-    /// Announced maximum segment size, 0 when unknown.
+    /// Announced maximum segment size, 0 if unknown.
     pub mss: u16,
     /// Largest payload of one packet.
     pub largest_payload: u32,
-    /// Packets larger than the peer's maximum segment size.
+    /// Number of packets larger than the peer's maximum segment size.
     pub oversized: u32,
-    /// Unique payload over the connection's duration.
+    /// Unique payload divided by the connection's duration.
     pub throughput_bytes_per_s: Option<f64>,
     /// Round trips between the point of capture and this end.
     pub rtt: RoundTrips,
@@ -104,11 +105,11 @@ pub struct Side {
     pub window_min: Option<u32>,
     /// Largest window.
     pub window_max: Option<u32>,
-    /// Packets with selective acknowledgements.
+    /// Number of packets with selective acknowledgements.
     pub sacks: u32,
-    /// Most bytes it had in flight.
+    /// Maximum number of bytes it had in flight.
     pub in_flight_max: u32,
-    /// Its packets that the capture contains more than once; counted once.
+    /// Number of its packets that the capture contains more than once; each is counted once.
     pub copies: u32,
     /// Its response latency.
     pub response: Response,

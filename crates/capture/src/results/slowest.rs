@@ -1,17 +1,17 @@
-//! Choose the connections that waited longest, which are worth a picture.
+//! Choose the connections that waited longest, which are worth drawing.
 
 use crate::results::summary::ConnectionSummary;
 use crate::results::watch::MAX_WATCHED;
 use crate::wire::host::Host;
 use std::cmp::Reverse;
 
-/// The most connections that a reader can choose from.
+/// Maximum number of connections from which a reader can choose.
 pub const MOST: usize = 8;
 
 /// One of the slowest connections.
 #[derive(Clone, Debug)]
 pub struct SlowConnection {
-    /// Packets of both ends.
+    /// Number of packets in both directions.
     pub packets: u64,
     /// Nanoseconds in which either end owed something.
     pub waited: u64,
@@ -19,16 +19,16 @@ pub struct SlowConnection {
     pub index: u64,
     /// Which end of the key is the client.
     pub end: usize,
-    /// The end that opened it.
+    /// The end that opened the connection.
     pub client: (Host, u16),
-    /// The end that was asked.
+    /// The server.
     pub server: (Host, u16),
-    /// From the first packet to the last, seconds.
+    /// Time from the first packet to the last, in seconds.
     pub duration_s: f64,
 }
 
 impl SlowConnection {
-    /// Rank by the longest wait first, and among equals by order of appearance.
+    /// Return the key to sort by: the longest wait first, then the order of appearance.
     fn rank(&self) -> (Reverse<u64>, u64) {
         (Reverse(self.waited), self.index)
     }
@@ -39,12 +39,12 @@ impl SlowConnection {
 pub struct SlowestConnections {
     /// Of all connections.
     pub of_all: Vec<SlowConnection>,
-    /// Among those that are watched if none is asked for.
+    /// Among the first connections, which are watched unless others are requested.
     pub of_first: Vec<SlowConnection>,
 }
 
 impl SlowestConnections {
-    /// Consider a connection that is over; `end` of its key is the client.
+    /// Add a finished connection if it waited long enough; `end` of its key is the client.
     pub fn consider(&mut self, summary: &ConnectionSummary, end: usize) {
         keep(&mut self.of_all, summary, end);
         if summary.index < MAX_WATCHED {

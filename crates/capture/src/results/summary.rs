@@ -14,11 +14,11 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Roles {
-    /// From the SYN or its answer.
+    /// By the SYN or its answer.
     Handshake,
-    /// From the ports: the server's is the lower one.
+    /// By the ports: the server has the lower one.
     Ports,
-    /// UDP: the client sent first.
+    /// By the first packet, which the client sent (UDP).
     First,
 }
 
@@ -26,15 +26,15 @@ pub enum Roles {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Captured {
-    /// Beginning and end.
+    /// Both its beginning and its end were captured.
     Whole,
     /// It began before the capture.
     NoStart,
-    /// It had not ended when the capture did.
+    /// It was still open when the capture ended.
     NoEnd,
-    /// Neither.
+    /// Neither its beginning nor its end was captured.
     Middle,
-    /// Not applicable: datagrams have no beginning or end.
+    /// Not applicable: UDP has no beginning or end.
     Flow,
 }
 
@@ -44,17 +44,17 @@ pub enum Captured {
 pub enum Mark {
     /// Only one direction was captured.
     OneSided,
-    /// Same addresses and ports as an earlier connection.
+    /// It has the same addresses and ports as an earlier connection.
     PortReused,
-    /// Evicted while open to keep within the memory limit; its later packets count as another connection.
+    /// It was evicted while open to keep within the memory limit; its later packets count as another connection.
     Evicted,
     /// Unique and retransmitted bytes are not exact: too many gaps at once.
     Inexact,
     /// Sequence numbers passed 2^32.
     Wrapped,
-    /// Bytes were acknowledged that the capture lacks.
+    /// Bytes were acknowledged that were not captured.
     MissingBytes,
-    /// Packets larger than the peer's maximum segment size.
+    /// It has packets larger than the peer's maximum segment size.
     Offload,
     /// Time stamps stepped backwards.
     ClockBackwards,
@@ -70,20 +70,20 @@ pub enum Point {
     Client,
     /// On or near the server.
     Server,
-    /// Cannot be told.
+    /// Unknown.
     Unknown,
 }
 
-/// One connection, finished.
+/// A finished connection.
 #[derive(Clone, Debug, Serialize)]
 pub struct ConnectionSummary {
     /// Number in order of appearance, from 0.
     pub index: u64,
     /// `tcp` or `udp`.
     pub protocol: &'static str,
-    /// The end that opened it.
+    /// The end that opened the connection.
     pub client: Side,
-    /// The end that was asked.
+    /// The server.
     pub server: Side,
     /// How the roles were found.
     pub roles: Roles,
@@ -91,19 +91,19 @@ pub struct ConnectionSummary {
     pub captured: Captured,
     /// Remarks.
     pub marks: Vec<Mark>,
-    /// First packet, nanoseconds since 1970.
+    /// Time of the first packet, in nanoseconds since 1970.
     pub start_ns: i64,
-    /// From the first packet to the last, nanoseconds.
+    /// Time from the first packet to the last, in nanoseconds.
     pub duration_ns: u64,
     /// The same in seconds.
     pub duration_s: f64,
-    /// First SYN to the client's ACK.
+    /// Time from the first SYN to the client's ACK.
     pub handshake_s: Option<f64>,
-    /// Last SYN to its answer.
+    /// Time from the last SYN to its answer.
     pub syn_to_synack_s: Option<f64>,
-    /// Answer to the client's ACK.
+    /// Time from this answer to the client's ACK.
     pub synack_to_ack_s: Option<f64>,
-    /// Share of the duration that is no response: further packets of the end that sent last.
+    /// Share of the duration that is part of no response: time before further packets of the end that sent last.
     pub unknown_share: Option<f64>,
     /// Near which end the capture was taken.
     pub capture_point: Point,
@@ -113,21 +113,21 @@ pub struct ConnectionSummary {
     pub confidence: Option<Confidence>,
     /// The duration without the time in which neither end owed anything.
     pub waited_s: Option<f64>,
-    /// The longest uninterrupted wait, to 16 microseconds.
+    /// The longest uninterrupted wait, with a resolution of 16 microseconds.
     pub longest_wait_s: Option<f64>,
     /// The cause of that wait, as in [`figures::name_cause`].
     pub longest_wait_for: Option<&'static str>,
     /// Nanoseconds by cause.
     #[serde(skip)]
     pub spent: Option<Spent>,
-    /// The waited time in nanoseconds, to rank by.
+    /// The waited time in nanoseconds, by which connections are ranked.
     #[serde(skip)]
     pub waited_ns: u64,
 }
 
 impl ConnectionSummary {
-    /// Summarise a connection; return it with the client's end of the key. `wants_percentiles` is called with its
-    /// `waited_ns`.
+    /// Summarise a connection; also return which end of the key is the client. `wants_percentiles` is called with the
+    /// connection's `waited_ns`.
     #[inline]
     #[must_use]
     pub fn new(
@@ -236,8 +236,8 @@ fn list_marks(conn: &Conn, sides: &[&Side; 2], evicted: bool) -> Vec<Mark> {
     .collect()
 }
 
-/// Find near which end the capture was taken. The direction in the packets' records decides; otherwise the end that
-/// answered the handshake at least four times faster is the near one.
+/// Find out near which end the capture was taken. The direction in the packets' records decides; without it, the near
+/// end is the one that answered the handshake at least four times faster.
 fn find_capture_point(
     conn: &Conn,
     client: usize,

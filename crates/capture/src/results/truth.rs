@@ -6,16 +6,16 @@ use crate::wire::link::SkipReason;
 use crate::wire::packet::NO_TIME;
 use serde::Serialize;
 
-/// Counters of everything that makes the figures inexact.
+/// Counters of everything that makes the figures of a capture inexact.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct CaptureQuality {
-    /// Packets read.
+    /// Number of packets read.
     pub packets: u64,
     /// Bytes on the wire of all packets.
     pub wire_bytes: u64,
     /// Packets that are part of a flow and match the filter.
     pub counted: u64,
-    /// Packets of flows that do not match the filter.
+    /// Packets of flows that the filter excludes.
     pub filtered: u64,
     /// Packets shortened by the snapshot length.
     pub cut: u64,
@@ -35,21 +35,21 @@ pub struct CaptureQuality {
     pub tunnelled: u64,
     /// Packets of a link type that cannot be read.
     pub unknown_link: u64,
-    /// Packets without a time.
+    /// Packets without a time stamp.
     pub untimed: u64,
-    /// Time stamps smaller than the one before on the same interface.
+    /// Time stamps smaller than the previous one of the same interface.
     pub clock_backwards: u64,
     /// Largest of these steps in nanoseconds.
     pub clock_backwards_ns: u64,
     /// Connections with packets larger than the peer's maximum segment size.
     pub offload: u64,
-    /// Largest frame.
+    /// Size of the largest frame.
     pub largest_frame: u32,
     /// Bytes acknowledged but not captured.
     pub missing_bytes: u64,
     /// Connections whose beginning or end is missing.
     pub half_captured: u64,
-    /// Connections with one direction only.
+    /// Connections of which only one direction was captured.
     pub one_sided: u64,
     /// Connections evicted while open, to keep within the memory limit.
     pub evicted: u64,
@@ -57,7 +57,7 @@ pub struct CaptureQuality {
     pub inexact: u64,
     /// Packets captured more than once, and counted once.
     pub copies: u64,
-    /// Connections whose bytes the capture contains twice, far apart.
+    /// Connections of which the capture contains nearly every byte twice, far apart.
     pub merged: u64,
     /// Files read as one trace that begin before the previous one ends.
     pub overlapping: u64,
@@ -65,7 +65,7 @@ pub struct CaptureQuality {
     pub near_client: u64,
     /// Connections captured near the server.
     pub near_server: u64,
-    /// Rows of a packet list whose ports or lengths were inferred from the rows before.
+    /// Rows of a packet list whose ports or lengths were inferred from earlier rows.
     pub inferred: u64,
     /// Rows whose port is a name that is not in the services file.
     pub unnamed_ports: u64,
@@ -78,7 +78,7 @@ pub struct Limit {
     pub kind: &'static str,
     /// The counter's value.
     pub count: u64,
-    /// The rest of a sentence that begins with the count: what was found, and what it means for the figures.
+    /// The rest of a sentence that begins with the count: it states what was found and what that means for the figures.
     pub text: String,
 }
 
@@ -115,7 +115,7 @@ impl CaptureQuality {
         self.unnamed_ports += other.unnamed_ports;
         self.clock_backwards_ns = self.clock_backwards_ns.max(other.clock_backwards_ns);
         self.largest_frame = self.largest_frame.max(other.largest_frame);
-        // Which packets are copies is known only from the connections.
+        // Only the connections show which packets are copies.
         self.counted -= self.copies.min(self.counted);
     }
 
@@ -141,7 +141,7 @@ impl CaptureQuality {
         *last = now;
     }
 
-    /// Count a connection that is over.
+    /// Count a finished connection.
     pub fn connection(&mut self, summary: &ConnectionSummary) {
         let copies = u64::from(summary.client.copies) + u64::from(summary.server.copies);
         self.copies += copies;
@@ -158,7 +158,7 @@ impl CaptureQuality {
         self.near_server += u64::from(summary.capture_point == Point::Server);
     }
 
-    /// Return everything that limits the reliability, most serious first.
+    /// Return everything that limits the reliability, the most serious first.
     #[must_use]
     pub fn limits(&self) -> Vec<Limit> {
         let frame = self.largest_frame;

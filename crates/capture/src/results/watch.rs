@@ -1,4 +1,4 @@
-//! Keep points for a time-sequence view of one connection; if there are too many, every other one is dropped.
+//! Collect points for a time-sequence view of one connection; if there are too many, every second one is dropped.
 
 use crate::connection::conn::Conn;
 use crate::connection::latency::seconds;
@@ -8,7 +8,7 @@ use crate::wire::packet::{flag, Segment};
 use serde::Serialize;
 use std::collections::HashMap;
 
-/// Order of the causes within one step: first the path, then the end that acts.
+/// Order of the causes within one step: first the path, then the end that sends next.
 const ORDER: [usize; on::COUNT] = [
     on::RECEIVE_BUFFER,
     on::RECEIVE_BUFFER + 1,
@@ -24,18 +24,19 @@ const ORDER: [usize; on::COUNT] = [
     on::UNKNOWN,
 ];
 const MAX_POINTS: usize = 4096;
-/// Standard input cannot be read twice, so this many first connections are watched and the largest of them is shown.
+/// Number of first connections to watch if none is chosen: standard input cannot be read twice to watch the one that
+/// turns out to be the slowest.
 pub const MAX_WATCHED: u64 = 64;
 
 /// The kind of a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PointKind {
-    /// New bytes; `to` is their end.
+    /// It has new bytes, up to `to`.
     Data,
-    /// Bytes that were seen before.
+    /// It only has bytes that were seen before.
     Repeated,
-    /// No payload.
+    /// It has no payload.
     Ack,
 }
 
@@ -47,7 +48,7 @@ pub struct SeriesPoint {
     /// Which end sent it: 0 or 1 of the key, later `client` or `server`.
     #[serde(skip)]
     pub from: u8,
-    /// Sent by the client.
+    /// Whether the client sent it.
     pub client: bool,
     /// Its kind.
     pub kind: PointKind,
@@ -55,9 +56,9 @@ pub struct SeriesPoint {
     pub to: u64,
     /// How much of the peer's stream it acknowledges.
     pub acked: u64,
-    /// How far into the peer's stream its window reaches; 0 if it does not say.
+    /// How far into the peer's stream its window reaches; 0 if that is unknown.
     pub room: u64,
-    /// Whether it acknowledges selectively, so that something before is missing.
+    /// Whether it has selective acknowledgements, so that earlier data is missing.
     pub sack: bool,
 }
 
@@ -66,9 +67,9 @@ pub struct SeriesPoint {
 pub struct Span {
     /// Seconds since the connection's first packet.
     pub from_s: f64,
-    /// Where it ends.
+    /// When the span ends, in the same unit.
     pub to_s: f64,
-    /// As in [`figures::name_cause`].
+    /// The cause, as in [`figures::name_cause`].
     pub cause: &'static str,
     #[serde(skip)]
     position: usize,
@@ -107,7 +108,7 @@ impl Series {
     /// Add the time up to `end` (seconds) by cause, in nanoseconds.
     fn spend(&mut self, end: f64, spent: Spent) {
         let mut from_s = end - seconds(spent.iter().sum());
-        // The time that a loss turns out to have cost replaces earlier attributions.
+        // Time that is attributed to a loss afterwards replaces earlier attributions.
         while let Some(last) = self.spans.last_mut().filter(|last| last.to_s > from_s) {
             if last.from_s < from_s {
                 last.to_s = from_s;
@@ -141,7 +142,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Watch the connections with these numbers, or the first ones.
+    /// Watch the connections with these numbers, or the first ones if `None`.
     #[must_use]
     pub fn new(wanted: Option<Vec<u64>>) -> Self {
         Self {
@@ -150,7 +151,7 @@ impl Watch {
         }
     }
 
-    /// Take the points of a connection; `client` is the end of its key that is the client.
+    /// Remove and return the points of a connection; `client` is the end of its key that is the client.
     #[must_use]
     pub fn take(&mut self, index: u64, client: usize) -> Option<Series> {
         let mut series = self.series.remove(&index)?;
@@ -163,7 +164,7 @@ impl Watch {
         Some(series)
     }
 
-    /// Record one packet that was counted into `conn`; `before` is the time by cause before it.
+    /// Record a packet that was counted in `conn`; `before` is the time by cause before the packet.
     pub(crate) fn record(&mut self, conn: &Conn, segment: &Segment, was_new: bool, before: Spent) {
         let watched = self
             .wanted
