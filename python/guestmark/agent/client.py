@@ -39,7 +39,7 @@ def run_piped(
     """Starts the program without a terminal and joins its streams to ours until it ends.
 
     Returns its exit status, or 128 + signal. Its input ends when ours does. Raises as `run_on_terminal`, and
-    `BrokenPipeError` if nobody reads what it prints.
+    `BrokenPipeError` if our output has no reader.
     """
     waiting = deque([frames.frame_request(call_id, wire.EXEC, program)])
     feed = (waiting.popleft() if waiting else b"" for _ in itertools.count())
@@ -303,7 +303,7 @@ class Agent(BulkCalls):
         hear: Callable[[int, bytes], None] | None = None,
         **where: Unpack[ProgramContext],
     ) -> Background:
-        """Starts a program that goes on while other calls are made; its output arrives as it is printed.
+        """Starts a program that runs while other calls are made; its output arrives as it is printed.
 
         With `stdin` its input is what `Background.send_input` sends, else `/dev/null`. With `hear`, that function is
         called with the number of each stream and all that arrives on it, and nothing is kept. `Background.wait` reports
@@ -344,7 +344,7 @@ class Agent(BulkCalls):
     ) -> int:
         """Runs a program with its standard streams joined to these descriptors, without a terminal, until it ends.
 
-        Returns and raises as `run_interactive`; `BrokenPipeError` if nobody reads what it prints.
+        Returns and raises as `run_interactive`; `BrokenPipeError` if its output has no reader.
         """
         self._ensure_greeted(_GRACE_S)
         program = _encode_program(argv, _ENDLESS, stdin=True, stream=True, **where)

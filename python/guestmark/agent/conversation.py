@@ -33,7 +33,7 @@ _QUESTIONS = frozenset(
 )
 # Calls that are not questions, but do not change the answer to any.
 _HARMLESS = frozenset((wire.LOCK.name, wire.CLOCK.name))
-# Bytes of answers that nobody has asked for yet, at most.
+# The most bytes of answers that no call has claimed yet.
 _AHEAD_LIMIT = 8 << 20
 
 
@@ -287,7 +287,7 @@ class Conversation:
                     self._finish_feed(feed, deadline, streaming)
                     if claimed is None or failure.kind is not wire.Kind.IN_USE:
                         break
-                    # The call was made ahead while somebody else had the lock, so it is made again.
+                    # The call was made ahead while another process had the lock, so it is made again.
                     claimed, call_id = None, self._next_id
                     self._next_id += 1
                     feed = self._iterate_frame_parts(call_id, call.name, asked, None)

@@ -25,7 +25,7 @@ _KEPT_LIMIT = 16 << 20
 
 
 class LinkError(Exception):
-    """The other side is gone, is silent, or does not send frames; the message says which."""
+    """The other side is gone, is silent, or does not send frames; the message tells which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,7 @@ def encode_call(call: Call[A, Any], arguments: A) -> bytes:
 def frame_call(call_id: int, asked: bytes, *, ahead: bool = False) -> bytes:
     """Frames the encoded call `asked`.
 
-    A call that goes `ahead` is refused while somebody else has the machine's lock.
+    A call sent `ahead` is refused while another process has the machine's lock.
     """
     message = {"id": call_id, "call": msgspec.Raw(asked)}
     payload = _encoder.encode({**message, "ahead": True} if ahead else message)

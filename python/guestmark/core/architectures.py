@@ -77,7 +77,7 @@ class Architecture:
     kernel_unpacked: bool = False
     # Whether User-Mode Linux exists for it.
     user_mode_linux: bool = False
-    # Whether the distribution has packages to make a root from.
+    # Whether the distribution has packages from which a root can be built.
     root: bool = True
     user_emulator: str = ""  # of single programs
     # The machine type of a guest that starts guests with KVM; empty for the usual one.

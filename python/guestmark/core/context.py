@@ -22,7 +22,7 @@ class Caller:
 
     cwd: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
-    uid: int | None = None  # None: whoever the agent is
+    uid: int | None = None  # None: the agent's own user
     gid: int | None = None
     groups: tuple[int, ...] | None = None
 

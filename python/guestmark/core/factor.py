@@ -57,7 +57,7 @@ class Factor:
 class Setting(Factor, Generic[L_co]):
     """A factor whose levels have a type; it is the key of `core.levels.Levels`.
 
-    `read` makes a level from its canonical text. `default` is the canonical text of the level of cells that do not give
+    `read` parses the canonical text of a level. `default` is the canonical text of the level of cells that do not give
     one; if it is empty, whoever starts the machine decides.
     """
 

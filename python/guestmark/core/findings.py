@@ -1,4 +1,4 @@
-"""Facts about a trial: typed in code that makes and reads them, flat when stored.
+"""Facts about a trial: typed in the code that produces and reads them, flat when stored.
 
 A producer makes a `Fact`, and a reader asks the trial's `Facts` for that same type, so no key is written twice. The
 keys under which the fields are stored, and shown as a trial's `attestation` in result documents, are an interface that

@@ -67,7 +67,7 @@ class Keeper:
         raise FileExistsError(f"no unused name was found in {parent}")
 
     def reserve_path(self, name: str, parent: Path | str) -> Path:
-        """Return a free path `guestmark-NAME-…` in the absolute path `parent`; the keeper removes what is made there.
+        """Return a free path `guestmark-NAME-…` in `parent` (absolute); the keeper removes what is created there.
 
         Raises `OSError`.
         """
@@ -229,7 +229,7 @@ def _open_handle() -> int:
 
 
 def _has_no_reader(pipe: int) -> bool:
-    """Return whether nobody reads from a pipe any more."""
+    """Return whether a pipe has no reader any more."""
     poll = select.poll()
     poll.register(pipe, 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))
@@ -246,7 +246,7 @@ def _remove_control_group(path: Path) -> None:
 
 
 def is_in_use(path: Path) -> bool:
-    """Return whether the process that made the directory is still running. Raises `OSError`."""
+    """Return whether the process that created the directory is still running. Raises `OSError`."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -59,7 +59,7 @@ class LinkEnd(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     driver: str
     mtu: int
-    # Offloads that are on; those that cannot be changed, in `fixed`.
+    # Offloads that are on; `fixed` has the ones that cannot be changed.
     offloads: list[str]
     fixed: list[str] = msgspec.field(default_factory=list)
     queues: int = 1
@@ -457,7 +457,7 @@ class Mount:
     kind: str
     source: str
     own: tuple[str, ...]  # options of the mount
-    shared: tuple[str, ...]  # those of the filesystem
+    shared: tuple[str, ...]  # options of the filesystem
 
     @property
     def options(self) -> tuple[str, ...]:

@@ -139,7 +139,7 @@ class Cell(_Derived):
         return self._derive(Levels, lambda: Levels(self.factors))
 
     def view(self, make: Callable[["Cell"], T]) -> T:
-        """Return what `make`, a class or a function, derives from this cell: made once, and kept with the cell."""
+        """Return what `make`, a class or a function, derives from this cell; the result is kept with the cell."""
         return self._derive(make, lambda: make(self))
 
     def get_displayed_level(self, factor: str) -> str | None:

@@ -25,7 +25,7 @@ class Candidates(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option. It annotates a field, whose type and default are those of the value.
+    """One option. It annotates a field, which gives the type and the default of the value.
 
     `spelling` holds every name on the command line, separated by blanks; the first one stands in messages.
     `minimum` and `maximum` bound a number. `parse` turns the text into the value and raises `ValueError`.

@@ -29,7 +29,7 @@ class Param:
 
     `description` and `kind` (of a text or number: size, duration, …) are for the reference. `key` is its name in a
     plan, if not the field's. `accepts` is the type of a plan's value, if not the field's; `coerce` runs
-    before this type is checked and `parse`, which may raise `ValueError`, makes the field's value of it. `default` is
+    before this type is checked and `parse`, which may raise `ValueError`, yields the field's value. `default` is
     spelled as in a plan; without it the field's default holds, and a parameter that has neither is required. `limits`
     are those of `pydantic.Field`.
     """
@@ -74,7 +74,7 @@ class Params(msgspec.Struct, frozen=True, kw_only=True):
         return cls(**given)
 
     def to_stored(self) -> dict[str, Any]:
-        """Return the parameters as ledgers and result documents keep them: without those that are None."""
+        """Return the parameters as ledgers and result documents keep them: without values that are None."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         return {name: value for name, value in plain.items() if value is not None}
 

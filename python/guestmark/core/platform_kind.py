@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import subprocess
 
 _PACKAGE = "guestmark.platforms"
-# Before a parameter of the user's own definition of a machine.
+# The prefix of parameters of the user's own definitions of machines.
 OWN_PARAMETER = "own."
 
 
@@ -105,7 +105,7 @@ def _one_processor(_levels: Levels) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PlatformKind:
-    """One kind of platform; a name such as `tcg/kvm` is made of one or more of them.
+    """One kind of platform; a name such as `tcg/kvm` consists of one or more of them.
 
     `load_class` imports and returns the class that starts its machines: called with a `platform_spec.Layer` it gives a
     `platforms.base.Platform`. A kind without it is reserved: its name is understood, and refused as not supported.

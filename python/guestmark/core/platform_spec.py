@@ -104,7 +104,7 @@ class PlatformSpec:
     def is_this_host(self) -> bool:
         """Whether the workload runs on this very host's kernel.
 
-        If so, its loop devices, users, processors, memory and directories are those of this process.
+        If so, it has the loop devices, users, processors, memory and directories of this process.
         """
         return not self.is_guest and not self.is_elsewhere
 
@@ -124,7 +124,7 @@ class PlatformSpec:
 
     @property
     def uses_this_host(self) -> bool:
-        """Whether any part of it runs here, so that nobody else may measure this host meanwhile."""
+        """Whether any part of it runs here, so that no other run may use this host meanwhile."""
         return not self.is_elsewhere or self.outer.description.on_this_host
 
     @property

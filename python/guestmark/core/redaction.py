@@ -38,9 +38,9 @@ def register_secret(secret: str | None) -> None:
 
 
 def register_variables(variables: Mapping[str, str]) -> None:
-    """Register the values of variables that somebody sets for a program, as they may be secrets.
+    """Register the values of variables that are set for a program, as they may be secrets.
 
-    Short ones, such as `true`, occur in any text; they are secrets only if the variable's name says so.
+    Short ones, such as `true`, occur in any text; they are secrets only if the variable's name indicates it.
     """
     for name, value in variables.items():
         if len(value) >= _LONG_VALUE or _SECRET_NAME.search(name):

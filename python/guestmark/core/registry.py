@@ -40,7 +40,7 @@ _PARAMETER = re.compile(r"own\.[a-z][a-z0-9_]{0,30}", re.ASCII)
 
 @functools.cache
 def factors() -> Mapping[str, Factor]:
-    """Return all factors by name: those of platforms, then those of workloads."""
+    """Return all factors by name: first the factors of platforms, then of workloads."""
     found: list[Factor] = []
     for platform in index_platform_kinds().values():
         found += [*platform.accepted_factors, *platform.accepted_inside]

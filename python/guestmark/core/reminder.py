@@ -33,7 +33,7 @@ class Reminder:
         self._ended.set()
 
     def postpone(self) -> None:
-        """Wait another `every_s` from now on."""
+        """Restart the wait, which then takes `every_s`."""
         self._next = time.monotonic() + self._every_s
 
     def _run(self) -> None:

@@ -38,7 +38,7 @@ class TrialOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @classmethod
     def decode(cls, text: str | bytes) -> Self:
-        """Return the order that `encode` made. Raises `msgspec.DecodeError` for anything else."""
+        """Return the order from the result of `encode`. Raises `msgspec.DecodeError` for anything else."""
         return msgspec.json.decode(text, type=cls)
 
     def encode(self) -> str:

@@ -115,7 +115,7 @@ class WorkloadKind(Generic[P]):
 
     @classmethod
     def find_packages(cls, params: P) -> tuple[str, ...]:
-        """Return the packages that hold its programs, in addition to those of `programs`."""
+        """Return the packages with its programs, in addition to the packages of `programs`."""
         return ()
 
     @classmethod
@@ -194,7 +194,7 @@ class WorkloadKind(Generic[P]):
 
     @classmethod
     def make_spec(cls, params: Mapping[str, Any], label: str = "", key: str = "") -> WorkloadSpec:
-        """Return the workload with these stored parameters, by default under the label that they make."""
+        """Return the workload with these stored parameters, by default with the label that these give."""
         spec = WorkloadSpec(cls.name, params, label, key)
         return spec if label else replace(spec, label=cls.describe_params(cls.params_of(spec)))
 
@@ -227,7 +227,7 @@ WorkloadClass = type[WorkloadKind[Any]]
 
 
 def find_packages(cell: Cell) -> tuple[str, ...]:
-    """Return the packages that a cell's machine needs in its root, if that is made of packages."""
+    """Return the packages that a cell's machine needs in its root, if that is built from packages."""
     kind = index_workload_kinds().get(cell.workload.name)
     if kind is None or not kind.runs_programs(cell.workload):
         return ()
@@ -270,7 +270,7 @@ def find_topic(workload: WorkloadSpec) -> Topic | None:
 
 
 def _find_kinds(module: ModuleType) -> list[WorkloadClass]:
-    """Return the workloads among a module's classes: those that have a name of their own."""
+    """Return the workloads among a module's classes: the classes that define a name."""
     classes = (value for value in vars(module).values() if isinstance(value, type))
     return [found for found in classes if issubclass(found, WorkloadKind) and "name" in vars(found)]
 

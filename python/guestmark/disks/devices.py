@@ -72,7 +72,7 @@ def make_mark() -> str:
 
 
 def is_mark(text: str) -> bool:
-    """Return whether a UUID was made by `make_mark`."""
+    """Return whether a UUID comes from `make_mark`."""
     try:
         return _complete_mark(uuid.UUID(text).bytes[:_HALF]) == text.lower()
     except ValueError:

@@ -78,7 +78,7 @@ class Image:
         return str(self.path) if self.socket is None else f"nbd+unix:///disk?socket={self.socket}"
 
     def finish_allocation(self) -> Image:
-        """Wait until the image is allocated, which goes on while the machine boots.
+        """Wait until the image is allocated, which continues while the machine boots.
 
         Raises `MachineError` if there is no room, and `AttestationError` if it is not fully allocated.
         """
@@ -240,7 +240,7 @@ def _make_target_image(spec: DiskSpec, directories: list[Path]) -> Image:
 
 
 def _format_device(spec: DiskSpec) -> Image:
-    """Take a block device and make its filesystem."""
+    """Claim a block device and create its filesystem."""
     begin = time.monotonic()
     devices.take_device(spec.location)
     path = Path(spec.location)

@@ -1,4 +1,4 @@
-"""Images whose writes and flushes are logged as the host's kernel sees them, whichever hypervisor makes them.
+"""Logs the writes and flushes of an image as the host's kernel sees them, whichever hypervisor issues them.
 
 guestmark's agent serves the image through FUSE as a plain file (`crates/agent/src/logwrites`), which every hypervisor
 opens like any other file. The server ends with this process; whoever removes the directory unmounts the file, which

@@ -29,7 +29,7 @@ _MOUNT_ID = re.compile(r"^mnt_id:\s*(\d+)$", re.MULTILINE)
 
 
 def make_work_directory_on(agent: Agent, disk: AttachedDisk, **user: Any) -> WorkingDirectory | None:
-    """Mount the disk and make an empty directory on it for a command of this user; `user` is as in `Agent.exec`.
+    """Mount the disk and create an empty directory on it for a command of this user; `user` is as in `Agent.exec`.
 
     Returns None for a disk without a filesystem, which the command uses directly. Raises what `AttachedDisk.mount` and
     `locate_working_directory` raise, and `AttestationError` when the directory is on another mount.
@@ -48,7 +48,7 @@ def make_work_directory_on(agent: Agent, disk: AttachedDisk, **user: Any) -> Wor
 
 
 def make_work_directory(agent: Agent, mounted: str, **user: Any) -> str:
-    """Make an empty directory for a command of this user on the filesystem mounted at `mounted`; return its path."""
+    """Create an empty directory for a command of this user on the filesystem mounted at `mounted`; return its path."""
     path = f"{mounted}/{_WORK}"
     agent.mkdir(path, parents=True)
     if user.get("uid"):

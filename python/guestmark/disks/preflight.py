@@ -1,4 +1,4 @@
-"""Checks before the first trial: whether the disks of a whole plan can be made on this host."""
+"""Checks before the first trial whether the disks of a whole plan can be created on this host."""
 
 import contextlib
 import errno
@@ -100,7 +100,7 @@ def _runs_anywhere(cell: Cell) -> bool:
 
 
 def explain_impossible_disk(cell: Cell) -> str:
-    """Return in one line why a disk of the cell can never be made or mounted on this host; empty if none is impossible.
+    """Return in one line why a disk of the cell can never be created or mounted on this host; else empty.
 
     Mistakes in what the cell asks for are reported by `check_disks`.
     """

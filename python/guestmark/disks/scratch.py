@@ -21,7 +21,7 @@ class Store:
     """The directories of this run's images, and an agent on this host that fills and checks images."""
 
     def __init__(self) -> None:
-        # Keep images of failed or interrupted trials; set before the first directory is made.
+        # Keep images of failed or interrupted trials; set before the first directory is created.
         self.keep = False
         self.left: list[Path] = []  # directories that were kept
         self._lock = threading.Lock()
@@ -33,7 +33,7 @@ class Store:
         """Return the run's own directory in `location`, created at first use. Raises `MachineError` if it cannot be
         made.
         """
-        # Machines of one trial may make their images in several threads.
+        # Machines of one trial may create their images in several threads.
         with self._lock:
             if location not in self._directories:
                 if not self._directories:

@@ -211,7 +211,7 @@ def copy_template(spec: DiskSpec, path: Path) -> bool:
 
 
 def _make_template_key(spec: DiskSpec) -> str:
-    # Another version of a tool may make another image, so its size and time are part of the key.
+    # Another version of a tool may create a different image, so its size and time are part of the key.
     tools = [daemon.find_program("qemu-img")]
     if spec.filesystem is not Filesystem.NONE:
         tools.append(daemon.find_program(spec.filesystem.maker))
@@ -219,7 +219,7 @@ def _make_template_key(spec: DiskSpec) -> str:
     created = tuple(collect_options(spec, lambda factor: factor.create))
     sectors = _build_sector_options(spec) if spec.filesystem is not Filesystem.NONE else ()
     shape = (spec.format, spec.size, spec.filesystem, (*sectors, *spec.mkfs_options), created, identities)
-    # The leading number changes whenever templates are made in another way.
+    # The leading number changes whenever templates are created in another way.
     parts = (5, *shape, spec.tree) if spec.tree else (4, *shape)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
 
@@ -326,7 +326,7 @@ def _check_preallocated(image: Path, spec: DiskSpec) -> None:
 
 
 def _remove_old_templates(directory: Path) -> None:
-    """Remove all but the most recently used templates. Other runs make and remove some at the same time."""
+    """Remove all but the most recently used templates. Other runs may create and remove some at the same time."""
     used: list[tuple[float, Path]] = []
     # Another run may remove a template between the two calls.
     for path in directory.iterdir():

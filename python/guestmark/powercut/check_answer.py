@@ -7,7 +7,7 @@ import signal
 from dataclasses import dataclass
 from enum import StrEnum
 
-_NO_WORLD = 125  # exit status of `guestmark-agent world` if it cannot make one
+_NO_WORLD = 125  # exit status of `guestmark-agent world` if it cannot create the sandbox
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127  # exit statuses of POSIX shells
 _SHELL_SIGNALS = 128
 # Signals that another process, or a resource limit, sends to end a program. Others, such as SIGSEGV, are due to the

@@ -120,7 +120,7 @@ def prove_by_check(request: proof.ProofRequest, asked: CheckRequest) -> tuple[Pr
         if explained is not None:
             found.explanation, cures = explained
         found.coverage = chosen.compute_coverage([state.cut for state in survey.states])
-    # The check may pass whatever it is told, or run without its own namespaces; the report says so.
+    # The check may pass whatever its input is, or run without its own namespaces; the report shows this.
     found.blind, found.alone, found.checks = blind, alone, check.runs
     judged = _summarize_judged_states(survey)
     found.kept = str(

@@ -48,7 +48,7 @@ class SyncTrial(Protocol):
     """Writes and judges a log of the program with syncs added."""
 
     def __call__(self, syncs: AddedSyncs, *, until_loss: bool) -> TriedSyncs | None:
-        """Return what is lost, or with `until_loss` only whether anything is; None if no log could be made."""
+        """Return what is lost, or with `until_loss` only whether anything is; None if no log could be recorded."""
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from guestmark.core.findings import Coverage
 from guestmark.powercut.writelog import Entry, Flag
 
 # Bytes that a disk writes entirely or not at all. Only devices with `queue/atomic_write_unit_max_bytes` promise more
-# than a logical block, and none of those that guests are given does.
+# than a logical block, and no device of a guest does.
 _ATOMIC = 512
 # Pages of databases end at multiples of this, so a write torn there would leave whole pages only.
 _PAGE, _BEFORE_PAGE = 8192, 4096
@@ -97,7 +97,7 @@ class CutKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ChosenCuts:
-    """Crash states with different outcomes, in the order in which they can be made, and what they cover.
+    """Crash states with different outcomes, in the order in which their images are made, and what they cover.
 
     `kinds` has the outcomes of each kind in the order of their moments; one outcome may be of several kinds.
     """

@@ -59,7 +59,7 @@ class Method(StrEnum):
         return self in {Method.MARIADB, Method.POSTGRESQL}
 
     def list_record_files(self, name: str) -> tuple[str, ...]:
-        """Return the files that hold records; the main one is called `name`."""
+        """Return the names of the files with records, whose main one is `name`."""
         return (name, f"{name}-wal") if self is Method.SQLITE else (name,)
 
 

@@ -99,7 +99,7 @@ class Promises:
     """What a program's sync calls have promised, call by call. Paths and names are hexadecimal, as printed."""
 
     def __init__(self) -> None:
-        # Each call, and whether nothing else of the program ran meanwhile.
+        # Each call, and whether the rest of the program could not write meanwhile.
         self.calls: list[tuple[str, bool]] = []
         self.status: str | None = None  # its exit status
         self.said = ""  # the last line of its error output
