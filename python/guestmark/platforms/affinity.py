@@ -1,8 +1,8 @@
 """Puts machines, their emulators and this process on the processors that `core.placement` chose, and attests it.
 
-No privileges are needed. Processes inherit the processors of the thread that starts them, so a machine is in its
-place from its first instruction. QEMU's virtual processors, which are threads, are moved as soon as its monitor names
-them.
+This needs no privileges. Processes inherit the processors of the thread that starts them, so a machine runs on its
+processors from its first instruction. QEMU's virtual processors, which are threads, are moved as soon as its monitor
+names them.
 """
 
 from __future__ import annotations
@@ -35,23 +35,24 @@ from guestmark.disks import processes
 from guestmark.platforms.qmp import require_shape
 
 _CPUS = Path("/sys/devices/system/cpu")
-# A thread that starts while others are moved inherits the old processors. QEMU soon stops starting threads, so a few
-# passes find all of them; the attestation detects any that are still wrong.
+# A thread that is created while others are moved inherits the old processors. QEMU soon stops creating threads, so a
+# few passes move all of them; the attestation detects any that are still wrong.
 _PASSES = 5
 
 
 @dataclass(slots=True)
 class Seat:
-    """The place of one machine. Without a `placement` (the cell is older than the factor) the kernel schedules it
-    freely.
+    """The processors of one machine.
+
+    Without a `placement`, as in cells that are older than the factor, the kernel schedules it freely.
     """
 
     placement: Placement | None = None
-    # Ids of the threads that are virtual processors, by the processor's number.
+    # Thread ids of the virtual processors, by the processor's number.
     virtual: tuple[int, ...] = field(default=())
 
     def move_threads(self, virtual: Sequence[int]) -> None:
-        """Moves the threads of a started hypervisor: its virtual processors to theirs, all others to the emulator's."""
+        """Moves a hypervisor's virtual processors to their processors, and all other threads to the emulator's."""
         self.virtual = tuple(virtual)
         if self.placement is None or not virtual:
             return
@@ -67,7 +68,7 @@ class Seat:
                 if asked != found
             ]
             for thread, asked in wrong:
-                # A call that had no effect is found by `attest`.
+                # If the call has no effect, `attest` raises.
                 with contextlib.suppress(OSError):
                     os.sched_setaffinity(thread, asked)
             if not wrong:
@@ -76,8 +77,8 @@ class Seat:
     def attest(self, pid: int | None) -> Placed | None:
         """Returns the processors of the machine and of this process; None without a placement.
 
-        `pid` is the process that the machine began with; all its descendants are checked too. Raises `AttestationError`
-        if a thread is not where it should be.
+        `pid` is the machine's first process; all its descendants are checked, too. Raises `AttestationError` if a
+        thread may run on other processors.
         """
         placement = self.placement
         if placement is None:
@@ -100,7 +101,7 @@ class Seat:
         )
 
     def _list_threads(self, pids: Iterable[int]) -> Iterator[tuple[int, frozenset[int], frozenset[int], str]]:
-        """Yields for each thread its id, the processors it should have, those it has, and its name in errors."""
+        """Yields, for each thread, its id, its intended and its actual processors, and its name for errors."""
         numbers = {thread: number for number, thread in enumerate(self.virtual)}
         for pid in pids:
             for thread in procfs.list_threads(pid):
@@ -120,7 +121,7 @@ class Seat:
         assert placement is not None
         if thread in numbers and placement.one_each:
             return frozenset({placement.machine[numbers[thread]]})
-        # Until the virtual processors are known, every thread may be one.
+        # Until the virtual processors are known, any thread may be one.
         if thread in numbers or not self.virtual:
             return frozenset(placement.machine)
         return frozenset(placement.emulator)
@@ -129,7 +130,7 @@ class Seat:
 class _ActivePlacements:
     """The placements in effect in this process, the innermost last.
 
-    The placement of an outer guest that several trials share outlasts theirs.
+    The placement of an outer guest that several trials share outlasts those of the trials.
     """
 
     def __init__(self) -> None:
@@ -137,7 +138,7 @@ class _ActivePlacements:
         self._active: list[Placement] = []
         # This process's processors before it was moved.
         self._own: frozenset[int] = frozenset()
-        # Processes that stay on this one's processors.
+        # Processes that are moved with this one.
         self._along: tuple[int, ...] = ()
 
     def list_usable_processors(self) -> frozenset[int]:
@@ -146,7 +147,7 @@ class _ActivePlacements:
             return self._own if self._active else frozenset(os.sched_getaffinity(0))
 
     def set_companion_processes(self, pids: Iterable[int]) -> None:
-        """Keeps these processes on this one's processors from now on: they serve it, and must not share a machine's."""
+        """Keeps these processes on this one's processors from now on, so that they never run on a machine's."""
         with self._lock:
             self._along = tuple(pids)
 
@@ -172,8 +173,8 @@ class _ActivePlacements:
         if placement is None:
             yield
             return
-        # All threads of an emulator descend from its main thread and inherit these. Virtual processors have their own,
-        # and are moved once they exist.
+        # All threads of an emulator descend from its main thread and inherit its processors. Virtual processors are
+        # moved to their own once they exist.
         os.sched_setaffinity(0, placement.emulator)
         try:
             yield
@@ -189,9 +190,9 @@ set_companion_processes = _active.set_companion_processes
 
 @contextlib.contextmanager
 def take_seat(cell: Cell, *, emulator: bool) -> Iterator[Seat]:
-    """Holds a place for a machine of `cell` for the machine's whole life; `emulator` as in `choose`.
+    """Reserves processors for a machine of `cell` inside the context; `emulator` as in `choose_processors`.
 
-    Does nothing for a cell without the factor. Raises `UsageError` for a list that cannot be used.
+    Does nothing for a cell without the factor. Raises `UsageError` for processors that cannot be used.
     """
     level = cell.factors.get(NAME)
     if level is None:
@@ -217,8 +218,8 @@ def check_processor_lists(cells: Iterable[Cell]) -> None:
 def find_vcpu_threads(answer: Iterable[Mapping[str, Any]], pid: int | None) -> tuple[int, ...]:
     """Returns the threads of QEMU's virtual processors, from its `answer` to `query-cpus-fast`.
 
-    `pid` is QEMU's process as this host sees it. Raises `MachineError` if one of the threads is not QEMU's: a guest
-    that has taken QEMU over must not make guestmark move other programs' threads.
+    `pid` is QEMU's process id on this host. Raises `MachineError` if one of the threads is not QEMU's: a guest that
+    has taken over QEMU must not make guestmark move other programs' threads.
     """
     ours = processes.map_threads(pid) if pid is not None else {}
     with require_shape():
@@ -236,7 +237,7 @@ def _read_cached_topology(numbers: frozenset[int]) -> Topology:
 def read_topology(numbers: Collection[int], cpus: Path = _CPUS) -> Topology:
     """Reads the topology of these processors from /sys.
 
-    A processor about which /sys says nothing counts as a core of its own, on node 0, as fast as all others.
+    A processor that is missing in /sys counts as a separate core on node 0, as fast as the others.
     """
     node_of = {
         number: int(node.name.removeprefix("node"))
@@ -275,7 +276,7 @@ def _read_number(file: Path, otherwise: int) -> int:
 
 
 def _move_all(processors: Collection[int], others: Iterable[int]) -> None:
-    """Moves all threads of this process and of `others`; threads they start later inherit the processors."""
+    """Moves all threads of this process and of `others`; threads that they create later inherit the processors."""
     for pid in (os.getpid(), *others):
         for thread in procfs.list_threads(pid):
             # The thread has ended.

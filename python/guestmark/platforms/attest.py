@@ -28,7 +28,7 @@ def query_drives(query: Any) -> Mapping[str, Mapping[str, Any]]:
     }
 
 
-# The storage daemon opens few files, so the image is among its first descriptors.
+# The storage daemon has few files open, so the image is among its first descriptors.
 _MOST_DESCRIPTORS = 64
 
 
@@ -36,7 +36,7 @@ def attest_each_disk(guest: Guest) -> dict[str, Disk]:
     """Returns the facts of every disk, by role. Raises `AttestationError` with both values where they differ."""
     drives: Mapping[str, Mapping[str, Any]] = {}
     used: frozenset[str] = frozenset()
-    # Only QEMU has a monitor, and does the I/O of its disks itself.
+    # Only QEMU has a monitor; it does its disks' I/O itself.
     if guest.query:
         drives = query_drives(guest.query)
         used = find_async_engines(guest, guest.vmm_pid)
@@ -103,7 +103,7 @@ def _check_drive(guest: Guest, disk: AttachedDisk, drive: Mapping[str, Any], eng
     if not drive:
         raise make_mismatch(f"the {spec.name} disk", spec.name, "no such drive", guest)
     image = drive["image"]
-    # QEMU reports an encrypted image by a JSON description of its layers, in place of a file name.
+    # For an encrypted image, QEMU reports a JSON description of its layers in place of a file name.
     if not spec.format.encrypted:
         opened, found = disk.image.open_path, image["filename"]
         if disk.image.socket is None:
@@ -131,9 +131,9 @@ def _require_disk_checks(disk: AttachedDisk, checks: Iterable[Check], guest: Gue
 
 
 def _check_served(guest: Guest, disk: AttachedDisk, write_cache: str) -> None:
-    """Compares how the process that serves a disk has opened it with the cell's disk. Raises `AttestationError`.
+    """Compares the open flags of the process that serves a disk with the cell's disk. Raises `AttestationError`.
 
-    The daemon has no monitor. Whether it drops flushes is observed when flushes are watched.
+    The daemon has no monitor. Whether it drops flushes can only be seen by workloads that observe flushes.
     """
     spec = disk.spec
     if guest.vmm_pid is None:
@@ -214,7 +214,7 @@ def describe_inside(guest: Guest) -> Inside:
     hello = guest.agent.hello()
     flags_missing: Set[str] = frozenset()
     flags_more: Set[str] = frozenset()
-    # Other architectures name their features differently, so a comparison would say nothing.
+    # Other architectures name their features differently, so a comparison would be meaningless.
     if guest.cell.platform.foreign_architecture is None:
         host_flags, guest_flags = read_host_cpu_flags(), set(facts.cpu_flags)
         flags_missing, flags_more = host_flags - guest_flags, guest_flags - host_flags
@@ -238,7 +238,7 @@ def describe_inside(guest: Guest) -> Inside:
 def measure_backing(guest: Guest) -> Backing | None:
     """Returns how this host backs the guest's memory: the largest writable mapping of its hypervisor.
 
-    Mappings that hold translated code are executable and do not count. None if the hypervisor has ended.
+    Mappings with translated code, which are executable, do not count. None if the hypervisor has ended.
     """
     process = Path(f"/proc/{guest.vmm_pid}")
     try:
@@ -267,7 +267,7 @@ def measure_backing(guest: Guest) -> Backing | None:
     return Backing(
         page_bytes=found["KernelPageSize"],
         resident_bytes=found["Rss"] + found.get("Private_Hugetlb", 0) + found.get("Shared_Hugetlb", 0),
-        # A process may be refused huge pages by prctl(PR_SET_THP_DISABLE).
+        # prctl(PR_SET_THP_DISABLE) disables huge pages for a process.
         thp_allowed="\nTHP_enabled:\t1" in status,
         thp_bytes=found.get("AnonHugePages", 0) + found.get("ShmemPmdMapped", 0),
         policy=places.get(start, places.get(start.lstrip("0"), "")),
@@ -305,7 +305,7 @@ _MAPPING = re.compile(r"([0-9a-f]+)-[0-9a-f]+ (...)[ps] ")
 
 @functools.cache
 def read_host_cpu_flags() -> frozenset[str]:
-    """Returns the features of this host's first processor, by the names that its kernel uses."""
+    """Returns the features of this host's first processor, with the names in /proc/cpuinfo."""
     for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
         name, _, value = line.partition(":")
         if name.strip() in ("flags", "Features"):
@@ -314,9 +314,9 @@ def read_host_cpu_flags() -> frozenset[str]:
 
 
 def check_kernel(asked: str, inside: Inside, guest: Guest, root: str = "overlay") -> None:
-    """Raises `AttestationError` if another kernel runs, or the root is not the overlay over the shared root.
+    """Raises `AttestationError` if another kernel runs, or if the root has not the filesystem type `root`.
 
-    `root` is the expected type of the root filesystem.
+    By default that is the overlay over the shared root.
     """
     require_same("the kernel", asked, inside.kernel, guest)
     require_same("the root filesystem", root, inside.root, guest)

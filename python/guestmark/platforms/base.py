@@ -1,4 +1,4 @@
-"""The contract between an experiment and anything that a workload can run on."""
+"""The interface of platforms and machines, on which workloads run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Usable:
     """A machine of this platform was started here; `ready_s` is the time from its start to the agent's hello.
 
-    `confined` says what keeps its hypervisor from changing the host; empty for a machine that is this host.
+    `confined` names what prevents its hypervisor from changing the host; empty for the host itself.
     """
 
     ready_s: float
@@ -34,7 +34,7 @@ class Usable:
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """Why this platform cannot be used here, and what the user can do about it."""
+    """The reason why this platform cannot be used here, and what the user can do about it."""
 
     reason: str
     hint: str = ""
@@ -67,14 +67,14 @@ class BareMachine(Protocol):
 
     @property
     def place(self) -> Place:
-        """Where the hypervisor runs, with its processes and files."""
+        """The place where the hypervisor runs, which has its processes and files."""
 
     @property
     def query(self) -> Callable[[str], Any] | None:
-        """Function that sends a command to the hypervisor's monitor (QMP); None if there is no monitor."""
+        """A function that sends a command to the hypervisor's monitor (QMP); None without a monitor."""
 
     def attest(self) -> MachineFacts:
-        """Returns facts about the machine. Raises `AttestationError` if it is not what the cell asked for."""
+        """Returns facts about the machine. Raises `AttestationError` if it is not what the cell requested."""
 
     def console(self) -> str:
         """Returns everything that the machine has printed so far (empty on the host)."""
@@ -83,7 +83,7 @@ class BareMachine(Protocol):
         """Returns counters of the hypervisor's process: processor seconds, resident bytes, run-queue delay."""
 
     def counters(self) -> Mapping[str, float]:
-        """Returns the innermost hypervisor's counters since its start, which explain times (`platforms.counters`).
+        """Returns the innermost hypervisor's counters since its start, which explain times; see `platforms.counters`.
 
         Raises `MachineError` if the hypervisor does not answer.
         """
@@ -101,7 +101,7 @@ class Machine(BareMachine, Protocol):
 class HasInnerMachine(Protocol):
     """Additional members of machines inside another guest."""
 
-    # The same machine as seen from the outer guest, with process ids and paths there.
+    # The same machine as seen from the outer guest, with that guest's process ids and paths.
     inner: Machine
 
 
@@ -111,7 +111,7 @@ class StartedHere(Protocol):
 
     @property
     def started_at(self) -> float:
-        """When its hypervisor or runtime (on the host its agent) was executed, on the host's monotonic clock."""
+        """When its hypervisor or runtime (on the host, its agent) was executed, on the host's monotonic clock."""
 
     @property
     def groups(self) -> tuple[Path, ...]:
@@ -119,7 +119,7 @@ class StartedHere(Protocol):
 
 
 class MachineNetwork(Protocol):
-    """A machine's network: one other machine, its peer, in a network namespace of its own on this host."""
+    """A machine's network, with one other machine, its peer, in a separate network namespace."""
 
     @property
     def peer(self) -> Agent:
@@ -131,27 +131,27 @@ class MachineNetwork(Protocol):
 
     @property
     def machine_address(self) -> str | None:
-        """IPv4 address at which the peer reaches the machine; None where only the machine can connect."""
+        """IPv4 address at which the peer reaches the machine; None if only the machine can connect."""
 
     @property
     def machine_ports(self) -> range:
-        """Ports at which servers on the machine can be reached, and that the peer must leave alone."""
+        """Ports at which servers on the machine can be reached, and that the peer must not use."""
 
     def reach_machine(self, port: int) -> tuple[str, int]:
-        """Returns address and port that the peer dials for a server on the machine.
+        """Returns the address and port at which the peer reaches a server on the machine.
 
         Raises `PlatformUnusableError` if the peer cannot reach it.
         """
 
     @property
     def is_here(self) -> bool:
-        """Whether the peer is a process of this host, and not of a machine around this one."""
+        """Whether the peer is a process of this host, and not of an outer guest."""
 
     def read_mover_s(self) -> float:
-        """Returns the processor seconds so far of programs on this host that move bytes, except peer and hypervisor."""
+        """Returns the processor seconds, so far, of movers on this host other than peer and hypervisor."""
 
     def attest(self) -> NetworkFacts:
-        """Returns facts about the path. Raises `AttestationError` if it is not what the cell asked for."""
+        """Returns facts about the network. Raises `AttestationError` if it is not what the cell requested."""
 
 
 @runtime_checkable
@@ -165,7 +165,7 @@ class HasNetwork(Protocol):
 
 @runtime_checkable
 class ListsProcesses(Protocol):
-    """Additional members of machines whose processes on this host do not all descend from one."""
+    """Additional members of machines whose processes on this host do not all descend from one process."""
 
     def list_pids(self) -> list[int]:
         """Returns the processes of this host that the machine consists of; none if unknown."""
@@ -173,10 +173,10 @@ class ListsProcesses(Protocol):
 
 @runtime_checkable
 class MakesRemarks(Protocol):
-    """Additional members of machines that report about themselves at the end of a trial."""
+    """Additional members of machines that have remarks at the end of a trial."""
 
     def remarks(self) -> list[str]:
-        """Returns remarks, such as clocks that disagree. It may also complete the attested facts."""
+        """Returns remarks, for instance about clocks that disagree. May also complete the attested facts."""
 
 
 @runtime_checkable
@@ -188,11 +188,11 @@ class LoggedIn(Protocol):
         """A private directory on the machine, removed with it."""
 
     def caller(self) -> Caller:
-        """Returns that user, with their environment and home directory there."""
+        """Returns that user, with environment and home directory."""
 
 
 def find_login(machine: Machine) -> LoggedIn | None:
-    """Returns the machine, or the innermost one in it, on which commands run as another user; None if there is none."""
+    """Returns the innermost machine, or this one, if commands on it run as another user; None if on neither."""
     inner = find_innermost(machine)
     return inner if isinstance(inner, LoggedIn) else machine if isinstance(machine, LoggedIn) else None
 
@@ -225,4 +225,4 @@ class Platform(Protocol):
         """
 
     def probe(self) -> Usable | Unusable:
-        """Returns whether the platform can be used, by starting a machine with a deadline, never by files alone."""
+        """Returns whether the platform can be used; finds out by starting a machine, not just by looking for files."""

@@ -1,7 +1,7 @@
 """Runs the user's commands that make machines fresh, create them, inspect them and enter them.
 
-A command runs under a supervisor: it ends, with everything that it has started, when this process ends, or when it
-takes too long or prints too much. Once it has ended by itself, its background processes stay: they may be the machine.
+A command runs under a supervisor, which ends it with everything that it has started when this process ends, or when the
+command takes too long or prints too much. If it ends by itself, its background processes stay: they may be the machine.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from guestmark.core.temporary import open_unnamed_file
 from guestmark.core.units import format_size
 from guestmark.page.text import last_inert_line, make_inert
 
-KEPT_OUTPUT = 64 << 10  # bytes of a long output that are read, from its end
-# Bytes after which a command is ended: it would fill the disk.
+KEPT_OUTPUT = 64 << 10  # bytes at the end of a long output that are read
+# A command that prints more bytes is ended, because it would fill the disk.
 MOST_OUTPUT = 64 << 20
 _LOOK_S = 0.25  # seconds between two checks of the output's size
 
@@ -46,7 +46,7 @@ class Ended:
 
     @property
     def last(self) -> str:
-        """The last line that is not empty, of standard error if there is one; safe to show."""
+        """The last non-empty line of standard error, or else of standard output, without control characters."""
         return _last_line(self.errors) or _last_line(self.stdout)
 
     def describe(self) -> str:
@@ -67,16 +67,16 @@ def run_command(
 ) -> Ended:
     """Run a command until it ends, `limit_s` seconds have passed, or it has printed `most_output` bytes.
 
-    Of each output the last `kept_output` bytes are returned. Descriptors in `hold` stay open until
-    nothing of the command still runs. Raises `MachineError` if it cannot be started.
+    The last `kept_output` bytes of each output are returned. Descriptors in `hold` stay open until all of the command's
+    processes have ended. Raises `MachineError` if it cannot be started.
     """
-    # Files, not pipes: a daemon that the command leaves behind may hold its output for ever.
+    # Files are used instead of pipes, because a daemon that the command leaves behind may keep its output open.
     with open_unnamed_file() as stdout, open_unnamed_file() as stderr:
         with run_supervised(argv, environment, stdout, stderr, hold=hold, takes_input=bool(stdin)) as process:
             if stdin:
                 threading.Thread(target=_feed_input, args=(process.stdin, stdin), daemon=True).start()
             why = _wait_for_program_end(process, limit_s, (stdout, stderr), most_output)
-        # The supervisor has ended by now, and so has everything that ends with it.
+        # The supervisor has ended by now, and with it all processes that it ends.
         status = None if why else process.returncode
         return Ended(status, _read_end(stdout, kept_output), _read_end(stderr, kept_output), why)
 
@@ -95,7 +95,7 @@ def run_to_success(
 
 
 def make_error(argv: Sequence[str], ended: Ended) -> MachineError:
-    """Return the error for a command that ended in this way."""
+    """Return the error for a command that failed."""
     return MachineError(
         f"{argv[0]} {ended.describe()}",
         hint=f"try it yourself: {shlex.join(argv)}",
@@ -148,7 +148,7 @@ def run_supervised(
 
 
 def _check_startable(argv: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Raise `MachineError` for a missing program, with a better message than the supervisor's."""
+    """Raise `MachineError` if the program is missing, with a better message than the supervisor's."""
     if shutil.which(argv[0], path=environment.get("PATH", os.defpath)) is None:
         why = "it is not an executable file" if os.path.exists(argv[0]) else "No such file or directory"
         raise MachineError(f"{argv[0]} cannot be started: {why}", hint=f"check that {argv[0]} is installed")
@@ -168,7 +168,7 @@ def _wait_for_program_end(
 ) -> str:
     """Wait for the end of a command; return why it has to be killed, empty if it has ended."""
     deadline = time.monotonic() + limit_s
-    # `Popen.wait` would sleep up to 50 ms too long, which would count as the command's.
+    # `Popen.wait` sleeps up to 50 ms too long, which would count as the command's time.
     handle = os.pidfd_open(process.pid)
     try:
         while True:

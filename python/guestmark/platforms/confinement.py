@@ -1,6 +1,6 @@
-"""Reads what prevents a running hypervisor or helper from changing this host (`agent.confinement`).
+"""Reads how a running hypervisor or helper is confined (see `agent.confinement`).
 
-Makes control groups, which limit a machine's memory and processes, and end all of it together.
+Creates control groups, which limit a machine's memory and processes, and end all of its processes together.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from guestmark.disks.processes import find_confined_program
 
 _MEMBERS = "cgroup.procs"
 _GROUP_NAME = re.compile(r"guestmark-machine-[0-9a-f]{12}")
-# A younger group may have been made a moment ago, before its first process entered it.
+# A younger group may have been created just now, and its first process may not have entered it yet.
 _LEFTOVER_AGE_S = 2.0
-# The host always keeps one part in this many of its memory, and at least the bytes below.
+# The host always keeps 1/_HOST_SHARE of its memory, and at least _HOST_LEAST bytes.
 _HOST_SHARE = 16
 _HOST_LEAST = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class _Parent:
-    """A directory in which groups can be made, and the names of the files that set their limits."""
+    """A directory in which groups can be created, and the names of the files that set their limits."""
 
     directory: Path
     memory: str = ""
@@ -42,10 +42,10 @@ class _Parent:
 
 
 def make_control_groups(name: str, memory: int | None = None) -> tuple[Path, ...]:
-    """Makes control groups, which the keeper removes with the processes in them; empty if none can be made.
+    """Creates control groups, which the keeper removes with the processes in them; empty if none can be created.
 
-    `memory` limits the bytes of all processes in them together, page cache of the files they use included. By default
-    it is the memory that is available now, less a sixteenth of the host's.
+    `memory` limits the bytes of all processes in them together, including page cache of the files that they use. By
+    default it is the memory that is available now, less a sixteenth of the host's.
     """
     groups = []
     _remove_leftover_groups()
@@ -63,7 +63,7 @@ def make_control_groups(name: str, memory: int | None = None) -> tuple[Path, ...
 
 
 def can_make_groups() -> bool:
-    """Returns whether this process can make control groups."""
+    """Returns whether this process can create control groups."""
     return bool(_find_parents())
 
 
@@ -73,7 +73,7 @@ def is_group(path: Path) -> bool:
 
 
 def find_leftover_groups() -> list[Path]:
-    """Returns groups of machines that hold no process and have no owner, wherever this kernel has groups mounted."""
+    """Returns machines' groups without processes and owners, in all mounted hierarchies of control groups."""
     roots = [line.split(" ") for line in Path("/proc/self/mounts").read_text().splitlines()]
     found = []
     for root in (fields[1] for fields in roots if fields[2] in ("cgroup", "cgroup2")):
@@ -95,7 +95,7 @@ def _is_empty(group: Path) -> bool:
 
 @functools.cache
 def _remove_leftover_groups() -> None:
-    """Removes groups left behind by runs whose keepers were killed with them; does so once in a process."""
+    """Removes groups left behind by runs that were killed with their keepers; does so once per process."""
     for parent in _find_parents():
         with contextlib.suppress(OSError):
             for group in parent.directory.iterdir():
@@ -116,7 +116,7 @@ def read_limits(groups: tuple[Path, ...]) -> tuple[int | None, int | None]:
 
 
 def explain_exhaustion(groups: tuple[Path, ...]) -> str:
-    """Returns what happened to a machine in these groups because it reached a limit; empty if it did not."""
+    """Returns the event if a machine in these groups has reached a limit; empty if it has not."""
     memory, processes = read_limits(groups)
     if memory and _count_event(groups, ("memory.events", "memory.oom_control"), "oom_kill"):
         return f"one of its processes was killed: it took more memory than this host could spare, {format_size(memory)}"
@@ -141,7 +141,7 @@ def _read_limit(file: Path) -> int | None:
 
 @functools.cache
 def _find_parents() -> tuple[_Parent, ...]:
-    """Returns groups beside or below this process's own, so that limits above it apply to machines, too."""
+    """Returns the directories in which groups can be created, so that this process's limits apply to machines, too."""
     own = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     found = []
     for mount in read_mounts():
@@ -153,8 +153,8 @@ def _find_parents() -> tuple[_Parent, ...]:
                 root.rstrip("/")
             ):
                 here = Path(where, path.removeprefix(root.rstrip("/")).lstrip("/"))
-                # In version 2 a group that holds processes cannot give its children limits ("no internal processes",
-                # cgroups(7)), so machines go beside this process rather than below it.
+                # In version 2 a group with processes cannot limit child groups ("no internal processes", cgroups(7)),
+                # so machines' groups are created beside this process's group if possible.
                 for directory in (here.parent, here) if second and path != root else (here,):
                     if os.access(directory, os.W_OK) and os.access(directory / _MEMBERS, os.W_OK):
                         found.append(_read_parent(directory, controllers))
@@ -163,7 +163,8 @@ def _find_parents() -> tuple[_Parent, ...]:
 
 
 def _read_parent(directory: Path, controllers: str) -> _Parent:
-    # In version 1 each hierarchy has its own controllers; version 2 has one, whose parents enable them for children.
+    # In version 1 each hierarchy has its own controllers; version 2 has one hierarchy, in which a group enables
+    # controllers for its children.
     if controllers:
         limits = {"memory": "memory.limit_in_bytes", "pids": "pids.max"}
         enabled = [controllers]
@@ -174,13 +175,13 @@ def _read_parent(directory: Path, controllers: str) -> _Parent:
     return _Parent(directory, files.get("memory", ""), files.get("pids", ""))
 
 
-# The agent leaves a report of what it set up in the environment of the program that it becomes.
+# The agent reports what it has set up in the environment of the program that it executes.
 _REPORT_VARIABLE = "GUESTMARK_CONFINED="
-# User-Mode Linux keeps its guest's memory in a file there.
+# User-Mode Linux keeps its guest's memory in a file in this directory.
 _MEMORY = "/dev/shm"
-# The process's own mounts that it may write to, by the word in the report.
+# Private mounts that the process may write to, by their word in the report.
 _OWN_MOUNTS = {"temporary": "/tmp", "memory": _MEMORY}
-# Name of the helper that serves the host's root.
+# The name of the helper that serves the host's root.
 SERVES_ROOT = "virtiofsd"
 _FILTER, _NO_RINGS = "filter", "no-rings"
 _NAMESPACES = ("pid", "net", "ipc", "uts", "mnt", "user")
@@ -189,7 +190,7 @@ _FILTERED = "2"
 
 
 def find_memory_directory() -> Path | None:
-    """Returns a directory in memory that this process may write to; None if there is none."""
+    """Returns a writable directory in memory; None if there is none."""
     with contextlib.suppress(OSError):
         if read_filesystem_type(_MEMORY) == "tmpfs" and os.access(_MEMORY, os.W_OK | os.X_OK):
             return Path(_MEMORY)
@@ -216,7 +217,7 @@ class ConfinedProcess(Protocol):
 
 
 def attest_with_helpers(process: ConfinedProcess) -> Confined | None:
-    """Returns what `attest_process` does, with the process's limits and the confinement of its helpers."""
+    """Returns the result of `attest_process` with the process's limits and the confinement of its helpers."""
     found = attest_process(process.pid(), process.writable)
     if found is None:
         return None
@@ -233,7 +234,7 @@ def attest_with_helpers(process: ConfinedProcess) -> Confined | None:
 def attest_process(pid: int | None, writable: Iterable[Path]) -> Confined | None:
     """Returns how the kernel confines a process; None if it has ended or may not be inspected.
 
-    `writable` are the directories and files that it was allowed to write.
+    `writable` are the directories and files that it may write to.
     """
     pid = find_confined_program(pid) if pid is not None else None
     if pid is None:
@@ -263,7 +264,7 @@ def attest_process(pid: int | None, writable: Iterable[Path]) -> Confined | None
 
 
 def list_own_namespaces(folder: Path, others: Path = Path("/proc/self")) -> list[str]:
-    """Returns the namespaces that a process does not share with another one (by default this process)."""
+    """Returns the kinds of namespaces that a process does not share with another one, by default this one."""
     found = []
     for name in _NAMESPACES:
         with contextlib.suppress(OSError):
@@ -286,7 +287,7 @@ def _list_socket_kinds(report: list[str]) -> list[str] | None:
 
 
 def _has_read_only_mounts(seen: Sequence[Mount], writable: set[str]) -> bool:
-    """Returns whether every mount is read-only except those that may be written."""
+    """Returns whether every mount is read-only, except those in `writable`."""
     return bool(seen) and all("ro" in mount.own or mount.where in writable for mount in seen)
 
 
@@ -304,7 +305,7 @@ def describe_confinement(confined: Confined) -> str:
 
 
 def list_remarks(found: MachineFacts) -> list[str]:
-    """Returns a warning about a guest whose root user could change this host."""
+    """Returns a warning if the guest's root user could change this host's files."""
     if found.confined is None or found.confined.protects_files:
         return []
     return [

@@ -1,12 +1,12 @@
-"""Counters of a hypervisor that explain its times. All are cumulative: use the difference of two readings.
+"""Reads a hypervisor's counters, which explain its times. All are cumulative: use the difference of two readings.
 
 | name | of | meaning |
 | --- | --- | --- |
-| `kvm_exits` | KVM | exits from the guest, all virtual processors together |
+| `kvm_exits` | KVM | exits from the guest, of all virtual processors |
 | `kvm_*` | KVM | exits by kind and reason, named as in KVM's own statistics |
-| `tcg_blocks`, `tcg_code_bytes` | TCG | blocks translated so far and the code made of them; back to 0 at a flush |
-| `tcg_invalidations`, `tcg_flushes` | TCG | blocks dropped because their code was written to; all of them dropped |
-| `tcg_tlb_flushes` | TCG | number of times that an emulated TLB was flushed, whole or in part |
+| `tcg_blocks`, `tcg_code_bytes` | TCG | translated blocks and the size of their code; reset to 0 by a flush |
+| `tcg_invalidations`, `tcg_flushes` | TCG | blocks dropped because their code was modified; drops of all blocks |
+| `tcg_tlb_flushes` | TCG | full and partial flushes of an emulated TLB |
 | `uml_stops` | UML | number of times that the kernel resumed a process of its guest and waited until it stopped |
 """
 
@@ -33,7 +33,7 @@ from guestmark.platforms.place import HERE, Place
 from guestmark.platforms.qmp import UnknownCommandError, require_shape
 
 Query = Callable[..., Any]
-# Clock of a whole process's processor time: Linux, include/linux/posix-timers.h.
+# The clock of a process's processor time; see Linux, include/linux/posix-timers.h.
 _CPUCLOCK_SCHED = 2
 _KVM_COUNTERS = frozenset(
     {"exits", "pf_taken", "pf_fixed", "tlb_flush", "invlpg", "insn_emulation", "hypercalls"}
@@ -61,18 +61,17 @@ COLUMN_MEANINGS = {
     "blocks": "blocks of code that TCG translated",
 }
 KVM_PREFIX = "kvm_"
-# Kinds with a smaller share of all exits are not named.
+# Kinds of exits with a smaller share of all exits are not named.
 _NOTABLE_SHARE = 0.02
 
 
 def read_guest_counters(
     pid: int | None, query: Query | None, place: Place = HERE, scratch: Path | None = None
 ) -> dict[str, float]:
-    """Returns counters of the hypervisor with this process id at `place`: QEMU if it has a monitor, else UML or a small
-    one.
+    """Returns the counters of the hypervisor with process id `pid` at `place`.
 
-    `scratch` is the directory of the hypervisor. Unknown counters are absent. Raises `MachineError` if the monitor does
-    not answer.
+    With a monitor it is QEMU, otherwise UML or a small hypervisor. `scratch` is the hypervisor's directory. Unknown
+    counters are absent. Raises `MachineError` if the monitor does not answer.
     """
     if query is None:
         found = read_uml_stops(scratch, place) if scratch else {}
@@ -82,25 +81,25 @@ def read_guest_counters(
 
 
 def drop_restarted(advanced: Mapping[str, float]) -> dict[str, float]:
-    """Returns differences of two readings without those of counters that started again in between.
+    """Returns differences of two readings without counters that were reset in between.
 
-    When its buffer is full, TCG drops all blocks and counts from 0 what it translates from then on.
+    When its buffer is full, TCG drops all blocks and resets the counters of translated blocks.
     """
     restarted = ("tcg_blocks", "tcg_code_bytes") if advanced.get("tcg_flushes") else ()
     return {name: value for name, value in advanced.items() if name not in restarted}
 
 
 _BACKGROUND_S = 1.0
-# guestmark's own counter besides the hypervisor's: the guest's own timer interrupts.
+# guestmark's counter of the guest's timer interrupts, beside the hypervisor's counters.
 _TICKS = "ticks"
 _FEWEST_TICKS = 20
-# Exits for interrupts of the host's kernel. Their number depends on how much of the time the guest runs, so they cannot
-# be estimated from another span; KVM counts them separately.
+# Exits for interrupts of the host's kernel. Their number depends on how much of the time the guest runs, so it cannot
+# be estimated from another measurement; KVM counts them separately.
 _INTERRUPTS = ("kvm_irq_exits", "kvm_irq_window_exits")
 
 
 def count_with_ticks(machine: Machine) -> dict[str, float]:
-    """Returns the machine's counters and the number of its guest's timer interrupts. Raises `MachineError`."""
+    """Returns the machine's counters, with its number of timer interrupts. Raises `MachineError`."""
     ticks = 0
     for line in machine.agent.read_file("/proc/interrupts").decode(errors="replace").splitlines():
         name, _, counts = line.partition(":")
@@ -111,10 +110,10 @@ def count_with_ticks(machine: Machine) -> dict[str, float]:
 
 
 def measure_per_tick(machine: Machine) -> dict[str, float]:
-    """Returns the hypervisor's counts per tick of the guest's clock, without interrupts of the host's kernel.
+    """Returns the hypervisor's counts per timer interrupt of the guest, without interrupts of the host's kernel.
 
-    Meanwhile the agent computes on one of the guest's processors and calls nothing, so that ticks are the only cause.
-    Raises `GuestmarkError` if the machine has gone; empty if the guest hardly ticks.
+    During the measurement the agent computes on one of the guest's processors without system calls, so that timer
+    interrupts are the only cause. Empty if the guest has hardly any. Raises `GuestmarkError` if the machine has ended.
     """
     _, computing = syscalls.measure_syscalls(
         machine.agent,
@@ -133,8 +132,9 @@ def measure_per_tick(machine: Machine) -> dict[str, float]:
 
 
 def subtract_ticks(counted: Mapping[str, float], each: Mapping[str, float]) -> dict[str, float]:
-    """Returns the counts of `count_with_ticks` without what ticks and interrupts caused; `each` comes from
-    `measure_per_tick`.
+    """Returns the counts of `count_with_ticks` without those caused by timer and host interrupts.
+
+    `each` is the result of `measure_per_tick`.
     """
     ticks = counted.get(_TICKS, 0.0)
     return {
@@ -145,7 +145,7 @@ def subtract_ticks(counted: Mapping[str, float], each: Mapping[str, float]) -> d
 
 
 def subtract_interrupts(counted: Mapping[str, float]) -> dict[str, float]:
-    """Returns the counts without exits that an interrupt of the host's kernel caused, whoever the interrupt was for."""
+    """Returns the counts without exits that were caused by interrupts of the host's kernel."""
     rest = {name: value for name, value in counted.items() if name not in _INTERRUPTS}
     if "kvm_exits" in rest:
         rest["kvm_exits"] -= sum(counted.get(name, 0.0) for name in _INTERRUPTS)
@@ -156,11 +156,10 @@ _STOPS_BYTES = 8
 
 
 def read_uml_stops(scratch: Path, place: Place = HERE) -> dict[str, float]:
-    """Returns how often UML's kernel asked to resume a process, as counted by the library that the agent preloads into
-    UML.
+    """Returns how often UML's kernel resumed a process, as counted by the library that the agent preloads into UML.
 
     Each request is one stop, whichever of the two processes ran first. Empty if none was counted: a statically linked
-    kernel does not load the library, and one that does not trace makes no such request.
+    kernel does not load the library, and one that does not use ptrace makes no such requests.
     """
     with contextlib.suppress(OSError):
         content = place.read_bytes(f"{scratch}/{STOPS_FILE}")
@@ -185,7 +184,7 @@ def read_kvm_counters(query: Query, pid: int | None, debugfs: Path = _DEBUGFS) -
 
 
 def _read_debugfs(pid: int | None, debugfs: Path) -> dict[str, float]:
-    """Returns the same counts from the directory `PID-FD` that KVM keeps for each machine; only root may read it."""
+    """Returns the same counts from the directory `PID-FD` that KVM has for each machine; only root may read it."""
     totals: dict[str, float] = {}
     with contextlib.suppress(OSError, ValueError):
         for folder in debugfs.glob(f"{pid}-*"):
@@ -217,9 +216,9 @@ def read_tcg_counters(query: Query) -> dict[str, float]:
 
 
 def read_processor_s(pid: int | None) -> float | None:
-    """Returns the processor time, in seconds, of a process of this host and all its descendants; None once it is gone.
+    """Returns the processor seconds of a process on this host and its descendants; None if it has ended.
 
-    Live processes are read by the kernel's clocks, in nanoseconds; children that have ended, in ticks.
+    The resolution is one nanosecond for running processes, and one clock tick for children that have ended.
     """
     if pid is None:
         return None
@@ -232,10 +231,10 @@ def read_processor_s(pid: int | None) -> float | None:
 
 def _read_process_s(pid: int) -> float:
     fields = processes.read_status(pid)
-    # cutime and cstime: processor time of children that have been waited for.
+    # cutime and cstime, the processor time of children that have been waited for.
     ticks = int(fields[13]) + int(fields[14])
-    # The clock of another process's processor time has the complement of its id in its upper bits: the
-    # kernel's MAKE_PROCESS_CPUCLOCK.
+    # The id of a process's clock has the complement of the process id in its upper bits; see the kernel's
+    # MAKE_PROCESS_CPUCLOCK.
     return time.clock_gettime(~pid << 3 | _CPUCLOCK_SCHED) + ticks / os.sysconf("SC_CLK_TCK")
 
 

@@ -1,4 +1,4 @@
-"""Functions that descriptions of platforms share. Cheap to import, as naming a platform imports every description."""
+"""Functions for platform descriptions. The imports are few, as naming a platform imports every description."""
 
 import os
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from guestmark.core.platform_spec import Layer, PlatformSpec
 from guestmark.platforms.base import Platform
 from guestmark.setting.machine import PLACEMENT, SMP
 
-# The type that a description's loaders return: a class, or a function that makes an instance of one.
+# The type that a description's loaders return: a class, or a function that returns an instance.
 PlatformClass: TypeAlias = Callable[[Layer], Platform]
 NestedPlatformClass: TypeAlias = Callable[[PlatformSpec], Platform]
 

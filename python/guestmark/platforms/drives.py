@@ -32,9 +32,7 @@ _DAEMON_START_S = 5
 
 
 def _choose_driver(image: Image) -> str:
-    """Returns the storage daemon's driver for an image: block devices (of this host, or an outer guest's disk) need
-    another.
-    """
+    """Returns the storage daemon's driver for an image file, or for a block device of this host or an outer guest."""
     path = str(image.path)
     if path.startswith("/dev/") and not path.startswith(f"{SHARED_MEMORY}/"):
         return "host_device"
@@ -51,9 +49,10 @@ def add_storage_daemon(
 ) -> list[str]:
     """Returns `command`, which starts a hypervisor in `scratch`, with a storage daemon for those disks that need one.
 
-    The daemon is started first and stays a descendant of the hypervisor: it ends with it, and its work is accounted to
-    it. The hypervisor also ends with the daemon, because its guest would otherwise wait for its disk for ever. Images
-    are named by links in the scratch directory, as the daemon has an option syntax of its own.
+    The daemon is started first and remains a descendant of the hypervisor: it ends with it, and its processor time
+    counts as the hypervisor's. The hypervisor also ends with the daemon, because its guest would otherwise wait for its
+    disk forever. Images are named by links in the scratch directory, because the daemon's options have a different
+    syntax.
     """
     served = [image for image in made if image.spec.bus is Bus.VHOST_USER]
     if not served:
@@ -72,7 +71,7 @@ def add_storage_daemon(
         ]  # fmt: skip
     listens = " && ".join(f"[ -S {name_vhost_socket(image.spec)} ]" for image in served)
     script = (
-        # While the shell still waits for the sockets, USR1 ends it with an exit status; once it has become the
+        # While the shell waits for the sockets, USR1 ends it with an exit status; once it has executed the
         # hypervisor, only KILL is sure to end it.
         f"trap 'exit 1' USR1; {{ {shlex.join([DAEMON, *arguments])}; kill -USR1 $$; sleep 0.1; kill -9 $$; }} & n=0; "
         f"until {listens}; do [ $((n += 1)) -lt {_DAEMON_START_S * 100} ] "
@@ -85,13 +84,13 @@ def build_vhost_user_arguments(spec: DiskSpec) -> list[str]:
     """Returns QEMU's arguments for a disk served over vhost-user; the guest's memory must be shared."""
     return [
         "-chardev", f"socket,id={spec.name},path={name_vhost_socket(spec)}",
-        # The daemon serves one queue; QEMU would want one for each processor.
+        # The daemon serves one queue; by default QEMU uses one for each processor.
         "-device", f"vhost-user-blk-pci,id={spec.name},chardev={spec.name},num-queues=1",
     ]  # fmt: skip
 
 
 def announce_write_cache(agent: "Agent", device: str, spec: DiskSpec) -> None:
-    """Tells the guest that its disk has a cache to flush, which the daemon wrongly denies."""
+    """Sets the write cache of a disk in the guest, because the daemon wrongly reports that there is none."""
     path = f"/sys/block/{device.removeprefix('/dev/')}/cache_type"
     agent.write_file(path, f"{spec.cache.write_cache}\n".encode())
 
@@ -103,7 +102,7 @@ class VirtioBus:
     bus: MachineBus
     # Name of the PCI bus if it is not the first.
     pci_bus: str = ""
-    # True if devices keep the interface from before virtio 1.
+    # True if devices keep the legacy interface (before virtio 1).
     legacy: bool = False
 
     @classmethod
@@ -130,12 +129,12 @@ class VirtioBus:
 
     @property
     def on_pci(self) -> bool:
-        """Whether there is PCI, and with it any device other than virtio's."""
+        """Whether the machine has PCI, and so can have devices other than virtio."""
         return self.bus is MachineBus.PCI
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """Modules of the guest's kernel that find the devices."""
+        """Modules of the guest's kernel for the bus."""
         return {MachineBus.PCI: ("virtio_pci",), MachineBus.MMIO: ("virtio_mmio",), MachineBus.CCW: ()}[
             self.bus
         ]
@@ -146,9 +145,9 @@ _VIRTIO_ID_BLOCK = 2
 
 
 def list_qemu_modules(cell: Cell, also: Iterable[Filesystem] = ()) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the modules that the guest needs for its disks: those of the bus, and those for filesystems.
+    """Returns the modules that the guest needs for its disks: those for buses, and those for filesystems.
 
-    Filesystem modules may be built in or absent. `also` names further filesystems to load if the guest has any.
+    Filesystem modules may be built in or absent. `also` are filesystems to add if the guest has any filesystem.
     """
     specs = cell.view(Disks)
     required = [module for spec in specs for module in spec.bus.modules]
@@ -175,7 +174,7 @@ def build_plan9_arguments(
 
 
 def build_drive_arguments(made: Sequence[Image], machine: str, virtio: VirtioBus) -> list[str]:
-    """Returns `-drive` and `-device` of every disk. Raises `UsageError` for a bus that the machine does not have."""
+    """Returns QEMU's arguments for all disks. Raises `UsageError` for a bus that the machine does not have."""
     arguments: list[str] = []
     for index, image in enumerate(made):
         spec = image.spec
@@ -194,8 +193,8 @@ def build_drive_arguments(made: Sequence[Image], machine: str, virtio: VirtioBus
             continue
         # An emulated IDE disk cannot be read-only; the agent opens sources for reading only.
         read_only = spec.read_only and spec.bus is not Bus.IDE
-        # By default QEMU stops the machine if the host's disk is full, and the run would wait for it. With these the
-        # guest sees an error.
+        # By default QEMU stops the machine if the host's disk is full, and the run would wait forever. With these
+        # options the guest gets an I/O error.
         drive = ["werror=report", "rerror=report"] if spec.logged else []
         if read_only:
             drive.append("readonly=on")
@@ -222,9 +221,7 @@ def build_drive_arguments(made: Sequence[Image], machine: str, virtio: VirtioBus
 
 
 def replace_paths(arguments: Sequence[str], made: Sequence[Image]) -> list[str]:
-    """Returns the arguments with each image's path replaced by the size that the guest sees, so that they can be
-    compared.
-    """
+    """Returns the arguments with image paths replaced by disk sizes, so that starts can be compared."""
     words = list(arguments)
     for image in made:
         path = quote_qemu_value(image.path if image.spec.is_directory else image.open_path)
@@ -233,7 +230,7 @@ def replace_paths(arguments: Sequence[str], made: Sequence[Image]) -> list[str]:
 
 
 def list_writable_paths(made: Sequence[Image]) -> list[Path]:
-    """Returns the images that a hypervisor opens for writing, and the sockets that other processes serve."""
+    """Returns the images that a hypervisor opens for writing, and the sockets of processes that serve images."""
     # An emulated IDE disk cannot be read-only.
     images = [image.path for image in made if not image.spec.read_only or image.spec.bus is Bus.IDE]
     return images + [image.socket for image in made if image.socket]
@@ -264,7 +261,7 @@ def build_uml_disk_arguments(
 ) -> list[str]:
     """Returns `command`, which starts UML in `scratch`, with its disks.
 
-    Images are named by links in the scratch directory: to `ubd` a comma or colon in a path means a COW file.
+    Images are named by links in the scratch directory, because `ubd` splits a path at a comma or colon (COW files).
     """
     arguments: list[str] = []
     for index, image in enumerate(made):
@@ -282,9 +279,9 @@ def build_uml_disk_arguments(
 def find_attached_disks(
     made: Sequence[Image], agent: "Agent", serials: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[AttachedDisk, ...]:
-    """Returns the disks of a started guest, each with its device there. Raises `MachineError` if one does not appear.
+    """Returns the disks of a started guest, with their device files. Raises `MachineError` if one does not appear.
 
-    `serials` holds the serial numbers of disks by name, for hypervisors that do not accept the name itself.
+    `serials` maps disk names to serial numbers, for hypervisors that do not use the name as serial number.
     """
     disks = []
     for index, unsettled in enumerate(made):
@@ -301,5 +298,5 @@ def find_attached_disks(
 
 
 def mount_point(spec: DiskSpec) -> str:
-    """Returns the directory of a guest at which a disk is mounted."""
+    """Returns the directory in a guest at which a disk is mounted."""
     return f"/run/guestmark/{spec.name}"
