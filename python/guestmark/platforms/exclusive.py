@@ -1,8 +1,8 @@
 """Exclusive use of machines: two guestmarks never measure on one machine at the same time, whoever runs them.
 
-Each machine has one lock file, which the measuring process holds with `flock`, so that the kernel releases it however
-that process ends. This host's lock is held for a whole run; that of another machine (`ssh:DEST`) for each trial, by
-the agent there (`crates/agent/src/lock.rs` has the same rules).
+Each machine has one lock file, which the measuring process locks with `flock`, so that the kernel releases the lock
+however that process ends. This host's lock is held for a whole run; that of another machine (`ssh:DEST`) for each
+trial, by the agent there (`crates/agent/src/lock.rs` has the same rules).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from guestmark.page.text import make_inert
 
 LOCK_VARIABLE = "GUESTMARK_LOCK"
 NO_LOCK = "none"
-# The lock is in the first of these directories in which everyone may create files, so that all users agree on it.
+# The lock file is in the first world-writable one of these directories, so that all users choose the same.
 _SHARED_DIRECTORIES = ("/run/lock", "/dev/shm", "/tmp")
 _NAME = "guestmark.lock"
 _EVERYBODY = 0o666
@@ -36,12 +36,12 @@ _MAX_HOLDER = 4096
 _PAUSE_S = 0.2
 # Seconds between two lines about the same long wait.
 _ANNOUNCE_EVERY_S = 60.0
-# Longest description of a measurement that others are shown, in characters.
+# Longest description of a measurement that other processes show, in characters.
 _MAX_WHAT = 120
 
 
 class LockHolder(msgspec.Struct, frozen=True):
-    """The holder's description of itself in a lock; written for people, and never trusted."""
+    """The description of a lock's holder in the lock file; it is shown to users, and never trusted."""
 
     pid: int = 0
     user: str = ""
@@ -57,13 +57,13 @@ class LockHolder(msgspec.Struct, frozen=True):
         try:
             user = getpass.getuser()
         except (KeyError, OSError):
-            # The user has no name in the password database.
+            # The user id has no passwd entry, as is common in containers.
             user = f"user {os.getuid()}"
         return cls(os.getpid(), user, socket.gethostname(), time.time(), what[:_MAX_WHAT], _own_token())
 
     @classmethod
     def read(cls, text: bytes) -> LockHolder:
-        """Reads the content of a lock file; empty fields if it cannot be understood."""
+        """Parses the content of a lock file; the fields are empty if it is malformed."""
         try:
             return msgspec.json.decode(text, type=cls)
         except msgspec.MsgspecError:
@@ -71,7 +71,7 @@ class LockHolder(msgspec.Struct, frozen=True):
 
     @property
     def is_us(self) -> bool:
-        """True if the holder is this process, or one that runs this process as its measurement."""
+        """True if the holder is this process, or a process that measures this one."""
         if not self.token:
             return False
         return self.token == _own_token() or (
@@ -91,13 +91,13 @@ _RANDOM = secrets.token_hex(8)
 
 
 def _own_token() -> str:
-    """Returns a text that identifies this process, and differs from those it was forked from."""
+    """Returns a string that identifies this process, and differs from that of the process it was forked from."""
     return f"{_RANDOM}-{os.getpid()}"
 
 
 @dataclass(slots=True)
 class LockPolicy:
-    """What to do about a machine that is in use, and how others see our own use."""
+    """What to do if a machine is in use, and how this process is described to others."""
 
     what: str = ""
     wait: bool = True
@@ -105,12 +105,12 @@ class LockPolicy:
 
 
 class InUseError(GuestmarkError):
-    """Another guestmark measures on the machine, and the policy is not to wait."""
+    """Another guestmark uses the machine, and the policy is not to wait."""
 
 
 @dataclass(slots=True)
 class _LockState:
-    """The locks of this process, and how it waits for others."""
+    """The locks of this process, and how it waits for those of others."""
 
     policy: LockPolicy | None = None
     depth: int = 0
@@ -124,10 +124,10 @@ _state = _LockState()
 
 @contextlib.contextmanager
 def lock_machines(policy: LockPolicy, *, here: bool) -> Iterator[None]:
-    """Inside the context, machines are locked before they are measured; this host at once if any run `here`.
+    """Lock each machine before it is first measured; with `here`, lock this host on entering the context.
 
-    Blocks may be nested; the outermost counts. Raises `InUseError` if the machine is in use and the policy is not to
-    wait, `GuestmarkError` if it cannot be locked.
+    Contexts may be nested; the outermost one sets the policy. Raises `InUseError` if a machine is in use and the policy
+    is not to wait, `GuestmarkError` if it cannot be locked.
     """
     outermost = _state.depth == 0
     if outermost:
@@ -150,7 +150,7 @@ def lock_machines(policy: LockPolicy, *, here: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def announce_waits(tell: Callable[[str], None]) -> Iterator[None]:
-    """Inside the context, `tell` is called with a description of the process that this one waits for."""
+    """Calls `tell`, inside the context, with messages about the process that this one waits for."""
     if _state.policy is None:
         yield
         return
@@ -163,7 +163,7 @@ def announce_waits(tell: Callable[[str], None]) -> Iterator[None]:
 
 
 def call_at_end(end: Callable[[], object]) -> bool:
-    """Registers `end` to be called when the outermost `lock_machines` is left; returns False outside of one."""
+    """Registers a function to call when the outermost `lock_machines` is left; returns False outside of it."""
     if _state.policy is None:
         return False
     _state.ends.callback(end)
@@ -171,14 +171,14 @@ def call_at_end(end: Callable[[], object]) -> bool:
 
 
 def encode_own_holder() -> bytes | None:
-    """Returns the text about this process in the locks of other machines; None if nothing is being measured."""
+    """Returns the description of this process for other machines' locks; None outside of `lock_machines`."""
     if _state.policy is None:
         return None
     return msgspec.json.encode(LockHolder.describe_this_process(_state.policy.what))
 
 
 def lock_remote(agent: Agent, name: str, ours: bytes | None) -> None:
-    """Waits for the machine's lock, which its agent then holds for `ours`; does nothing outside `lock_machines`."""
+    """Waits for a machine's lock, which its agent then holds for `ours`; does nothing outside of `lock_machines`."""
     policy = _state.policy
     if policy is None or ours is None:
         return
@@ -192,7 +192,7 @@ def lock_remote(agent: Agent, name: str, ours: bytes | None) -> None:
 
 
 def find_lock_file() -> Path | None:
-    """Returns the path of this machine's lock; None if the user turned locking off."""
+    """Returns the path of this machine's lock file; None if the user has disabled locking."""
     chosen = os.environ.get(LOCK_VARIABLE, "")
     if chosen == NO_LOCK:
         return None
@@ -203,7 +203,7 @@ def find_lock_file() -> Path | None:
 
 
 def _acquire_lock(policy: LockPolicy) -> int:
-    """Returns the descriptor of this machine's lock once it is ours; -1 if no lock is needed."""
+    """Locks this machine, waiting if necessary; returns the lock's descriptor, -1 if no lock is needed."""
     path = find_lock_file()
     if path is None:
         return -1
@@ -228,17 +228,17 @@ def _acquire_lock(policy: LockPolicy) -> int:
             _wait_for_holder(policy, "this machine", str(path), other, begin)
             continue
         if _is_still_at(file, path):
-            # On a full filesystem only the description is missing: the lock holds all the same.
+            # On a full filesystem only the description is missing; the lock is still effective.
             with contextlib.suppress(OSError):
                 os.ftruncate(file, 0)
                 os.pwrite(file, msgspec.json.encode(LockHolder.describe_this_process(policy.what)), 0)
             return file
-        # The file was removed after it was opened, so a lock on it would exclude no one.
+        # The file was removed after it was opened, so a lock on it would have no effect.
         os.close(file)
 
 
 def _wait_for_holder(policy: LockPolicy, name: str, path: str, other: LockHolder, begin: float) -> None:
-    """Reports from time to time whom this process waits for, and pauses. Raises `InUseError` if it must not wait."""
+    """Reports the holder, at most once a minute, and pauses. Raises `InUseError` if the policy is not to wait."""
     if not policy.wait:
         raise InUseError(
             f"{name} is in use by {other}",
@@ -256,8 +256,8 @@ def _open_lock_file(path: Path) -> int:
     """Opens the lock file, or creates it if there is none; never follows a link."""
     while True:
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        # First without O_CREAT: in a world-writable directory the kernel refuses it for another user's file
-        # (fs.protected_regular).
+        # Without O_CREAT first, because in a sticky world-writable directory the kernel refuses it for another user's
+        # file (fs.protected_regular).
         with contextlib.suppress(FileNotFoundError):
             return os.open(path, flags)
         with contextlib.suppress(FileExistsError):

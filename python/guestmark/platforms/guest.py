@@ -1,4 +1,4 @@
-"""What guests of all hypervisors share: a supervised process, a channel, and an agent that becomes ready."""
+"""The common part of all hypervisors' guests: a supervised process, a channel, and an agent that becomes ready."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from guestmark.platforms.base import Machine, Platform, Unusable
 from guestmark.platforms.network.trial_network import TrialNetwork
 from guestmark.platforms.place import HERE, HypervisorProcess, Place
 
-# Exit status if the hypervisor was killed, and if its supervisor was.
+# Exit statuses if the hypervisor, or its supervisor, was killed.
 _SIGKILLED = (128 + signal.SIGKILL, -signal.SIGKILL)
-# Seconds between the end of the channel and that of the process, at most.
+# The most seconds between the end of the channel and that of the process.
 EXIT_DEADLINE_S = 5.0
 
 
@@ -43,7 +43,7 @@ class Guest:
     check: Callable[[Guest], GuestMachine]
     phases: dict[str, float] = field(default_factory=dict)
     disks: tuple[AttachedDisk, ...] = ()
-    # Asks the hypervisor's monitor, if there is one.
+    # Sends a command to the hypervisor's monitor; None without a monitor.
     query: Callable[[str], Any] | None = None
     # Where the hypervisor runs.
     place: Place = HERE
@@ -59,21 +59,21 @@ class Guest:
 
     @property
     def groups(self) -> tuple[Path, ...]:
-        """The control groups of the hypervisor; empty for one inside another guest."""
+        """The control groups of the hypervisor; empty for a nested guest."""
         return self.process.groups if self.place is HERE else ()
 
     @property
     def command_line(self) -> tuple[str, ...]:
-        """Full command line of the hypervisor."""
+        """The full command line of the hypervisor."""
         return self.process.command
 
     @property
     def vmm_pid(self) -> int | None:
-        """Process id of the hypervisor, in the place where it runs."""
+        """The process id of the hypervisor, in the place where it runs."""
         return self.process.pid()
 
     def attest(self) -> GuestMachine:
-        """Returns facts about the guest. Raises `AttestationError` if it is not what the cell asked for."""
+        """Returns facts about the guest. Raises `AttestationError` if it is not what the cell requested."""
         found = self.check(self)
         found.placement = self.seat.attest(self.vmm_pid)
         if self.place is HERE:
@@ -110,15 +110,13 @@ class Guest:
         return self.process.console.read_text()
 
     def vmm_stats(self) -> Mapping[str, float]:
-        """Returns processor seconds and peak resident bytes of the hypervisor's process, from /proc; empty once it is
-        gone.
-        """
+        """Returns processor seconds and peak resident bytes of the hypervisor's process; empty if it has ended."""
         pid = self.vmm_pid
         if pid is None:
             return {}
         try:
-            # The second field, the program's name, may contain spaces and parentheses, so fields are counted from
-            # its end.
+            # The second field, the program's name, may contain spaces and parentheses, so fields are counted from its
+            # end.
             fields = self.place.read(f"/proc/{pid}/stat").rpartition(")")[2].split()
             status = self.place.read(f"/proc/{pid}/status")
         except OSError:
@@ -142,7 +140,7 @@ def await_ready(
 ) -> None:
     """Waits for the agent's hello and records the phases of the start.
 
-    Raises `MachineError` with the console if the guest has died or was silent until the deadline.
+    Raises `MachineError` with the console if the guest has ended or did not answer until the deadline.
     """
     try:
         hello = agent.hello(timeout_s=deadline_s)
@@ -157,7 +155,7 @@ def await_ready(
                 console=process.console.read_text(),
                 phases=steps.collect_phases(process),
             ) from error
-        # The channel of a hypervisor that dies closes before its process has ended.
+        # The channel of a hypervisor closes before its process has ended.
         if not process.is_running() or process.wait(0.5) is not None:
             process.console.wait_for_end()
             _check_limits(process, " while starting")
@@ -184,7 +182,7 @@ def await_ready(
 
 
 def _check_limits(process: HypervisorProcess, when: str) -> None:
-    """Raises `MachineError` if the control groups of a process that has ended refused it something."""
+    """Raises `MachineError` if a process has ended because it reached a limit of its control groups."""
     if taken := confinement.explain_exhaustion(process.groups):
         raise MachineError(
             f"the guest ended{when}; {taken}",
@@ -195,9 +193,9 @@ def _check_limits(process: HypervisorProcess, when: str) -> None:
 
 
 def _find_ended_helper(process: HypervisorProcess) -> tuple[str, Cause] | None:
-    """Returns what the first helper that has ended printed last, and the cause; None if all of them run.
+    """Returns a message about the first helper that has ended, and the cause; None if all of them run.
 
-    A hypervisor ends with its helpers, so their last words explain its end.
+    A hypervisor ends with its helpers, so the helper's last line explains its end.
     """
     for name, helper in process.helpers.items():
         status = helper.wait(0.2)
@@ -216,7 +214,7 @@ def _find_ended_helper(process: HypervisorProcess) -> tuple[str, Cause] | None:
 def _quote_console(process: HypervisorProcess, *, hangs: bool = False) -> str:
     """Returns the most informative line of the console: an error of the agent or kernel, else the last line.
 
-    For a guest that `hangs`, the last line is quoted as such, as it may have nothing to do with the reason.
+    For a guest that `hangs`, the last line is called so, because it may have nothing to do with the reason.
     """
     lines = [line.strip() for line in process.console.read_text().splitlines() if line.strip()]
     for mark in ("guestmark-agent: ", "Kernel panic", "qemu-system", "BUG:"):
@@ -229,7 +227,7 @@ def _quote_console(process: HypervisorProcess, *, hangs: bool = False) -> str:
 
 
 def _shorten_option(line: str) -> str:
-    """Shortens an error of QEMU, which repeats the whole option that it is about, to the option's name."""
+    """Shortens the option that QEMU repeats in an error message to the option's name."""
     program, _, rest = line.partition(": -")
     option, colon, message = rest.partition(": ")
     return f"{program}: -{option.split(' ')[0]}: {message}" if colon else line
@@ -237,9 +235,9 @@ def _shorten_option(line: str) -> str:
 
 @contextlib.contextmanager
 def stop_on_exit(process: HypervisorProcess, *closers: Callable[[], None]) -> Iterator[None]:
-    """On exit, however that happens, calls the closers and stops the process with everything that belongs to it.
+    """Calls the closers and stops the process with everything that belongs to it when the context is left.
 
-    If the agent falls silent, raises a `MachineError` that says what happened to the guest, with its console.
+    If the agent stops responding, raises a `MachineError` with the reason and the guest's console.
     """
     try:
         yield
@@ -265,7 +263,7 @@ def stop_on_exit(process: HypervisorProcess, *closers: Callable[[], None]) -> It
 
 
 def make_mismatch(what: str, asked: object, found: object, guest: Guest) -> AttestationError:
-    """Returns the error for a guest that is not what was asked for, with both values."""
+    """Returns the error for a guest that differs from what was requested, with both values."""
     return AttestationError(
         f"{what} is not what was asked for: asked {asked}, found {found}",
         console=guest.process.console.read_text(),
@@ -273,7 +271,7 @@ def make_mismatch(what: str, asked: object, found: object, guest: Guest) -> Atte
 
 
 def narrow_machine(machine: Machine, cell: Cell, names: Collection[str]) -> Machine:
-    """Returns a guest that several cells share in the view of one of them: with the disks of these names only."""
+    """Returns a guest that several cells share as one of them sees it: only with the disks of these names."""
     if isinstance(machine, Guest):
         return _narrow_guest(machine, cell, names)
     if isinstance(machine, GuestWithin):
@@ -300,10 +298,10 @@ class GuestPlatform(Platform, Protocol):
     def start(
         self, cell: Cell, deadline_s: float | None = None, *, place: Place = HERE
     ) -> contextlib.AbstractContextManager[Guest]:
-        """See `Platform.start`; `place` is where the hypervisor runs, `deadline_s` how long the start may take."""
+        """See `Platform.start`; the hypervisor runs at `place`, and the start may take `deadline_s`."""
 
     def find_missing(self, levels: Levels) -> Unusable | None:
-        """Returns what has to be installed before guests with these levels can start; None if nothing."""
+        """Returns a finding about what has to be installed for guests with these levels; None if nothing."""
 
 
 class GuestWithin:
@@ -325,7 +323,7 @@ class GuestWithin:
 
     @property
     def groups(self) -> tuple[Path, ...]:
-        """Empty: the hypervisor is in the control groups of the machine around it."""
+        """Empty, because the hypervisor is in the control groups of the machine around it."""
         return ()
 
     @property
@@ -350,7 +348,7 @@ class GuestWithin:
 
     @property
     def query(self) -> Callable[[str], Any] | None:
-        """Function that asks the hypervisor's monitor."""
+        """A function that sends a command to the hypervisor's monitor."""
         return self.inner.query
 
     def shut_down(self, timeout_s: float) -> None:

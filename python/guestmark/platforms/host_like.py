@@ -1,6 +1,6 @@
-"""Platforms without a machine of their own: the agent of guests, run as a child of this process inside some command.
+"""Platforms on this host's kernel: the same agent as in guests, run as a child of this process inside some command.
 
-The same code thus times hosts and guests. `host` is the platform with no command around the agent.
+So the same code times hosts and guests. `host` is the platform with no command around the agent.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _STOP_DEADLINE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What an agent is started in, such as namespaces or a container.
+    """The surroundings in which an agent is started, such as namespaces or a container.
 
-    `command` becomes the agent whose path follows it, such as `unshare --mount`, or contains the agent itself
+    `command` executes the agent whose path follows it, like `unshare --mount`, or contains the agent itself
     (`agent_in_command`). It inherits the descriptors in `passed`. `begin` is called once it has been started: it
     releases a command that waits for this, and returns the monotonic time at which the machine's start began.
-    `groups` are its control groups; `console` is the file with its output besides the agent's answers.
+    `groups` are its control groups; `console` is the file with its output other than the agent's messages.
     """
 
     command: Sequence[str] = ()
@@ -56,7 +56,7 @@ class Surroundings:
     console: Path | None = None
 
     def read_console(self) -> str:
-        """Returns the content of `console`; empty if there is none."""
+        """Returns the content of the console's file; empty if there is none."""
         if self.console is not None:
             with contextlib.suppress(OSError):
                 return self.console.read_text(errors="replace")
@@ -75,7 +75,7 @@ class Host:
     query: None = None
     place: Place = HERE
     seat: Seat = field(default_factory=Seat)
-    # Process id of the agent, or of the command that it is started inside of.
+    # Process id of the agent, or of the command in which it is started.
     pid: int | None = None
     within: Surroundings = field(default_factory=Surroundings)
     started_at: float = 0.0
@@ -83,7 +83,7 @@ class Host:
 
     @property
     def groups(self) -> tuple[Path, ...]:
-        """Control groups of the command that the agent is started inside of."""
+        """The control groups of the command in which the agent is started."""
         return self.within.groups
 
     def attest(self) -> HostMachine:
@@ -113,19 +113,19 @@ class Host:
         return self.within.read_console()
 
     def vmm_stats(self) -> Mapping[str, float]:
-        """Returns nothing: there is no hypervisor."""
+        """Returns nothing, because there is no hypervisor."""
         return {}
 
     def counters(self) -> Mapping[str, float]:
-        """Returns nothing: there is no hypervisor."""
+        """Returns nothing, because there is no hypervisor."""
         return {}
 
 
 class HostLike:
-    """A platform on this host's kernel: every trial gets an agent, and a process tree, of its own.
+    """A platform on this host's kernel: every trial has a separate agent and process tree.
 
-    A subclass defines what the agent is started in (`enter_surroundings`), which machine that is (`make_machine`), and
-    which cells it refuses (`check_cell`).
+    A subclass defines in what the agent is started (`enter_surroundings`), the machine that results (`make_machine`),
+    and which cells it rejects (`check_cell`).
     """
 
     def __init__(self, layer: Layer) -> None:
@@ -136,7 +136,7 @@ class HostLike:
 
     @contextlib.contextmanager
     def enter_surroundings(self, cell: Cell, disks: Sequence[DiskSpec]) -> Iterator[Surroundings]:
-        """Yields the surroundings of the agent, and keeps everything that they need until the context is left."""
+        """Yields the surroundings of the agent, which exist until the context is left."""
         yield Surroundings()
 
     def make_agent(self, transport: Transport) -> Agent:
@@ -155,7 +155,7 @@ class HostLike:
     def start(self, cell: Cell) -> Iterator[Host]:
         """Starts an agent for `cell`; leaving the context ends it with everything it runs.
 
-        Raises what `check_cell` does, and `MachineError` if the agent does not answer in time.
+        Raises the errors of `check_cell`, and `MachineError` if the agent does not answer in time.
         """
         disks = cell.view(Disks)
         self.check_cell(cell, disks)
@@ -169,8 +169,8 @@ class HostLike:
             if not within.agent_in_command:
                 command += (str(find_agent_binary()), "serve")
             seat = stack.enter_context(take_seat(cell, emulator=False))
-            # The filesystem that logs writes to an image is mounted before the agent has a mount namespace of its own:
-            # mounted later, it would not be seen in there.
+            # The filesystem that logs writes to an image is mounted before the agent gets its own mount namespace, in
+            # which a later mount would not be visible.
             made = stack.enter_context(attach_on_host(disks)) if any(disk.logged for disk in disks) else None
             try:
                 with mark_machine_start():
@@ -217,14 +217,14 @@ class HostLike:
 
 def _enter_network(within: Surroundings, network: TrialNetwork) -> Surroundings:
     """Returns surroundings that are started inside the machine's network namespace."""
-    # What makes namespaces of users itself has to be root for that.
+    # A command that contains the agent may create user namespaces itself, for which it has to be root here.
     command = make_command_prefix(network, as_caller=not within.agent_in_command)
     passed = (*within.passed, *network.namespaces.list_descriptors())
     return replace(within, command=(*command, *within.command), passed=passed)
 
 
 def _stop_agent(process: subprocess.Popen[bytes]) -> None:
-    """Waits for the agent, which ends itself and what it runs when its channel ends; kills it if it does not."""
+    """Waits for the agent, which ends with all that it runs when its channel closes; kills it if it does not."""
     try:
         process.wait(_STOP_DEADLINE_S)
     except subprocess.TimeoutExpired:
@@ -233,13 +233,13 @@ def _stop_agent(process: subprocess.Popen[bytes]) -> None:
 
 
 class HostPlatform(HostLike):
-    """`host`: no machine is booted. Disks are directories, or images mounted where only the agent sees them."""
+    """`host`: no machine is booted. Disks are directories, or images that are mounted only for the agent."""
 
     def __init__(self, layer: Layer = HOST.inner) -> None:
         super().__init__(layer)
 
     def check_cell(self, cell: Cell, disks: Sequence[DiskSpec]) -> None:
-        """Raises `UsageError` for factors that a host cannot be given."""
+        """Raises `UsageError` for factors that the host does not support."""
         looped = any(disk.loop for disk in disks)
         others = [
             name

@@ -1,8 +1,8 @@
 """libguestfs on this host: the appliance that its guests boot, and the environment that its programs need.
 
-libguestfs builds its appliance with supermin, which wants a kernel in /boot and its modules with an index in
-/lib/modules. Where a host has none (containers, small virtual machines), the kernel of our own guests serves: a private
-copy of its module tree gets the index, and the environment points there. Nothing is installed or changed.
+libguestfs builds its appliance with supermin, which needs a kernel in /boot and its modules with an index in
+/lib/modules. On hosts without them (containers, small virtual machines), the kernel of guestmark's guests is used: a
+private copy of its module tree gets the index, and environment variables point there. Nothing on the host is changed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PACKAGE_DATABASES = ("/var/lib/dpkg/status", "/var/lib/rpm", "/usr/lib/sysimage
 
 
 def prepare(accelerator: str) -> dict[str, str]:
-    """Returns the environment in which libguestfs launches here on `accelerator`; builds a missing appliance.
+    """Returns the environment for launching libguestfs here with `accelerator`; builds the appliance if it is missing.
 
     Raises `PlatformUnusableError` if a program is missing, `MachineError` if the appliance cannot be built.
     """
@@ -53,14 +53,14 @@ def prepare(accelerator: str) -> dict[str, str]:
 
 
 def _build_kernel_environment(home: Path) -> dict[str, str]:
-    """Returns variables that point supermin to a kernel; none if it finds the host's by itself."""
+    """Returns variables that name a kernel for supermin; none if it finds the host's by itself."""
     for image in Path("/boot").glob("vmlinu*"):
         release = image.name.partition("-")[2]
-        # supermin takes a kernel only if it can read it and finds its modules. Ubuntu's kernels are readable by root
-        # alone.
+        # supermin uses a kernel only if it can read it and finds its modules. Ubuntu's kernels are readable only by
+        # root.
         if os.access(image, os.R_OK) and Path("/lib/modules", release, "modules.dep").exists():
             return {}
-    if not Path("/lib/modules").is_dir():  # it also looks there, whatever SUPERMIN_MODULES says
+    if not Path("/lib/modules").is_dir():  # supermin also looks there, whatever SUPERMIN_MODULES is
         raise PlatformUnusableError(
             "libguestfs cannot build its appliance: supermin needs the directory /lib/modules",
             hint="create an empty one, as root: mkdir /lib/modules",
@@ -71,7 +71,7 @@ def _build_kernel_environment(home: Path) -> dict[str, str]:
             f"libguestfs needs the modules of its kernel, but {kernel.image} has none",
             hint="install your distribution's kernel package",
         )
-    # supermin needs an index that depmod has made, which the package's tree lacks until it is installed.
+    # supermin needs depmod's index, which a package's module tree does not have until the package is installed.
     tree = home / "lib" / "modules" / kernel.release
     if not (tree / "modules.dep").exists() or tree.stat().st_mtime < kernel.modules.stat().st_mtime:
         _index_modules(kernel.modules, home, kernel.release)
@@ -83,7 +83,7 @@ def _build_kernel_environment(home: Path) -> dict[str, str]:
 
 
 def _index_modules(modules: Path, home: Path, release: str) -> None:
-    """Copies the module tree (as links where possible), with an index of its own."""
+    """Copies the module tree, with hard links if possible, and creates its index."""
     scratch = keeper().directory("modules", home.resolve())
     try:
         staged = Path(scratch, "lib", "modules", release)
@@ -96,7 +96,7 @@ def _index_modules(modules: Path, home: Path, release: str) -> None:
                 f"the kernel modules in {modules} lack some that libguestfs needs",
                 hint=f"remove {modules.parent}; it is downloaded again when needed",
             )
-        # The old tree is replaced by a rename, so that another process never sees one without an index.
+        # The tree is put in place by a rename, so that other processes never see one without an index.
         target = home / "lib" / "modules" / release
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(target, ignore_errors=True)
@@ -113,17 +113,18 @@ def _link_or_copy(source: str, target: str) -> None:
 
 
 def _build_appliance(home: Path, environment: Mapping[str, str]) -> None:
-    """Has libguestfs build its appliance where it is missing or older than the host's packages, so that no
-    measured launch does.
+    """Has libguestfs build its appliance if it is missing or older than the host's packages.
+
+    Otherwise a measured launch would build it.
     """
     appliance = find_appliance_home(home) / "appliance.d"
     changed = max(
         (path.stat().st_mtime for path in map(Path, _PACKAGE_DATABASES) if path.exists()), default=0.0
     )
-    # As supermin does, which would build it again if one of them were older.
+    # supermin also builds the appliance again if one of its files is older.
     if min((path.stat().st_mtime for path in appliance.glob("*")), default=-1.0) >= changed:
         return
-    # Packages installed after the cached answer are newer than it.
+    # Packages that are installed during the build must be newer than the appliance.
     begin = time.time()
     process = SupervisedProcess(GUESTFISH, replace(BUILDER, writes_tmp=True, sockets=True))
     try:
@@ -142,11 +143,11 @@ def _build_appliance(home: Path, environment: Mapping[str, str]) -> None:
 
 
 def _let_launch_find_kvm(directory: Path) -> None:
-    """Has libguestfs leave it to QEMU to find out whether KVM works.
+    """Changes libguestfs's cached answer to whether KVM works, so that a launch leaves that to QEMU.
 
-    libguestfs asks QEMU once and keeps the answer in its cache. It is asked while the appliance is built, without
+    libguestfs queries QEMU once and caches the answer. The query is made while the appliance is built, without
     /dev/kvm, and an outer guest reads the same cache as this host. With `force_kvm` libguestfs would then refuse to
-    launch; with `force_tcg` the answer changes nothing.
+    launch; with `force_tcg` the answer has no effect.
     """
     for answer in directory.glob("qemu-*.query-kvm"):
         said = answer.read_text()
@@ -156,14 +157,14 @@ def _let_launch_find_kvm(directory: Path) -> None:
 
 
 def find_appliance_home(cache: Path | str) -> Path:
-    """Returns where libguestfs keeps the appliance of this user."""
+    """Returns the directory in which libguestfs keeps the appliance of this user."""
     return Path(cache, f".guestfs-{os.geteuid()}")
 
 
 def build_environment_prefix(environment: Mapping[str, str], scratch: Path) -> list[str]:
-    """Returns what precedes a libguestfs command: its environment, with temporary files in `scratch`.
+    """Returns the prefix of a libguestfs command: its environment, with temporary files in `scratch`.
 
-    Sockets go to `/tmp`, as root's do anyway: elsewhere their names may become too long.
+    Sockets are in `/tmp`, as root's always are, because elsewhere their paths may be too long.
     """
     settings = {**environment, "TMPDIR": str(scratch)}
     return ["env", "--unset=XDG_RUNTIME_DIR", *(f"{name}={value}" for name, value in settings.items())]
@@ -181,7 +182,7 @@ def _check_status(status: int, said: str, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ScriptResult:
-    """How guestfish ended, and the output of it and its commands."""
+    """The exit status of guestfish, and its output with that of its commands."""
 
     status: int
     output: str
@@ -194,9 +195,9 @@ def run_script(
     timeout_s: float,
     writable: Sequence[Path],
 ) -> ScriptResult:
-    """Run guestfish with these options and commands; it can change only those of this host's files in `writable`.
+    """Run guestfish with these options and commands; of this host's files it can change only those in `writable`.
 
-    Raises `PlatformUnusableError` when libguestfs is not installed, `MachineError` when it does not end in time.
+    Raises `PlatformUnusableError` if libguestfs is not installed, `MachineError` if guestfish does not end in time.
     """
     environment = prepare(accelerator)
     lock = find_appliance_home(environment["LIBGUESTFS_CACHEDIR"]) / "lock"

@@ -1,4 +1,4 @@
-"""The user on a machine with users of its own."""
+"""Reads the user and environment of commands on a machine that has its own users."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _ENVIRONMENT_BYTES = 1 << 20
 
 
 def read_caller(agent: Agent, *, home: str) -> Caller:
-    """Return the agent's user, with the environment of their commands, and `home` if that sets no home directory."""
+    """Return the agent's user, with the environment of commands; `home` is used if that has no HOME."""
     hello = agent.hello()
-    # A child inherits the agent's environment, and every machine has `cat`.
+    # `cat`, which every machine has, inherits the agent's environment.
     done = agent.exec(
         ["cat", "/proc/self/environ"], timeout_s=20.0, output_limit=_ENVIRONMENT_BYTES, question=True
     )

@@ -1,8 +1,8 @@
-"""Phases between a hypervisor's start and its exit, read from its console by this host's clock.
+"""Phases between a hypervisor's start and its exit, read from its console and timed by this host's clock.
 
-A workload asks for them in its parameters: `watch = {}` makes the firmware (QEMU's SeaBIOS, on its debug port), the
-kernel (its first line, printed early) and the agent (a line after each step) print how far they are. Each line's
-arrival is the end of that phase. Guests that nobody watches print as little as possible.
+A workload requests them in its parameters: `watch = {}` makes the firmware (QEMU's SeaBIOS, on its debug port), the
+kernel (its first line, printed early) and the agent (a line after each step) print their progress. Each line's arrival
+is the end of that phase. Guests that are not watched print as little as possible.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from guestmark.core.workload_kind import watches_initcalls
 from guestmark.platforms.process import Console
 
 # Keys of `Machine.phases` of a watched guest, in order; the values are seconds since its hypervisor was started. Phases
-# that a guest does not have (UML has no firmware) or has not reached yet are absent.
+# that a guest does not have (such as UML's firmware) or has not reached yet are absent.
 
-# The firmware's first sign of life.
+# The firmware's first message.
 FIRMWARE = "firmware"
-# The kernel starts: the firmware, or User-Mode Linux's check of the host, is done.
+# The kernel starts, after the firmware, or after User-Mode Linux's checks of the host.
 HANDOVER = "handover"
 # The first line of the kernel's log.
 FIRST_LINE = "first_line"
@@ -31,13 +31,13 @@ KERNEL = "kernel"
 MODULES = "modules"
 # The host's root is mounted, with its overlay.
 ROOT = "root"
-# A restored guest has the time and random bytes, and goes on to its root.
+# A restored guest has received the time and random bytes, and now mounts its root.
 ANSWERED = "answered"
 # The agent's greeting has arrived.
 READY = "ready"
-# The system of a disk image has started all that it starts at boot.
+# The system of a disk image has finished booting.
 SETTLED = "settled"
-# The order to switch off was sent.
+# The command to shut down was sent.
 ORDERED = "ordered"
 # The kernel's last line.
 DOWN = "down"
@@ -46,7 +46,7 @@ GONE = "gone"
 
 _LINES = {
     FIRMWARE: rb"SeaBIOS",
-    # SeaBIOS says so twice: where it boots from, then where it jumps to.
+    # SeaBIOS prints this twice: what it boots from, then the address that it jumps to.
     HANDOVER: rb"Booting from [^\n]*\n|Checking PROT_EXEC mmap[^\n]*OK\n|Adding \d+ bytes to physical memory[^\n]*\n",
     FIRST_LINE: rb"Linux version ",
     KERNEL: rb"guestmark-agent: kernel done",
@@ -54,19 +54,19 @@ _LINES = {
     ROOT: rb"guestmark-agent: root done",
     DOWN: rb"reboot: (?:Power down|System halted)",
 }
-# If several such lines are printed, the last one counts.
+# Phases for which the last matching line counts.
 _LAST = {HANDOVER, DOWN}
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What a guest is made to print. `initcalls` adds to the kernel's log how long each of its initcalls took."""
+    """What a guest prints about its boot. With `initcalls`, the kernel also logs the duration of each initcall."""
 
     initcalls: bool = False
 
     @classmethod
     def for_cell(cls, cell: Cell) -> Watch | None:
-        """Returns what the cell's workload wants to watch; None for most workloads."""
+        """Returns what the cell's workload watches; None for most workloads."""
         initcalls = watches_initcalls(cell)
         return None if initcalls is None else cls(initcalls)
 
@@ -81,17 +81,17 @@ class Watch:
     def build_qemu_kernel_arguments(self, architecture: Architecture) -> list[str]:
         """Returns words for the kernel's command line, to be put first.
 
-        A `quiet` that follows them still silences the kernel after its first line.
+        A `quiet` after them still silences the kernel after its first line.
         """
         early = [architecture.early_console] if architecture.early_console else []
         return ["loglevel=6", *early, *self.build_kernel_arguments()]
 
     def build_uml_arguments(self) -> list[str]:
-        """Returns words for UML in place of `quiet`, which silences more than the kernel."""
+        """Returns arguments for UML in place of `quiet`, which would also silence UML's own messages."""
         return ["loglevel=4", *self.build_kernel_arguments()]
 
     def build_kernel_arguments(self) -> list[str]:
-        """Returns words for any kernel."""
+        """Returns arguments for any kernel."""
         debug = ["initcall_debug", "log_buf_len=4M"] if self.initcalls else []
         return ["GUESTMARK_MARKS=1", *debug]
 
@@ -105,11 +105,11 @@ class HasConsole(Protocol):
 
     @property
     def started_at(self) -> float:
-        """When it was started, on the clock of the console's times."""
+        """When it was started, on the same clock as the console's times."""
 
 
 def collect_phases(process: HasConsole) -> dict[str, float]:
-    """Returns the phases whose lines are on the console, in the order of time."""
+    """Returns the phases whose lines are on the console, in chronological order."""
     found = {name: _find_phase_end(process.console, name) for name in _LINES}
     times = {name: at - process.started_at for name, at in found.items() if at is not None}
     return dict(sorted(times.items(), key=lambda item: item[1]))

@@ -25,18 +25,16 @@ from guestmark.disks.image import Image, make_images
 from guestmark.platforms.process import Console, SupervisedProcess
 from guestmark.setting.disk import Disks
 
-# Large socket buffers: with the default size, bulk transfers through the channel would measure system
-# calls.
+# With the default size of socket buffers, bulk transfers through the channel would measure system calls.
 _CHANNEL_BUFFER = 4 << 20
 _SMALL_BYTES = 16 << 20
 _ANSWER_S = 30.0
 
 
 def open_plain_file(path: Path | str) -> BinaryIO:
-    """Opens for reading a file that another program may have put there.
+    """Opens for reading a file that an untrusted program may have created.
 
-    Raises `OSError` for anything but a plain file: a link leads elsewhere, a pipe may wait for ever, a device never
-    ends.
+    Raises `OSError` for all but regular files: a link leads elsewhere, a pipe may block forever, a device never ends.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     file = os.fdopen(os.open(path, flags), "rb")
@@ -56,10 +54,10 @@ def read_plain_file(path: Path | str, at_most: int = _SMALL_BYTES) -> bytes:
 
 
 class FileIdentity(NamedTuple):
-    """Numbers that distinguish a file from all others on its machine."""
+    """Numbers that identify a file on its machine."""
 
     device: int
-    # Number of the device that the file is; 0 for a plain file.
+    # Device number of a device file; 0 for a regular file.
     special: int
     inode: int
 
@@ -70,11 +68,11 @@ class HypervisorProcess(Protocol):
     scratch: Path
     command: tuple[str, ...]
     started_at: float
-    # Files and directories of the host that it may change.
+    # The files and directories of the host that it may change.
     writable: tuple[Path, ...]
-    # Control groups of this host that it is in.
+    # Its control groups on this host.
     groups: tuple[Path, ...]
-    # Processes with which it ends, because it cannot go on without them.
+    # Processes with which it ends, because it cannot run without them.
     helpers: dict[str, SupervisedProcess]
 
     @property
@@ -91,7 +89,7 @@ class HypervisorProcess(Protocol):
     ) -> None:
         """Starts `command`, which can change only what is `writable`. Raises `MachineError`.
 
-        `within` are words that become the command that follows them, such as those that enter a namespace.
+        `within` is a prefix that executes the command after it, for instance in a namespace.
         """
 
     def is_running(self) -> bool:
@@ -104,23 +102,23 @@ class HypervisorProcess(Protocol):
         """Waits for the process and returns its exit status; None if it still runs after `timeout_s`."""
 
     def end_after(self, order: Callable[[], None], timeout_s: float) -> tuple[float, float | None]:
-        """Calls `order` and waits for the process's end; returns both times, None for an end later than `timeout_s`."""
+        """Calls `order` and waits for the process's end; returns both times, None for no end in `timeout_s`."""
 
     def stop(self) -> None:
         """Stops it with everything that belongs to it."""
 
 
 class Stream(Protocol):
-    """Bytes between us and a hypervisor that is about to be started."""
+    """A stream between this process and a hypervisor that is about to be started."""
 
     # Descriptors that the hypervisor inherits.
     fds: tuple[int, ...]
 
     def transport(self) -> Transport:
-        """Returns a transport over our end, for an agent's client."""
+        """Returns a transport over this process's end, for an agent's client."""
 
     def close_inherited(self) -> None:
-        """Closes our copies of what the process has inherited, once it has been started."""
+        """Closes this process's copies of inherited descriptors, once the hypervisor has been started."""
 
     def close(self) -> None:
         """Closes everything. May be called twice."""
@@ -133,11 +131,11 @@ class Line(Stream, Protocol):
         """Returns the argument of QEMU's `-chardev` for the id `name`."""
 
     def own_socket(self) -> socket.socket:
-        """Returns our end of the socket, for QEMU's monitor."""
+        """Returns this process's end of the socket, for QEMU's monitor."""
 
 
 class InheritedLine(Stream, Protocol):
-    """A stream for a program that the same command starts beside the hypervisor."""
+    """A stream for a program that is started beside the hypervisor by the same command."""
 
     @property
     def descriptor(self) -> int:
@@ -162,25 +160,25 @@ class HelperProgram(Protocol):
 
 
 class Place(Protocol):
-    """This host or an outer guest; process ids and paths are those of the place."""
+    """This host or an outer guest; all process ids and paths are those of the place."""
 
     def make_process(self, name: str, confinement: Confinement = HYPERVISOR) -> HypervisorProcess:
-        """Returns a hypervisor's process, not started yet.
+        """Returns a hypervisor's process, which is not started yet.
 
-        It is not confined inside an outer guest, which is thrown away.
+        In an outer guest, which is thrown away, it is not confined.
         """
 
     def make_line(self, name: str) -> Line:
-        """Makes a stream for QEMU: `agent` or `monitor`."""
+        """Returns a stream for QEMU: `agent` or `monitor`."""
 
     def make_inherited_line(self) -> InheritedLine:
-        """Makes a stream for the agent of a hypervisor that cannot be given one by an option."""
+        """Returns a stream for the agent of a hypervisor that has no option for it."""
 
     def make_serial_line(self) -> SerialLine:
-        """Makes a stream for UML."""
+        """Returns a stream for UML."""
 
     def prepare_disks(self, cell: Cell) -> AbstractContextManager[tuple[Image, ...]]:
-        """Makes fresh images of the cell's disks; leaving the context removes them."""
+        """Creates fresh images of the cell's disks; leaving the context removes them."""
 
     def link_image(self, image: Path, scratch: Path, name: str) -> str:
         """Returns a name for an image, relative to `scratch`, without characters that are special to UML."""
@@ -189,7 +187,7 @@ class Place(Protocol):
         """Returns the content of a small text file. Raises `OSError`."""
 
     def read_bytes(self, path: str) -> bytes:
-        """Returns the content of a small plain file. Raises `OSError`, also for other files."""
+        """Returns the content of a small regular file. Raises `OSError` for other files, too."""
 
     def read_links(self, directory: str) -> list[str]:
         """Returns the targets of the links in a directory. Raises `OSError`."""
@@ -201,31 +199,31 @@ class Place(Protocol):
         """Starts a program in the background."""
 
     def identify_file(self, path: Path) -> FileIdentity:
-        """Returns the numbers by which the kernel of the place knows a file. Raises `OSError`."""
+        """Returns the numbers that identify a file in the place. Raises `OSError`."""
 
     def locate_file(self, path: Path) -> str:
-        """Returns the path at which the place has a file of this host."""
+        """Returns the path of this host's file in the place."""
 
     def tsc_khz(self) -> int | None:
-        """Returns the rate of the place's time-stamp counter if it is known."""
+        """Returns the rate of the place's time-stamp counter; None if it is unknown."""
 
     def ask_agent(self, words: Sequence[str]) -> bytes:
-        """Returns what a command of the agent prints in the place. Raises `MachineError` if it fails."""
+        """Returns the output of a command of the agent's binary in the place. Raises `MachineError` if it fails."""
 
 
 @runtime_checkable
 class PlaceOfPeers(Place, Protocol):
-    """A place in which networks are made by an agent there, because descriptors do not reach into it."""
+    """A place in which an agent there creates networks, because descriptors cannot be passed into it."""
 
     def start_peer(self, joint: Sequence[str]) -> AbstractContextManager[tuple[Agent, int]]:
-        """Starts a peer in a network namespace with what `network make` is told; yields its agent and process id.
+        """Starts a peer in a network namespace created with the options `joint`; yields its agent and process id.
 
-        Raises `PlatformUnusableError` where the place cannot have such a network.
+        Raises `PlatformUnusableError` if the place does not support such a network.
         """
 
 
 def make_channel() -> tuple[socket.socket, socket.socket]:
-    """Returns a connected pair of sockets: ours, and the one that the hypervisor inherits."""
+    """Returns a connected pair of sockets: this process's, and the one that the hypervisor inherits."""
     ours, theirs = socket.socketpair()
     for end in (ours, theirs):
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
@@ -234,7 +232,7 @@ def make_channel() -> tuple[socket.socket, socket.socket]:
 
 
 def find_last_line(said: bytes) -> str:
-    """Returns the last line that the agent's binary has printed on its standard error."""
+    """Returns the last line that the agent's binary has printed on standard error."""
     lines = said.decode(errors="replace").strip().splitlines() or ["it printed nothing"]
     return lines[-1].removeprefix("guestmark-agent: ")
 
@@ -248,27 +246,27 @@ class Socketpair:
 
     @property
     def descriptor(self) -> int:
-        """Number of the socket that is inherited."""
+        """The descriptor number of the inherited socket."""
         return self.fds[0]
 
     def format_chardev(self, name: str) -> str:
-        """Names the inherited socket by its descriptor."""
+        """Returns the option for the inherited socket."""
         return f"socket,id={name},fd={self.descriptor}"
 
     def own_socket(self) -> socket.socket:
-        """Returns our half of the pair."""
+        """Returns this process's end of the pair."""
         return self._ours
 
     def transport(self) -> Transport:
-        """Returns a transport over our half of the pair."""
+        """Returns a transport over this process's end of the pair."""
         return Transport.of_socket(self._ours)
 
     def close_inherited(self) -> None:
-        """Closes the half that QEMU has inherited."""
+        """Closes the end that the hypervisor has inherited."""
         self._theirs.close()
 
     def close(self) -> None:
-        """Closes both halves."""
+        """Closes both ends."""
         self._ours.close()
         self._theirs.close()
 
@@ -276,8 +274,8 @@ class Socketpair:
 class Pipes:
     """Two pipes, for UML.
 
-    UML reads one byte with each system call, which is cheaper from a pipe than from a socket, and it loses bytes when
-    megabytes wait in a large socket buffer.
+    UML reads one byte with each system call, which is faster from a pipe than from a socket, and it loses bytes if
+    megabytes are queued in a large socket buffer.
     """
 
     def __init__(self) -> None:
@@ -308,7 +306,7 @@ class ThisHost:
     """This host, where hypervisors run under a supervisor."""
 
     def make_process(self, name: str, confinement: Confinement = HYPERVISOR) -> HypervisorProcess:
-        """Returns a hypervisor's process under a supervisor, which ends it when this process dies."""
+        """Returns a hypervisor's process under a supervisor, which ends it when this process ends."""
         return SupervisedProcess(name, confinement)
 
     def make_line(self, name: str) -> Line:
@@ -324,11 +322,11 @@ class ThisHost:
         return Pipes()
 
     def prepare_disks(self, cell: Cell) -> AbstractContextManager[tuple[Image, ...]]:
-        """Makes the images in this host's store."""
+        """Creates the images on this host."""
         return make_images(cell.view(Disks))
 
     def link_image(self, image: Path, scratch: Path, name: str) -> str:
-        """Makes a symbolic link in `scratch`, because paths on this host may contain any character."""
+        """Creates a symbolic link in `scratch`, because paths on this host may contain any character."""
         (scratch / name).symlink_to(image)
         return name
 
@@ -378,7 +376,7 @@ class ThisHost:
 
 
 class _LocalHelper:
-    """A helper program on this host. What it prints has to fit into a pipe, which is read only at its end."""
+    """A helper program on this host. Its output has to fit into a pipe, which is read only at the end."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._process = subprocess.Popen(
@@ -386,7 +384,7 @@ class _LocalHelper:
         )
 
     def is_running(self) -> bool:
-        """Asks the kernel, and reaps a child that has ended."""
+        """Polls the child, and reaps it if it has ended."""
         return self._process.poll() is None
 
     def end_by_signal(self, number: int, timeout_s: float) -> str:
@@ -404,6 +402,6 @@ HERE = ThisHost()
 
 
 def _open_pipe() -> tuple[io.FileIO, io.FileIO]:
-    """Opens a pipe whose ends close when they are dropped."""
+    """Opens a pipe whose ends are closed when they are garbage-collected."""
     read_fd, write_fd = os.pipe()
     return io.FileIO(read_fd, "r"), io.FileIO(write_fd, "w")

@@ -1,4 +1,4 @@
-"""Finds out whether a platform is usable by starting it, and remembers the answer for the current boot of the host."""
+"""Finds out whether a platform is usable by starting it, and caches the finding for the current boot of the host."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from guestmark.platforms.base import Machine, Unusable, Usable
 from guestmark.platforms.confinement import describe_confinement
 from guestmark.setting.machine import VMM
 
-# `doctor` tries all platforms at the same time; a nested one gets what is left of the total.
+# `doctor` tries all platforms at the same time; a nested platform gets the rest of the total time.
 DOCTOR_DEADLINE_S = 12.0
 DOCTOR_IN_ALL_S = 14.5
 NO_FACTORS: Mapping[str, str] = MappingProxyType({})
-# The same deadlines while other programs compete for the processors: a guest that would start is then merely late.
+# The same deadlines on a busy host, where guests start more slowly.
 BUSY_DEADLINE_S = 45.0
 BUSY_IN_ALL_S = 90.0
-# With less time left, starting a nested guest would only end in a timeout.
+# With less time left, starting a nested guest would time out.
 _LEAST_NESTED_S = 5.0
-# The number of runnable threads jumps: the least of several readings is taken.
+# The number of runnable threads fluctuates, so the smallest of several readings is used.
 _LOOKS, _APART_S = 3, 0.05
 
 
@@ -80,8 +80,8 @@ FILE_FACTORS = tuple(known.name for known in list_settings_for(factor.Machine.GU
 def list_deciding_factors(spec: PlatformSpec) -> tuple[str, ...]:
     """Returns the factors whose levels decide whether the platform can be used.
 
-    These are the files of a guest, and what makes another machine fresh. Files of nested guests serve several of them,
-    which are tried with the defaults; only the small hypervisor belongs to the innermost guest alone.
+    These are the factors with a guest's files, and those that make another machine fresh. A nested platform is tried
+    with default files, except for the small hypervisor, which only the innermost guest uses.
     """
     names = (VMM.name,) if spec.is_nested else FILE_FACTORS
     outer = spec.outer.description
@@ -91,9 +91,9 @@ def list_deciding_factors(spec: PlatformSpec) -> tuple[str, ...]:
 
 
 class PlatformVariant:
-    """A platform whose machines have the levels of deciding factors that cells ask for, such as a kernel.
+    """A platform with the levels of deciding factors that cells request, such as a kernel.
 
-    `name` contains the levels, and the state of files among them.
+    `name` contains the levels, with size and time of files among them.
     """
 
     def __init__(self, platform: Startable, levels: Mapping[str, str]) -> None:
@@ -110,24 +110,24 @@ class PlatformVariant:
         return self._platform.start(cell, deadline_s)
 
     def probe(self, deadline_s: float | None = None) -> Usable | Unusable:
-        """Starts a machine with these levels and attests it; what fails is the reason."""
+        """Starts a machine with these levels and attests it; if that fails, the error is the reason."""
         return self._platform.probe(deadline_s, self._levels)
 
 
 def probe_all(
     platforms: Iterable[Startable], *, deadline_s: float | None = None, refresh: bool = False
 ) -> dict[str, Usable | Unusable]:
-    """Probes platforms side by side, each with `deadline_s` (None: what a start may take at most).
+    """Probes platforms in parallel, each with `deadline_s` (None: the longest time that a start may take).
 
-    Remembered findings are used unless `refresh`. A finding holds for one boot of the host, one agent build and one
-    hypervisor binary. Guests that were merely late are not remembered, as a busy machine may become idle; neither are
-    guests that were killed, for instance for lack of memory, or that found no room.
+    Cached findings are used unless `refresh` is set. A finding is valid for one boot of the host, one build of the
+    agent and one hypervisor binary. Guests that were only late are not cached, because a busy machine may become idle;
+    neither are guests that were killed, for instance for lack of memory, or that lacked space.
     """
     wanted = list(platforms)
     known = {} if refresh else _read_findings()
     missing = [platform for platform in wanted if platform.name not in known]
     if missing:
-        # A guest inside a guest takes the processors of several, so these follow one after the other.
+        # Nested guests need more processors, so they are probed one after the other.
         nested = [platform for platform in missing if parse_platform(platform.name.split(" ")[0]).is_nested]
         single = [platform for platform in missing if platform not in nested]
         results = run_together(partial(platform.probe, deadline_s) for platform in single)
@@ -145,7 +145,7 @@ def probe_all(
 
 
 def recall_findings(platforms: Iterable[Startable]) -> dict[str, Usable | Unusable]:
-    """Returns the remembered findings about platforms; one that was not tried yet counts as usable."""
+    """Returns the cached findings about platforms; a platform that was not tried yet counts as usable."""
     known = _read_findings()
     return {platform.name: known.get(platform.name, Usable(0.0)) for platform in platforms}
 
@@ -153,9 +153,9 @@ def recall_findings(platforms: Iterable[Startable]) -> dict[str, Usable | Unusab
 def probe_nested(
     platform: Startable, left_s: float | None, *, refresh: bool = False
 ) -> Usable | Unusable | None:
-    """Probes a nested platform within `left_s` (None: as long as it may take).
+    """Probes a nested platform within `left_s` (None: without another limit than the platform's).
 
-    A remembered finding is used unless `refresh` is set. Returns None if there was not enough time to find out.
+    A cached finding is used unless `refresh` is set. Returns None if there was not enough time.
     """
     if left_s is not None and left_s < _LEAST_NESTED_S:
         return None if refresh else _read_findings().get(platform.name)
@@ -164,9 +164,9 @@ def probe_nested(
 
 
 def measure_overload() -> float | None:
-    """Returns how many threads of other programs want this host's processors if that exceeds their number; else None.
+    """Returns the number of runnable threads of other programs if it exceeds that of processors; else None.
 
-    That is the mean of the last minute, or the number at this moment if that is larger.
+    It is the mean of the last minute, or the current number if that is larger.
     """
     averages, now = _read_load()
     for _ in range(_LOOKS - 1):
@@ -180,7 +180,7 @@ def _read_load() -> tuple[float, float]:
     words = procfs.read_text(procfs.PROC / "loadavg").split()
     if len(words) < 4:
         return 0.0, 0.0
-    # The second number counts this process, too.
+    # The second number includes this process.
     return float(words[0]), float(words[3].partition("/")[0]) - 1
 
 
@@ -190,9 +190,9 @@ def was_late(finding: Usable | Unusable | None) -> bool:
 
 
 def _is_lasting(name: str, finding: Usable | Unusable) -> bool:
-    """Returns whether a finding holds until the host restarts or a program changes.
+    """Returns whether a finding is valid until the host restarts or a program changes.
 
-    What another architecture needs may be installed at any time, and is not among the programs that are watched.
+    Programs for another architecture may be installed at any time, and are not among those whose changes are noticed.
     """
     return isinstance(finding, Usable) or not (_is_temporary(finding) or "@" in name)
 
@@ -220,7 +220,7 @@ def _store_findings(findings: Mapping[str, Usable | Unusable]) -> None:
         "at": time.time(),
         "findings": {name: _encode_finding(finding) for name, finding in findings.items()},
     }
-    # A finding that cannot be stored is found again next time.
+    # If a finding cannot be stored, the platform is probed again next time.
     with contextlib.suppress(OSError), replace_file(_locate_findings(), 0o644) as part:
         part.write_text(json.dumps(stored, indent=1))
 
@@ -261,7 +261,7 @@ def _describe_circumstances() -> list[str]:
 
 
 def _list_restrictions() -> list[str]:
-    """Returns restrictions of this process that the user's others may not have: UML needs ptrace, for instance."""
+    """Returns restrictions of this process that other processes may not have; UML needs ptrace, for example."""
     named = ("CapEff:", "NoNewPrivs:", "Seccomp:")
     with contextlib.suppress(OSError):
         lines = Path("/proc/self/status").read_text().splitlines()

@@ -1,11 +1,11 @@
-"""A hypervisor's process, started so that nothing of it survives this object or a killed controller.
+"""A hypervisor's process, started so that none of its processes survives this object or a killed controller.
 
-The agent's `supervise` mode is the parent of the hypervisor. It holds the read end of a pipe, the *lifeline*, whose
-write end only the controller has: when the controller ends, however it ends, the supervisor sees the end of file and
-kills the hypervisor with all its helper processes. The scratch directory belongs to the keeper (`core.keeper`), which
-starts before it is made and removes it after the hypervisor. The hypervisor itself is confined (`agent.confinement`):
-where namespaces are available, the kernel ends whatever it has started with it, and it ends with the supervisor even if
-that is killed.
+The agent's `supervise` mode is the parent of the hypervisor. It has the read end of a pipe, the *lifeline*, whose write
+end only the controller has: when the controller ends, for any reason, the supervisor reads end of file and kills the
+hypervisor with all its helper processes. The scratch directory belongs to the keeper (`core.keeper`), which starts
+before the directory is created and removes it after the hypervisor has ended. The hypervisor itself is confined
+(`agent.confinement`): if namespaces are available, the kernel ends all processes that it has started with it, and it
+ends with the supervisor even if that is killed.
 """
 
 import bisect
@@ -33,12 +33,12 @@ from guestmark.platforms.confinement import find_memory_directory
 
 _CONSOLE_LIMIT = 1 << 20
 _STOP_DEADLINE_S = 5.0
-# Number of arrivals of output whose time is kept; later ones replace the last.
+# The most arrivals of output whose times are kept; a later one replaces the last.
 _MAX_STAMPS = 50_000
 
 
 class Console:
-    """Collects a machine's output; the middle of very long output is replaced by a mark."""
+    """Collects a machine's output; the middle of very long output is replaced with a note."""
 
     def __init__(self, stream: int, limit: int = _CONSOLE_LIMIT) -> None:
         self._stream = stream
@@ -48,14 +48,14 @@ class Console:
         self._head_size = self._tail_size = self._dropped = 0
         self.first_output_at: float | None = None
         self.last_output_at: float | None = None
-        # Number of bytes that had arrived, and when.
+        # The total number of bytes that had arrived, and the time.
         self._stamps: list[tuple[int, float]] = []
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._collect_output, name="console", daemon=True)
         self._thread.start()
 
     def read_text(self) -> str:
-        """Returns everything kept so far, as text; undecodable bytes are replaced."""
+        """Returns the collected output as text; undecodable bytes are replaced."""
         with self._lock:
             parts = [b"".join(self._head)]
             if self._dropped:
@@ -64,9 +64,7 @@ class Console:
         return b"".join(parts).decode("utf-8", "replace").replace("\r\n", "\n")
 
     def find_arrival(self, pattern: re.Pattern[bytes], *, last: bool = False) -> float | None:
-        """Returns when the first (or last) match of `pattern` had arrived, on the monotonic clock; None without a
-        match.
-        """
+        """Returns the monotonic time at which the first (or last) match of `pattern` had arrived; None without one."""
         with self._lock:
             parts = [(self._head_size + self._dropped, b"".join(self._tail)), (0, b"".join(self._head))]
             for start, text in parts if last else parts[::-1]:
@@ -78,7 +76,7 @@ class Console:
         return None
 
     def wait_for_end(self, timeout_s: float = 1.0) -> None:
-        """Waits for the end of the output, which comes when the last process that holds it has ended."""
+        """Waits until the last process that has the output open has ended."""
         self._thread.join(timeout_s)
 
     def _collect_output(self) -> None:
@@ -109,7 +107,7 @@ class Console:
 
 
 class SupervisedProcess:
-    """One hypervisor under its supervisor, with a private scratch directory that is removed with it."""
+    """One hypervisor under a supervisor, with a private scratch directory that is removed with it."""
 
     def __init__(self, name: str, confinement: Confinement | None = HYPERVISOR) -> None:
         self.scratch = keeper().directory(name, choose_scratch_parent())
@@ -125,7 +123,7 @@ class SupervisedProcess:
         self._lifeline = -1
         self._ended = False
         self._ending = threading.Lock()
-        # Processes that it ends with, by name.
+        # Processes with which it ends, by name.
         self.helpers: dict[str, SupervisedProcess] = {}
 
     def start(
@@ -138,26 +136,26 @@ class SupervisedProcess:
     ) -> None:
         """Starts `command`; its output becomes the console. Raises `MachineError` if it cannot be started.
 
-        Beside its scratch directory it can change only what is `writable`. `within` are words that become the command
-        that follows them, such as those that enter a namespace.
+        Except for its scratch directory it can change only what is `writable`. `within` is a prefix that executes the
+        command after it, for instance in a namespace.
         """
         self.command = tuple(command)
         lifeline, ours = os.pipe()
         with self._ending:
-            # A helper has ended already: closed here, the lifeline ends the process at once.
+            # If a helper has already ended, the lifeline is closed here, which ends the process at once.
             if self._ended:
                 os.close(ours)
             else:
                 self._lifeline = ours
         output, output_write = os.pipe()
-        # The process that confines it watches the lifeline too, in case the supervisor is stopped by SIGSTOP.
+        # The process that confines it also watches the lifeline, in case the supervisor is stopped by SIGSTOP.
         inner = os.dup(lifeline)
         held = keeper().handles
         wrapped = build_supervise_command(
             [*within, *self._wrap_confined(command, writable, inner)], lifeline_fd=lifeline, hold=held
         )
-        # Made before the process, so that an interruption finds it; outside `mark_machine_start`, because its thread
-        # belongs to the control plane.
+        # Created before the process, so that it exists if an interruption follows; and outside `mark_machine_start`,
+        # because its thread belongs to the control plane.
         self._console = Console(output)
         self.started_at = time.monotonic()
         try:
@@ -182,8 +180,8 @@ class SupervisedProcess:
         threading.Thread(target=self._end_dependents, name=f"end of {command[0]}", daemon=True).start()
 
     def _end_dependents(self) -> None:
-        """Waits for the process's end, then ends all that would outlive it."""
-        # A negative status means that the supervisor was killed, so it cannot have ended the rest.
+        """Waits for the process's end, then ends the processes that would outlive it."""
+        # A negative status means that the supervisor was killed, so it cannot have ended the other processes.
         if (self.wait(None) or 0) < 0:
             end_confined_in(self.scratch)
         for helper in self.helpers.values():
@@ -219,9 +217,9 @@ class SupervisedProcess:
         return self._console
 
     def end_with(self, name: str, helper: "SupervisedProcess") -> None:
-        """Ends this process as soon as `helper` has ended, as it would wait for the helper for ever.
+        """Ends this process as soon as `helper` has ended, because it would otherwise wait for the helper forever.
 
-        A process that is started later also ends with `helper`.
+        This also applies if this process is started later.
         """
         self.helpers[name] = helper
 
@@ -236,9 +234,7 @@ class SupervisedProcess:
         return self._process is not None and self._process.poll() is None
 
     def pid(self) -> int | None:
-        """Returns the process id of the hypervisor itself; processes of its confinement may be between it and the
-        supervisor.
-        """
+        """Returns the process id of the hypervisor itself, not of the supervisor or of confining processes."""
         if self._process is None:
             return None
         try:
@@ -249,7 +245,7 @@ class SupervisedProcess:
         return find_confined_program(int(children[0])) if children else None
 
     def list_supervisors(self) -> list[int]:
-        """Returns the process id of its supervisor, below which are all that belong to it; empty before the start."""
+        """Returns the process id of its supervisor, the ancestor of all its processes; empty before the start."""
         return [] if self._process is None else [self._process.pid]
 
     def list_pids(self) -> list[int]:
@@ -266,13 +262,12 @@ class SupervisedProcess:
             return None
 
     def end_after(self, order: Callable[[], None], timeout_s: float) -> tuple[float, float | None]:
-        """Calls `order` and waits for the end of the hypervisor's own process; returns both times, on the monotonic
-        clock.
+        """Calls `order` and waits for the end of the hypervisor's own process; returns both monotonic times.
 
-        The latter is None if it still runs `timeout_s` later. The supervisor, which cleans up, ends after it.
+        The latter is None if the process still runs after `timeout_s`. The supervisor, which cleans up, ends later.
         """
         assert self._process is not None, "not started"
-        # Until the hypervisor exists, its supervisor stands in for it.
+        # Before the hypervisor exists, the end of its supervisor counts.
         handle = os.pidfd_open(self.pid() or self._process.pid) if self.is_running() else -1
         try:
             ordered = time.monotonic()
@@ -290,7 +285,7 @@ class SupervisedProcess:
             try:
                 self._process.wait(_STOP_DEADLINE_S)
             except subprocess.TimeoutExpired:
-                # Its child dies with it (PR_SET_PDEATHSIG).
+                # Its child is killed with it (PR_SET_PDEATHSIG).
                 self._process.kill()
                 self._process.wait()
             self.console.wait_for_end()
@@ -306,10 +301,10 @@ class SupervisedProcess:
 
 
 def end_confined_in(scratch: Path) -> None:
-    """Ends the confined processes whose working directory is a machine's scratch directory.
+    """Kills the confined processes whose working directory is a machine's scratch directory.
 
-    Without namespaces, as for users other than root, it is its parents that end a hypervisor's helpers. If those are
-    killed, the helpers stay and keep the machine's channels open. See also `crates/agent/src/keep.rs`.
+    Without namespaces, as for users other than root, a hypervisor's helpers are ended by their parents. If those are
+    killed, the helpers remain and keep the machine's channels open. See also `crates/agent/src/keep.rs`.
     """
     deadline = time.monotonic() + _STOP_DEADLINE_S
     while (found := list(_find_confined_in(scratch))) and time.monotonic() < deadline:
@@ -331,8 +326,9 @@ def _find_confined_in(scratch: Path) -> Iterator[int]:
 
 
 def make_watchdog(process: SupervisedProcess, what: str) -> Callable[[], None]:
-    """Returns a function for loops that wait for a machine: it raises `MachineError` with the console once that has
-    ended.
+    """Returns a function that raises `MachineError` with the console once the process has ended.
+
+    Loops that wait for a machine call it.
     """
 
     def check() -> None:

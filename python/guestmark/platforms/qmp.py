@@ -10,13 +10,13 @@ from guestmark.core.cause import Speaker, classify_message
 from guestmark.core.errors import MachineError
 
 _DEADLINE_S = 10.0
-# What `qemu.qmp` raises for the answers of a monitor that a guest has taken over.
+# Exceptions that `qemu.qmp` raises for malformed answers, as from a QEMU that a guest has taken over.
 _NO_ANSWERS = (RecursionError, ValueError, TypeError, KeyError, MemoryError)
 
 
 @contextlib.contextmanager
 def require_shape() -> Iterator[None]:
-    """Inside the context, reading an answer of unexpected shape raises `MachineError`."""
+    """Raises `MachineError` if code inside the context reads an answer of unexpected structure."""
     try:
         yield
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -24,11 +24,11 @@ def require_shape() -> Iterator[None]:
 
 
 class UnknownCommandError(MachineError):
-    """This QEMU does not have that command."""
+    """The monitor of this QEMU does not have the command."""
 
 
 class Monitor:
-    """One QMP connection over a socket whose other end QEMU has inherited; nothing appears in the filesystem."""
+    """One QMP connection over a socket whose other end QEMU has inherited, so it needs no file."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
@@ -40,7 +40,8 @@ class Monitor:
     ) -> Any:
         """Runs one command and returns its answer.
 
-        Raises `MachineError` if QEMU refuses, is gone or silent, `UnknownCommandError` if it does not have the command.
+        Raises `MachineError` if QEMU reports an error, has ended or does not answer, `UnknownCommandError` if it
+        does not have the command.
         """
         from qemu.qmp import QMPError
         from qemu.qmp.qmp_client import ExecuteError
@@ -60,8 +61,8 @@ class Monitor:
             ) from error
 
     def send_descriptor(self, name: str, descriptor: int) -> None:
-        """Gives QEMU a copy of a descriptor, which its commands call `name`. Raises `MachineError`."""
-        # The first command connects, and a descriptor needs a connection.
+        """Sends QEMU a copy of a descriptor, with `name` as its name in commands. Raises `MachineError`."""
+        # A descriptor needs a connection, which the first command opens.
         self.execute("query-status")
         try:
             self._client.send_fd_scm(descriptor)
@@ -70,9 +71,9 @@ class Monitor:
         self.execute("getfd", {"fdname": name})
 
     def close(self) -> None:
-        """Ends the connection; QEMU goes on. May be called twice."""
+        """Closes the connection; QEMU continues to run. May be called twice."""
         if self._runner is not None:
-            # QEMU may have exited already, which `qemu.qmp` reports by many kinds of errors.
+            # QEMU may have exited already, which `qemu.qmp` reports by various exceptions.
             with contextlib.suppress(Exception):
                 self._wait_for_answer(self._client.disconnect(), 1.0)
             self._runner.close()
@@ -86,7 +87,7 @@ class Monitor:
         self._runner = asyncio.Runner()
         self._client = QMPClient("guestmark")
         self._client.logger.setLevel("CRITICAL")
-        # Events are never read, so they would pile up.
+        # Events are never read, so their queue would grow.
         self._client.events.event_filter = lambda _event: False
         self._wait_for_answer(self._client.connect(self._socket), timeout_s)
 

@@ -1,4 +1,4 @@
-"""Keeps the objects that start machines, one for each platform name."""
+"""Creates and keeps the objects that start machines, one for each platform name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def get_platform(platform: PlatformSpec | str) -> Platform:
 
 
 def get_layer_platform(layer: Layer) -> Platform:
-    """Returns the platform that starts machines of one layer alone."""
+    """Returns the platform for machines of one layer, without nesting."""
     return get_platform(PlatformSpec((layer,)))
 
 
