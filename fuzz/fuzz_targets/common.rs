@@ -1,4 +1,4 @@
-//! Analyse bytes as the command does, with little memory so that eviction happens, and check what must always hold.
+//! Analyse bytes as the command does, with little memory so that eviction happens, and check the properties that must always hold.
 
 use guestmark_capture::engine::analysis::Analysis;
 use guestmark_capture::wire::input::Source;
@@ -11,7 +11,7 @@ use std::io::Cursor;
 pub fn check(summary: &ConnectionSummary) {
     for side in [&summary.client, &summary.server] {
         assert_eq!(side.unique_bytes + side.retransmitted_bytes, side.payload_bytes);
-        // Copies that were not yet known for such may have ended a response.
+        // A copy that was not yet recognised as one may have ended a response.
         assert!(side.response.count <= side.packets + u64::from(side.copies));
         assert!(side.response.min_s <= side.response.p50_s && side.response.p50_s <= side.response.max_s);
     }
@@ -30,7 +30,7 @@ pub fn analyse(bytes: &[u8]) {
         packets += summary.packets();
         let _ = tcp_stats(summary, &Services::parse(""));
     };
-    let mut analysis = Analysis::new(1, None, &mut output).watching(Watch::new(None)).with_guilty().with_requests();
+    let mut analysis = Analysis::new(1, None, &mut output).watching(Watch::new(None)).with_longest_waits().with_requests();
     if let Ok(mut source) = Source::new(Box::new(Cursor::new(bytes))) {
         let _ = analysis.read(&mut source, &services);
     }

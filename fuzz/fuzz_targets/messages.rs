@@ -1,5 +1,5 @@
-//! Any messages over few connections, in any order and cut anywhere: requests of HTTP/1, TLS handshakes, and what is said
-//! over UDP in protocols that are understood.
+//! Any messages over few connections, in any order and cut anywhere: HTTP/1 requests, TLS handshakes, and messages of
+//! the supported protocols over UDP.
 #![no_main]
 use guestmark_capture::application::datagrams::Datagrams;
 use guestmark_capture::wire::packet::{flag, Direction, Family, FlowKey, Options, Segment, TCP, UDP};
@@ -7,10 +7,10 @@ use guestmark_capture::application::requests::Requests;
 use guestmark_capture::application::served::Served;
 use libfuzzer_sys::fuzz_target;
 
-/// Ports of servers: a web server's, and those that datagrams are known by.
+/// Server ports by which the supported protocols over UDP are recognised.
 const PORTS: [u16; 4] = [53, 67, 69, 443];
 
-/// What holds whatever was captured.
+/// Checks the properties that must hold for every capture.
 fn check(all: &[Served]) {
     for served in all {
         assert_eq!(served.first_byte.count + served.unanswered, served.count);
@@ -28,7 +28,8 @@ fn check(all: &[Served]) {
 fuzz_target!(|data: &[u8]| {
     let (mut requests, mut datagrams) = (Requests::default(), Datagrams::default());
     let (mut next, mut ts, mut frame, mut rest) = ([[100_u32; 2]; 4], 0_i64, 0, data);
-    // What a segment is, by how far it is from its place, how long, and how much of it was captured; then that.
+    // Each segment begins with four bytes: its kind, its distance from the expected position, its length and its
+    // captured length. Its payload follows.
     while let [kind, place, length, cut, more @ ..] = rest {
         let payload = &more[..usize::from(*length).min(more.len())];
         rest = &more[payload.len()..];
@@ -62,9 +63,9 @@ fuzz_target!(|data: &[u8]| {
             ..Segment::EMPTY
         };
         if protocol == TCP {
-            requests.see(&segment, payload);
+            requests.process(&segment, payload);
         } else {
-            datagrams.see(&mut segment, payload, |name| Some(name.len() as u64));
+            datagrams.process(&mut segment, payload, |name| Some(name.len() as u64));
         }
     }
     check(&requests.finish());

@@ -1,4 +1,4 @@
-//! Any text behind the header of a packet list.
+//! Any text after the header line of a packet list.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 

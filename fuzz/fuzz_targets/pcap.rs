@@ -1,4 +1,4 @@
-//! Any bytes as a classic capture file: the magic number is put in front, so that every input gets past it.
+//! Any bytes as a classic capture file: the magic number is prepended, so that every input passes its check.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 

@@ -1,4 +1,4 @@
-//! Any bytes behind a section header, in either byte order.
+//! Any bytes after a section header, in either byte order.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 

@@ -1,6 +1,6 @@
-//! Any bytes as what a controller sends the agent: taken as frames in pieces, and each frame as a request.
+//! Any bytes as the input of the agent: decoded as frames, piece by piece, and each frame as a request.
 #![no_main]
-#![allow(dead_code)] // the agent's modules have more than is used here
+#![allow(dead_code)] // only parts of the agent's modules are used here
 use guestmark_wire::Request;
 use libfuzzer_sys::fuzz_target;
 

@@ -318,7 +318,7 @@ impl Server<'_> {
                 libc::POLLOUT,
             ));
         }
-        fds.push(make_poll_entry(self.bulk.bell().as_raw_fd(), libc::POLLIN));
+        fds.push(make_poll_entry(self.bulk.wakeup_descriptor().as_raw_fd(), libc::POLLIN));
     }
 
     /// Reaps children that have exited; returns the signal that asks us to exit, if there was one. The clock is read

@@ -25,10 +25,10 @@ pub struct Transfer {
     pub id: u64,
     bytes: u64,
     started_ns: u64,
-    what: What,
+    what: TransferKind,
 }
 
-enum What {
+enum TransferKind {
     /// To the controller: the remaining limit, and how much to read at a time. That is little at first, because most
     /// files are small and every page of a buffer that a guest touches takes time.
     Read { file: File, left: u64, piece: usize },
@@ -86,13 +86,13 @@ impl Transfer {
                     let sought = io::Seek::seek(&mut file, io::SeekFrom::Start(read.offset));
                     sought.map_err(|error| os_failure("seek", &error))?;
                 }
-                What::Read {
+                TransferKind::Read {
                     file,
                     left: read.limit,
                     piece: FIRST_PIECE,
                 }
             }
-            Call::Sha256(path) => What::Hash {
+            Call::Sha256(path) => TransferKind::Hash {
                 file: reading(&path.path)?,
                 state: Box::default(),
                 buffer: vec![0; HASHED],
@@ -107,7 +107,7 @@ impl Transfer {
                 let file = open(options, &write.path)?;
                 std::os::unix::fs::fchown(&file, write.uid, write.gid)
                     .map_err(|error| os_failure("chown", &error))?;
-                What::Write {
+                TransferKind::Write {
                     file,
                     fsync: write.fsync,
                 }
@@ -116,13 +116,13 @@ impl Transfer {
                 let options = &mut File::options();
                 options.write(true).create(true).truncate(true);
                 let meter = Meter::start();
-                What::Stream {
+                TransferKind::Stream {
                     file: open(options, &write.path)?,
                     flush: write.flush,
                     meter,
                 }
             }
-            _ => What::Sink,
+            _ => TransferKind::Sink,
         };
         Ok(Self {
             id,
@@ -134,13 +134,13 @@ impl Transfer {
 
     /// Whether `step` has something to do.
     pub fn has_work(&self) -> bool {
-        matches!(self.what, What::Read { .. } | What::Hash { .. })
+        matches!(self.what, TransferKind::Read { .. } | TransferKind::Hash { .. })
     }
 
     /// Runs one step; returns whether the call has ended (its answer is then in `out`).
     pub fn step(&mut self, out: &mut Outbox) -> bool {
         match &mut self.what {
-            What::Read { file, left, piece } => {
+            TransferKind::Read { file, left, piece } => {
                 let limit = (*left).min(*piece as u64) as usize;
                 let sent = match limit {
                     0 => Ok(0),
@@ -159,7 +159,7 @@ impl Transfer {
                     Err(error) => self.fail("read", &error, out, true),
                 }
             }
-            What::Hash {
+            TransferKind::Hash {
                 file,
                 state,
                 buffer,
@@ -185,14 +185,14 @@ impl Transfer {
                 }
                 Err(error) => self.fail("read", &error, out, true),
             },
-            What::Write { .. } | What::Stream { .. } | What::Sink | What::Failed => false,
+            TransferKind::Write { .. } | TransferKind::Stream { .. } | TransferKind::Sink | TransferKind::Failed => false,
         }
     }
 
     /// Handles data from the controller; returns whether the call has ended.
     pub fn feed(&mut self, data: &[u8], out: &mut Outbox) -> bool {
         self.bytes += data.len() as u64;
-        if let What::Write { file, .. } | What::Stream { file, .. } = &mut self.what {
+        if let TransferKind::Write { file, .. } | TransferKind::Stream { file, .. } = &mut self.what {
             if let Err(error) = file.write_all(data) {
                 return self.fail("write", &error, out, false);
             }
@@ -202,9 +202,9 @@ impl Transfer {
 
     /// Answers the call at the end of the data. Always returns true, because that ends the call.
     pub fn end(&mut self, out: &mut Outbox) -> bool {
-        if matches!(self.what, What::Stream { .. }) {
-            let What::Stream { file, flush, meter } =
-                std::mem::replace(&mut self.what, What::Failed)
+        if matches!(self.what, TransferKind::Stream { .. }) {
+            let TransferKind::Stream { file, flush, meter } =
+                std::mem::replace(&mut self.what, TransferKind::Failed)
             else {
                 unreachable!("it was just seen")
             };
@@ -216,12 +216,12 @@ impl Transfer {
             return true;
         }
         match &mut self.what {
-            What::Write { file, fsync: true } => {
+            TransferKind::Write { file, fsync: true } => {
                 if let Err(error) = file.sync_all() {
                     return self.fail("fsync", &error, out, true);
                 }
             }
-            What::Failed => return true,
+            TransferKind::Failed => return true,
             _ => {}
         }
         let count = Count {
@@ -241,7 +241,7 @@ impl Transfer {
             id: self.id,
             error: os_failure(what, error),
         });
-        self.what = What::Failed;
+        self.what = TransferKind::Failed;
         ended
     }
 }

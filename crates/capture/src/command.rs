@@ -430,7 +430,7 @@ impl Job {
             analysis = analysis.watching(watch);
         }
         if self.guilty {
-            analysis = analysis.with_guilty();
+            analysis = analysis.with_longest_waits();
         }
         if self.requests {
             analysis = analysis.with_requests();

@@ -52,7 +52,7 @@ proptest! {
             let close = (sum - summary.duration_s).abs() <= 1e-6 * summary.duration_s.max(1.0);
             assert!(close || parts[0].1.is_none(), "{sum} of {}", summary.duration_s);
         };
-        let mut analysis = Analysis::new(1 << 20, None, &mut output).with_guilty().with_requests();
+        let mut analysis = Analysis::new(1 << 20, None, &mut output).with_longest_waits().with_requests();
         let mut source = Source::new(Box::new(Cursor::new(capture(&all)))).expect("a source");
         let (_, result) = analysis.read(&mut source, &Services::parse(""));
         prop_assert!(result.is_ok());

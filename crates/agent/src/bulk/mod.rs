@@ -53,7 +53,7 @@ impl Bulk {
     }
 
     /// The descriptor to poll.
-    pub fn bell(&self) -> BorrowedFd<'_> {
+    pub fn wakeup_descriptor(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 

@@ -246,7 +246,7 @@ impl First {
             unblock_signals()?;
             return end_with_parent();
         }
-        seclude(connections.is_some())?;
+        harden_first_process(connections.is_some())?;
         let mut lifeline = lifeline;
         loop {
             let pause = gauge.as_ref().and_then(Gauge::pause);
@@ -302,7 +302,7 @@ fn proceed(connections: Option<&mut Connections>, events: libc::c_short) {
 
 /// Makes process 1 useless for an escape: no process may trace it, and it keeps only the capability to kill other
 /// processes and, with `look`, the one to inspect them.
-fn seclude(look: bool) -> io::Result<()> {
+fn harden_first_process(look: bool) -> io::Result<()> {
     // SAFETY: plain system calls on numbers and a live string.
     unsafe {
         check(libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0))?;

@@ -41,7 +41,7 @@ struct Options {
     own_users: bool,
     /// Whether there is a second namespace, for the machine.
     second: bool,
-    joint: LinkKind,
+    link: LinkKind,
     /// Names of the peer's interface and of the machine's.
     names: [String; 2],
     peer: Option<Address>,
@@ -81,11 +81,11 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
             "own-users" => options.own_users = true,
             "second" => options.second = true,
             "veth" => {
-                (options.joint, options.second) = (LinkKind::Veth, true);
+                (options.link, options.second) = (LinkKind::Veth, true);
                 options.names = [parser.value()?.string()?, parser.value()?.string()?];
             }
             "tap" => {
-                options.joint = LinkKind::Tap;
+                options.link = LinkKind::Tap;
                 options.names[0] = parser.value()?.string()?;
             }
             "peer" => options.peer = Some(parser.value()?.parse()?),
@@ -128,7 +128,7 @@ pub fn make(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
         join(peer.as_fd(), libc::CLONE_NEWNET)?;
     }
     let mut taps = Vec::new();
-    match (options.joint, &machine) {
+    match (options.link, &machine) {
         (LinkKind::Veth, Some(machine)) => make_veth(&options, peer.as_fd(), machine.as_fd())?,
         (LinkKind::Tap, _) => taps = make_tap(&options)?,
         _ => {}
@@ -386,11 +386,11 @@ mod tests {
             "off",
         ];
         let options = parse(&words).unwrap();
-        assert_eq!((options.channel, options.joint), (5, LinkKind::Veth));
+        assert_eq!((options.channel, options.link), (5, LinkKind::Veth));
         assert!(options.second);
         assert_eq!(options.offloads, Some(false));
         let tap = parse(&["--channel=5", "--tap", "t0", "--queues", "4", "--headers"]).unwrap();
-        assert_eq!((tap.joint, tap.queues, tap.headers), (LinkKind::Tap, 4, true));
+        assert_eq!((tap.link, tap.queues, tap.headers), (LinkKind::Tap, 4, true));
         assert!(!tap.second);
     }
 

@@ -189,15 +189,15 @@ impl Netlink {
 
     /// Sends a request and waits until the kernel has executed it.
     pub fn execute(&self, request: Request) -> io::Result<()> {
-        self.talk(request, libc::NLM_F_ACK as u16, |_| ())
+        self.exchange_messages(request, libc::NLM_F_ACK as u16, |_| ())
     }
 
     /// Sends a request for all objects of a kind, and passes each message of the answer to `each`.
     pub fn list(&self, request: Request, each: impl FnMut(Message)) -> io::Result<()> {
-        self.talk(request, libc::NLM_F_DUMP as u16, each)
+        self.exchange_messages(request, libc::NLM_F_DUMP as u16, each)
     }
 
-    fn talk(&self, request: Request, flags: u16, mut each: impl FnMut(Message)) -> io::Result<()> {
+    fn exchange_messages(&self, request: Request, flags: u16, mut each: impl FnMut(Message)) -> io::Result<()> {
         let mut bytes = request.bytes;
         let length = bytes.len() as u32;
         bytes[..4].copy_from_slice(&length.to_ne_bytes());

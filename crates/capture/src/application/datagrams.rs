@@ -47,7 +47,7 @@ fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
 
 impl Datagrams {
     /// Process one datagram; its flow may be changed to the one it belongs to. `number` returns the number of a name.
-    pub fn see(
+    pub fn process(
         &mut self,
         segment: &mut Segment,
         payload: &[u8],

@@ -1,7 +1,7 @@
 //! Keep the requests of one TCP connection that wait for an answer, and the answer that is being read.
 
 use crate::application::served::{Request, Served};
-use crate::application::stream::{Half, Piece, State};
+use crate::application::stream::{DirectionStream, Piece, State};
 use crate::connection::latency::seconds;
 use std::collections::VecDeque;
 
@@ -51,7 +51,7 @@ pub(crate) struct Flow {
     pub(crate) client: u8,
     pub(crate) served: usize,
     pub(crate) host: String,
-    pub(crate) halves: [Half; 2],
+    pub(crate) halves: [DirectionStream; 2],
     pub(crate) pending: VecDeque<Pending>,
     pub(crate) answer: Option<Answer>,
     pub(crate) finished: u8,

@@ -5,7 +5,7 @@
 
 use crate::application::flow::Flow;
 use crate::application::served::Served;
-use crate::application::stream::{Half, Parked, Piece, State, MOST_PARKED};
+use crate::application::stream::{DirectionStream, Parked, Piece, State, MOST_PARKED};
 use crate::application::tls::is_client_hello;
 use crate::connection::seqspace::not_after;
 use crate::wire::heads;
@@ -28,7 +28,7 @@ pub struct Requests {
 
 impl Requests {
     /// Process one TCP segment; `data` is its frame.
-    pub fn see(&mut self, segment: &Segment, data: &[u8]) {
+    pub fn process(&mut self, segment: &Segment, data: &[u8]) {
         if segment.flags & flag::SYN != 0 {
             self.end(&segment.key);
             return;
@@ -89,13 +89,13 @@ impl Requests {
             client,
             served,
             host: host(usize::from(client)),
-            halves: [Half::new(State::Lost), Half::new(State::Lost)],
+            halves: [DirectionStream::new(State::Lost), DirectionStream::new(State::Lost)],
             pending: VecDeque::new(),
             answer: None,
             finished: 0,
             ciphers: 0,
         };
-        flow.halves = [Half::new(flow.first()), Half::new(flow.first())];
+        flow.halves = [DirectionStream::new(flow.first()), DirectionStream::new(flow.first())];
         self.flows.insert(key, flow);
         true
     }
@@ -123,7 +123,7 @@ impl Flow {
             return false;
         }
         let begins = !self.tls && (heads::is_request(payload) || heads::is_answer(payload));
-        let fresh = Half::new(self.first());
+        let fresh = DirectionStream::new(self.first());
         let half = &mut self.halves[from];
         if half.state == State::Lost && !begins {
             return self.tls;

@@ -53,7 +53,7 @@ impl Parked {
 
 /// One direction.
 #[derive(Debug)]
-pub(crate) struct Half {
+pub(crate) struct DirectionStream {
     pub(crate) state: State,
     pub(crate) started: bool,
     pub(crate) next: u32,
@@ -64,7 +64,7 @@ pub(crate) struct Half {
     pub(crate) size: usize,
 }
 
-impl Half {
+impl DirectionStream {
     pub(crate) fn new(state: State) -> Self {
         Self {
             state,

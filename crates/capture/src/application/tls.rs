@@ -2,7 +2,7 @@
 
 use crate::application::flow::{Answer, Flow, Pending, MOST_NAME};
 use crate::application::served::Served;
-use crate::application::stream::{Half, Piece, State};
+use crate::application::stream::{DirectionStream, Piece, State};
 
 /// Kinds of TLS records (RFC 8446, 5.1).
 const CHANGE_CIPHER_SPEC: u8 = 20;
@@ -60,7 +60,7 @@ impl Flow {
                     answer.continue_with(piece);
                 }
                 self.finish_answer(&mut served[self.served], true);
-                self.halves = [Half::new(State::Lost), Half::new(State::Lost)];
+                self.halves = [DirectionStream::new(State::Lost), DirectionStream::new(State::Lost)];
             }
             return;
         }

@@ -52,7 +52,7 @@ impl Conn {
             let spent = self.account.spent;
             self.account
                 .longest
-                .see(&earlier, &spent, on::is_waited_for);
+                .update(&earlier, &spent, on::is_waited_for);
         }
         // Note the longest time of each end's program even if another cause took longer: the endpoint rows show it.
         for (end, before) in programs.into_iter().enumerate() {

@@ -6,7 +6,7 @@
 
 use crate::connection::conn::Conn;
 use crate::connection::spent::{on, IDLE_FROM};
-use crate::wire::message::{MessageState, Says};
+use crate::wire::message::{MessageState, MessageClue};
 use crate::wire::packet::{flag, Segment};
 
 /// An end is near if its part of the round trip is at most one part in this many.
@@ -163,7 +163,7 @@ impl Conn {
         let next = self.sent[from].space.next();
         self.account.talk |= talk::BEGUN;
         let says = segment.message.says();
-        if says == Says::Nothing && self.paths[from].debt == MessageState::Unknown {
+        if says == MessageClue::Nothing && self.paths[from].debt == MessageState::Unknown {
             return;
         }
         let (answers, talk) = (from != self.client_end(), self.account.talk);
@@ -171,20 +171,20 @@ impl Conn {
         let path = &mut self.paths[from];
         let in_record = path.debt == MessageState::Record && path.due != segment.seq;
         match says {
-            Says::Ends(_) | Says::Open if bodiless => {
+            MessageClue::Ends(_) | MessageClue::Open if bodiless => {
                 self.account.talk &= !talk::BODILESS;
                 path.debt = MessageState::Unknown;
             }
-            Says::Ends(length) => {
+            MessageClue::Ends(length) => {
                 (path.due, path.debt) = (segment.seq.wrapping_add(length), MessageState::Body);
             }
-            Says::Asks(length) => {
+            MessageClue::Asks(length) => {
                 self.account.talk |= talk::BODILESS;
                 (path.due, path.debt) = (segment.seq.wrapping_add(length), MessageState::Body);
             }
-            Says::Open => path.debt = MessageState::Open,
-            Says::Last if path.debt == MessageState::Open => path.debt = MessageState::Whole,
-            Says::Records(records) if !in_record => {
+            MessageClue::Open => path.debt = MessageState::Open,
+            MessageClue::Last if path.debt == MessageState::Open => path.debt = MessageState::Whole,
+            MessageClue::Records(records) if !in_record => {
                 (path.due, path.debt) = (segment.seq.wrapping_add(records.length), MessageState::Record);
                 let ciphers = if records.ciphers {
                     talk::CIPHERS << from
@@ -203,7 +203,7 @@ impl Conn {
             (MessageState::Body, 0) => MessageState::Whole,
             (MessageState::Record | MessageState::BetweenRecords, 0) => MessageState::BetweenRecords,
             (MessageState::Body | MessageState::Record, ..0) => MessageState::Unknown,
-            (MessageState::BetweenRecords | MessageState::Whole, _) if says == Says::Nothing => MessageState::Unknown,
+            (MessageState::BetweenRecords | MessageState::Whole, _) if says == MessageClue::Nothing => MessageState::Unknown,
             (debt, _) => debt,
         };
         if segment.flags & flag::FIN != 0 {

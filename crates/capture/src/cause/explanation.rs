@@ -432,7 +432,7 @@ impl Conn {
             let spent = self.account.spent;
             self.account
                 .longest
-                .see(&earlier, &spent, on::is_waited_for);
+                .update(&earlier, &spent, on::is_waited_for);
         }
         self.move_on(from, segment.ts);
     }

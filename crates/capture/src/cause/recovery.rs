@@ -9,7 +9,7 @@
 //! unknown.
 
 use crate::connection::conn::Conn;
-use crate::connection::losses::{Again, Hole, Losses};
+use crate::connection::losses::{Retransmission, Hole, Losses};
 use crate::connection::numbers::Order;
 use crate::connection::seqspace::not_after;
 use crate::connection::spent::{on, Spent};
@@ -211,7 +211,7 @@ impl Conn {
             && self.paths[from].first_seq.wrapping_add(1) == peer.acked;
         let before = (self.account.mark, self.account.from);
         let losses = self.account.losses.get_or_insert_with(Box::default);
-        let again = losses.again.replace(Again {
+        let again = losses.again.replace(Retransmission {
             at: segment.ts,
             seq: segment.seq,
             gap,

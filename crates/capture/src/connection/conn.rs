@@ -1,14 +1,14 @@
 //! Hold the state of an open connection, which is updated packet by packet in constant time and bounded space.
 
 use crate::connection::account::Account;
-use crate::connection::copies::{CorrectedCounts, Twice};
-use crate::connection::latency::Few;
+use crate::connection::copies::{CorrectedCounts, TwinCounts};
+use crate::connection::latency::RareDurations;
 use crate::connection::losses::Losses;
 use crate::connection::path::Path;
 use crate::connection::queue::Queue;
 use crate::connection::sent::{Rare, Sent};
 use crate::connection::seqspace::not_after;
-use crate::connection::wait::Brief;
+use crate::connection::wait::CompactDuration;
 use crate::wire::packet::{flag, FlowKey, Segment, NO_TIME, TCP};
 
 /// A byte with a single valid value. `Option<Conn>` uses its other values for `None`, in a cache line that every packet
@@ -87,7 +87,7 @@ pub struct Conn {
     /// The time by cause.
     pub account: Account,
     /// Round trips between the point of capture and each end.
-    pub rtt: [Few; 2],
+    pub rtt: [RareDurations; 2],
     /// Both directions.
     pub(crate) rare: Option<Box<[Rare; 2]>>,
     /// The queues of each direction; only in connections of more than a few packets.
@@ -105,7 +105,7 @@ pub struct Conn {
     /// Bytes on the heap.
     pub heap: u32,
     /// The longest times for each end's program.
-    pub(crate) own: [Brief; 2],
+    pub(crate) own: [CompactDuration; 2],
     /// Which end is the client, if the packets show it.
     pub client: Option<u8>,
     /// Which end is the capturing machine, if the packets show it.
@@ -347,7 +347,7 @@ impl Conn {
     #[must_use]
     pub fn counted(&self, which: usize) -> CorrectedCounts {
         let (sent, rare) = (&self.sent[which], self.rare(which));
-        let Twice {
+        let TwinCounts {
             certain,
             left_out,
             counted,

@@ -27,7 +27,7 @@ impl Tally {
 
 /// Counters of the twins in one direction.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Twice {
+pub struct TwinCounts {
     /// Packets that are certainly copies.
     pub certain: u32,
     /// Sum of the times between twins, in microseconds.
@@ -38,7 +38,7 @@ pub struct Twice {
     pub counted: Tally,
 }
 
-impl Twice {
+impl TwinCounts {
     /// Whether twins are copies, given that `packets` were counted and `more` twins have not been noted yet.
     ///
     /// The result may change with further packets; at the end of the connection it is final.

@@ -101,7 +101,7 @@ impl Latency {
 
 /// Durations of a kind that is rare in most connections: the first ones are stored one by one, without a distribution.
 #[derive(Debug, Default)]
-pub struct Few {
+pub struct RareDurations {
     first: [u64; FEW],
     count: u32,
     all: Option<Box<Latency>>,
@@ -109,7 +109,7 @@ pub struct Few {
 
 const FEW: usize = 2;
 
-impl Few {
+impl RareDurations {
     /// Record one duration; return by how many bytes the heap has grown.
     #[inline]
     pub(crate) fn record(&mut self, nanos: u64) -> usize {

@@ -29,7 +29,7 @@ pub(crate) struct Silence {
 
 /// A retransmitted packet.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Again {
+pub(crate) struct Retransmission {
     pub(crate) at: i64,
     pub(crate) seq: u32,
     pub(crate) gap: u64,
@@ -56,7 +56,7 @@ pub struct Losses {
     pub(crate) silence: Option<Silence>,
     /// The last retransmitted packet: when it was sent, after how long, and the causes to which the time since would
     /// belong.
-    pub(crate) again: Option<Again>,
+    pub(crate) again: Option<Retransmission>,
     /// Recovery time that is inferred only from jumps of IPv4's identification.
     pub inferred: u64,
     /// The last such time: when it ended, how long it was, and which end lost the packets.

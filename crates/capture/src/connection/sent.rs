@@ -1,6 +1,6 @@
 //! Count what one endpoint of a connection has sent.
 
-use crate::connection::copies::Twice;
+use crate::connection::copies::TwinCounts;
 use crate::connection::latency::Latency;
 use crate::connection::seqspace::{PayloadNovelty, SeqSpace};
 use crate::wire::packet::{flag, Segment};
@@ -53,7 +53,7 @@ pub struct Rare {
     /// See `unsure`.
     pub doubtful: u32,
     /// Number of packets that were captured twice.
-    pub twice: Twice,
+    pub twice: TwinCounts,
 }
 
 /// Record a segment's position in its stream. The boolean returned is true if it repeats a SYN or FIN and nothing else.

@@ -26,7 +26,7 @@ impl Wait {
     /// Update the longest wait after the time by cause changed from `before` to `now`; only causes for which `counts`
     /// returns true are considered.
     #[cold]
-    pub(crate) fn see(&mut self, before: &[u64], now: &[u64], counts: fn(usize) -> bool) {
+    pub(crate) fn update(&mut self, before: &[u64], now: &[u64], counts: fn(usize) -> bool) {
         for (cause, (now, before)) in now.iter().zip(before).enumerate() {
             let nanos = now.saturating_sub(*before);
             if nanos > self.nanos() + (1 << UNIT) && counts(cause) {
@@ -40,11 +40,11 @@ impl Wait {
 /// The longest duration of one kind in half a word, with an error of up to a twentieth of a percent or 16 microseconds.
 /// An exponent is stored above eleven bits of mantissa, so a longer duration has a greater value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Brief(u16);
+pub struct CompactDuration(u16);
 
 const DIGITS: u32 = 11;
 
-impl Brief {
+impl CompactDuration {
     /// Nanoseconds, rounded down.
     #[inline]
     #[must_use]
@@ -73,12 +73,12 @@ mod tests {
         assert_eq!((wait.nanos(), wait.cause()), (0, None));
         let counts = |cause| cause != 3;
         let (mut before, mut now) = ([0; 4], [0, 300_000_000, 0, 9_000_000_000]);
-        wait.see(&before, &now, counts);
+        wait.update(&before, &now, counts);
         assert_eq!(wait.cause(), Some(1));
         assert!(wait.nanos().abs_diff(300_000_000) < 20_000);
         before = now;
         now[2] = 10_000_000_000_000;
-        wait.see(&before, &now, counts);
+        wait.update(&before, &now, counts);
         assert_eq!(wait.cause(), Some(2));
         assert_eq!(wait.nanos(), MOST << UNIT);
     }
@@ -86,7 +86,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn the_longest_of_a_kind_is_kept_to_a_twentieth_of_a_percent(all in proptest::collection::vec(0..1_u64 << 52, 1..9)) {
-            let mut brief = Brief::default();
+            let mut brief = CompactDuration::default();
             for &nanos in &all {
                 brief.note(nanos);
             }

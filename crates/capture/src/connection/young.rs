@@ -158,7 +158,7 @@ impl Young {
         for _ in 0..self.count {
             let mut segment = rest.read_segment(&before);
             (segment.key, segment.interface, segment.tunnels) = (key, interface, tunnels);
-            before.see(&segment);
+            before.update(&segment);
             f(&segment);
         }
     }
@@ -198,7 +198,7 @@ struct PreviousPackets {
 }
 
 impl PreviousPackets {
-    fn see(&mut self, segment: &Segment) {
+    fn update(&mut self, segment: &Segment) {
         self.last = (segment.ts, segment.frame);
         let stamp = segment.options.stamps.map_or(0, |(own, _)| own);
         let next = next(segment.seq, segment.payload, segment.flags);
@@ -347,7 +347,8 @@ impl PacketReader<'_> {
         self.0 = self.0.get(bytes..).unwrap_or_default();
     }
 
-    /// Read only what is needed to restore the next packet; like [`Self::read_segment`] and [`PreviousPackets::see`].
+    /// Read only what is needed to restore the next packet; like [`Self::read_segment`] and
+    /// [`PreviousPackets::update`].
     fn skip(&mut self, before: &mut PreviousPackets) {
         let mask = self.read_byte();
         let is = |bit: u8| mask & bit != 0;

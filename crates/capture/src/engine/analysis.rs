@@ -207,7 +207,7 @@ impl<'o> Analysis<'o> {
 
     /// Also keep the packets that ended the longest waits.
     #[must_use]
-    pub fn with_guilty(mut self) -> Self {
+    pub fn with_longest_waits(mut self) -> Self {
         self.back.tracker.guilty = Some(Box::default());
         self
     }

@@ -186,7 +186,7 @@ impl Reading<'_, '_> {
         let (names, list) = (&mut self.front.names, &mut self.front.list);
         self.front
             .datagrams
-            .see(&mut segment, payload, |name| names.number(name, list));
+            .process(&mut segment, payload, |name| names.number(name, list));
         self.count(segment);
     }
 
@@ -209,14 +209,14 @@ impl Reading<'_, '_> {
     /// Parse the payload of the batch's last segment, which may begin or end a message or belong to a request; `data`
     /// is its frame.
     #[inline]
-    fn look_into(&mut self, data: &[u8]) {
+    fn parse_payload(&mut self, data: &[u8]) {
         if let Some(segment) = self.front.batch.last_mut() {
             let pushed = segment.flags & flag::PSH != 0;
             segment.message = Message::of(segment.payload_in(data), segment.payload, pushed);
         }
         if let (Some(requests), Some(segment)) = (&mut self.front.requests, self.front.batch.last())
         {
-            requests.see(segment, data);
+            requests.process(segment, data);
         }
     }
 
@@ -292,7 +292,7 @@ impl PacketSink for Reading<'_, '_> {
                 room.frame = frame;
                 decode_fast_into(packet, room)
             }) {
-                self.look_into(packet.data);
+                self.parse_payload(packet.data);
                 self.counted(0);
                 return;
             }
@@ -306,7 +306,7 @@ impl PacketSink for Reading<'_, '_> {
                 let mut segment = segment;
                 segment.frame = self.front.truth.packets;
                 self.front.batch.push(segment);
-                self.look_into(packet.data);
+                self.parse_payload(packet.data);
                 self.counted(segment.tunnels);
             }
             Ok(_) => self.front.truth.filtered += 1,

@@ -187,7 +187,7 @@ fn read(
         flows.names.extend_from_slice(names);
         for segment in segments.drain(..).filter(|segment| segment.seq_known) {
             if seen.len() < MOST {
-                seen.push(make_seen(&segment, flows));
+                seen.push(record_packet(&segment, flows));
             }
         }
     });
@@ -200,7 +200,7 @@ fn read(
     Ok(Point { seen })
 }
 
-fn make_seen(segment: &Segment, flows: &mut Flows) -> SeenPacket {
+fn record_packet(segment: &Segment, flows: &mut Flows) -> SeenPacket {
     let tcp = segment.key.protocol == TCP;
     SeenPacket {
         ts: segment.ts,

@@ -345,7 +345,7 @@ impl Tracker {
         let heap = conn.heap;
         let twin = match self.seen.take() {
             Some(twin) => twin,
-            None => self.twins.see(segment, conn.last_from),
+            None => self.twins.find_twin(segment, conn.last_from),
         };
         if twin != Twin::None && conn.leaves_out_copy(segment, twin) {
             self.heap += (conn.heap - heap) as usize;
@@ -357,7 +357,7 @@ impl Tracker {
             let compared = numbers.compared;
             compared.then(|| numbers.follows(segment.id, segments))
         };
-        numbers.own = self.numbering.see(segment, conn.hash, follows);
+        numbers.own = self.numbering.record(segment, conn.hash, follows);
         numbers.compared = true;
         count(conn, segment, &mut self.watch, &mut self.guilty);
         let over = conn.is_over() && !conn.closed;
@@ -381,7 +381,7 @@ impl Tracker {
         }
         let chunk = &mut self.young[(place & !YOUNG) as usize / CHUNK];
         let young = &mut chunk[place as usize % CHUNK];
-        let twin = self.twins.see(segment, young.last_from);
+        let twin = self.twins.find_twin(segment, young.last_from);
         let heap = young.heap();
         if twin != Twin::None || !young.note(segment) {
             self.seen = Some(twin);
@@ -446,7 +446,7 @@ impl Tracker {
         if segment.flags & (flag::FIN | flag::RST) != 0 {
             return false;
         }
-        let twin = self.twins.see(segment, segment.from);
+        let twin = self.twins.find_twin(segment, segment.from);
         let young = Young::new(segment, hash, self.next_index).filter(|_| twin == Twin::None);
         let Some(young) = young else {
             self.seen = Some(twin);

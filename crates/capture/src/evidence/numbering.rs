@@ -41,7 +41,7 @@ impl Numbering {
     /// connection, or `None` for the connection's first packet here. Return whether the host is known to number each
     /// connection separately.
     #[inline]
-    pub fn see(
+    pub fn record(
         &mut self,
         segment: &Segment,
         hash: u32,

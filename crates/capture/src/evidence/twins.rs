@@ -54,7 +54,7 @@ impl Twins {
     /// packet for its own twin. Which packets have been forgotten does not depend on chance, so a capture gives the
     /// same results every time.
     #[inline]
-    pub fn see(&mut self, segment: &Segment, last_from: u8) -> Twin {
+    pub fn find_twin(&mut self, segment: &Segment, last_from: u8) -> Twin {
         let (key, [[a, b], [c, d]]) = (&segment.key, segment.key.addr);
         let ports = u64::from(key.port[0]) << 48 | u64::from(key.port[1]) << 32;
         let words = [

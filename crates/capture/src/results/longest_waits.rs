@@ -94,7 +94,7 @@ impl LongestWaits {
 pub fn extract(name: &str, frames: &BTreeSet<u64>, out: &mut dyn Write) -> Result<(), Fault> {
     let mut source = Source::open(name).map_err(|e| Fault::io(0, &e))?;
     source.need(4096).map_err(|e| Fault::io(0, &e))?;
-    let mut picked = Picked {
+    let mut picked = PacketExtractor {
         frames,
         out,
         frame: 0,
@@ -131,7 +131,7 @@ pub fn extract(name: &str, frames: &BTreeSet<u64>, out: &mut dyn Write) -> Resul
     }
 }
 
-struct Picked<'p> {
+struct PacketExtractor<'p> {
     frames: &'p BTreeSet<u64>,
     out: &'p mut dyn Write,
     frame: u64,
@@ -142,7 +142,7 @@ struct Picked<'p> {
     error: Option<io::Error>,
 }
 
-impl Picked<'_> {
+impl PacketExtractor<'_> {
     fn write(&mut self, bytes: &[u8]) {
         if self.error.is_none() {
             self.error = self.out.write_all(bytes).err();
@@ -161,7 +161,7 @@ fn block(kind: u32, parts: &[&[u8]]) -> Vec<u8> {
     out
 }
 
-impl PacketSink for Picked<'_> {
+impl PacketSink for PacketExtractor<'_> {
     fn packet(&mut self, packet: &Packet<'_>) {
         self.frame += 1;
         if !self.frames.contains(&self.frame) {

@@ -51,12 +51,12 @@ impl Compression {
 }
 
 /// A file that must not become shorter while it is read.
-struct Whole {
+struct NonShrinkingFile {
     file: File,
     expected: u64,
 }
 
-impl Read for Whole {
+impl Read for NonShrinkingFile {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let got = self.file.read(buffer)?;
         if got == 0 && self.expected > 0 {
@@ -97,7 +97,7 @@ impl<'a> Source<'a> {
             return Err(io::Error::other("is a directory, not a capture file"));
         }
         let expected = if about.is_file() { about.len() } else { 0 };
-        Source::new(Box::new(Whole { file, expected }))
+        Source::new(Box::new(NonShrinkingFile { file, expected }))
     }
 
     /// Read from any source; the input is decompressed if it begins like a compressed file.

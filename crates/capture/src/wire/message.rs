@@ -11,7 +11,7 @@ pub struct Message(u32);
 
 /// What a segment shows about its message, unpacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Says {
+pub enum MessageClue {
     /// Nothing.
     Nothing,
     /// It begins a message of this many bytes.
@@ -116,20 +116,20 @@ impl Message {
 
     /// Return what it shows, unpacked.
     #[must_use]
-    pub fn says(self) -> Says {
+    pub fn says(self) -> MessageClue {
         let length = self.0 & ((1 << LENGTH) - 1);
         match self.0 >> LENGTH {
-            ENDS => Says::Ends(length),
-            ASKS => Says::Asks(length),
-            OPEN => Says::Open,
-            LAST => Says::Last,
-            RECORDS => Says::Records(Records {
+            ENDS => MessageClue::Ends(length),
+            ASKS => MessageClue::Asks(length),
+            OPEN => MessageClue::Open,
+            LAST => MessageClue::Last,
+            RECORDS => MessageClue::Records(Records {
                 length: length & (DATA - 1),
                 hello: length & HELLO != 0,
                 ciphers: length & CIPHERS != 0,
                 data: length & DATA != 0,
             }),
-            _ => Says::Nothing,
+            _ => MessageClue::Nothing,
         }
     }
 
@@ -209,36 +209,36 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn says(bytes: &[u8]) -> Says {
+    fn says(bytes: &[u8]) -> MessageClue {
         Message::of(bytes, bytes.len() as u32, true).says()
     }
 
     #[test]
     fn heads_say_where_their_messages_end() {
-        assert_eq!(says(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"), Says::Ends(27));
-        assert_eq!(says(b"HEAD / HTTP/1.1\r\n\r\n"), Says::Asks(19));
+        assert_eq!(says(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"), MessageClue::Ends(27));
+        assert_eq!(says(b"HEAD / HTTP/1.1\r\n\r\n"), MessageClue::Asks(19));
         assert_eq!(
             says(b"HTTP/1.1 200 OK\r\ncontent-LENGTH: 1000\r\n\r\nbody"),
-            Says::Ends(1041)
+            MessageClue::Ends(1041)
         );
         assert_eq!(
             says(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhe"),
-            Says::Open
+            MessageClue::Open
         );
-        assert_eq!(says(b"llo\r\n0\r\n\r\n"), Says::Last);
+        assert_eq!(says(b"llo\r\n0\r\n\r\n"), MessageClue::Last);
         assert_eq!(
             says(b"HTTP/1.0 200 OK\r\n\r\nuntil it closes"),
-            Says::Nothing
+            MessageClue::Nothing
         );
         assert_eq!(
             says(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n"),
-            Says::Open
+            MessageClue::Open
         );
         assert_eq!(
             says(b"HTTP/1.1 304 No\r\nContent-Length: 9\r\n\r\n"),
-            Says::Ends(38)
+            MessageClue::Ends(38)
         );
-        assert_eq!(says(b"Hello"), Says::Nothing);
+        assert_eq!(says(b"Hello"), MessageClue::Nothing);
     }
 
     #[test]
@@ -249,12 +249,12 @@ mod tests {
             hello: true,
             ..Records::default()
         };
-        assert_eq!(says(&hello), Says::Records(expected));
+        assert_eq!(says(&hello), MessageClue::Records(expected));
         let more = [&hello[..], &[20, 3, 3, 0, 1, 1], &[23, 3, 3, 64, 0, 7, 7]].concat();
         expected.length = 14 + 6 + 5 + 16_384;
         (expected.ciphers, expected.data) = (true, true);
-        assert_eq!(says(&more), Says::Records(expected));
-        assert_eq!(says(&[23, 3, 3, 99, 0, 7]), Says::Nothing);
+        assert_eq!(says(&more), MessageClue::Records(expected));
+        assert_eq!(says(&[23, 3, 3, 99, 0, 7]), MessageClue::Nothing);
     }
 
     proptest! {
@@ -267,7 +267,7 @@ mod tests {
 
         #[test]
         fn lengths_come_back(length in 0_u64..1 << 40) {
-            let expected = if length < 1 << 29 { Says::Ends(length as u32) } else { Says::Open };
+            let expected = if length < 1 << 29 { MessageClue::Ends(length as u32) } else { MessageClue::Open };
             prop_assert_eq!(Message::new(ENDS, length).says(), expected);
         }
     }
