@@ -84,7 +84,7 @@ def test_a_part_of_a_file_is_copied(agent: Agent, directory: Path) -> None:
 @pytest.mark.parametrize("direct", [False, True])
 def test_a_source_that_is_too_short_is_an_error(agent: Agent, directory: Path, direct: bool) -> None:
     (directory / "source").write_bytes(b"x" * 4096)
-    with pytest.raises(CallError, match="shorter than asked: 4096 bytes instead of 8192"):
+    with pytest.raises(CallError, match="is too short: it has 4096 of the 8192 bytes requested"):
         agent.copy(str(directory / "source"), str(directory / "c"), length=8192, direct=direct, timeout_s=30)
 
 

@@ -161,7 +161,7 @@ def test_a_source_file_that_is_too_short_is_said(tmp_path: Path) -> None:
     (tmp_path / "given").write_bytes(b"x" * 5000)
     spec = DiskSpec.from_levels(Role.SOURCE, 8192, content=f"file:{tmp_path}/given")
     with (
-        pytest.raises(MachineError, match="shorter than asked: 5000 bytes instead of 8192"),
+        pytest.raises(MachineError, match="is too short: it has 5000 of the 8192 bytes requested"),
         make_images([spec]),
     ):
         pass
