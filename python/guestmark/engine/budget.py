@@ -143,7 +143,8 @@ def _count_fewest_blocks(plan: Plan) -> int:
     """Return how many blocks answers need: as many as tell a difference from chance, if anything is compared."""
     if plan.questions and not any(question.wants in COMPARING_QUESTIONS for question in plan.questions):
         return plan.policy.blocks or 1
-    return MIN_BLOCKS
+    # A plan without questions that wants a single block compares nothing.
+    return 1 if not plan.questions and plan.policy.blocks == 1 else MIN_BLOCKS
 
 
 def _estimate_needed_s(plan: Plan, cells: Sequence[Cell], costs: TrialCosts, blocks: int) -> float:
@@ -181,12 +182,14 @@ def fit_to_budget(
             fewest = enough
     ids = {cell.id for cell in kept}
     gone = [cell for cell in able if cell.id not in ids]
+    # A single trial is all there is to do.
+    longest_s = left_s if enough == 1 and len(kept) == 1 else _limit_trial(budget_s)
     policy = replace(
         plan.policy,
         blocks=plan.policy.blocks if enough < 2 else None,
         min_blocks=min(plan.policy.min_blocks, fewest),
         time_limit_s=time_limit_s,
-        trial_limit_s=min(plan.policy.trial_limit_s, _limit_trial(budget_s)),
+        trial_limit_s=min(plan.policy.trial_limit_s, longest_s),
     )
     within = format_duration(budget_s)
     notes = []
