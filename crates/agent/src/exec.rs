@@ -60,7 +60,8 @@ impl Job {
         }
         let name = exec.argv[0].clone().into_vec();
         let shown = String::from_utf8_lossy(&name).into_owned();
-        let mut io = Stdio::open(exec).map_err(|error| os_failure("cannot create pipes", &error))?;
+        let mut io =
+            Stdio::open(exec).map_err(|error| os_failure("cannot create pipes", &error))?;
         let command = build_command(exec, &name, io.theirs.each_ref().map(AsRawFd::as_raw_fd))?;
         if command.files.is_empty() {
             return Err(failure(

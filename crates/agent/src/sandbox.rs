@@ -92,9 +92,8 @@ pub fn become_sandbox(arguments: impl Iterator<Item = OsString>) -> io::Result<E
     // SAFETY: both are open descriptors.
     check(unsafe { libc::dup2(complaints.as_raw_fd(), 2) })?;
     let (user, group) = (rustix::process::getuid(), rustix::process::getgid());
-    let (pid, joined) = fork_first_process(&options).map_err(|error| {
-        sys::add_context("cannot create mount and process namespaces", &error)
-    })?;
+    let (pid, joined) = fork_first_process(&options)
+        .map_err(|error| sys::add_context("cannot create mount and process namespaces", &error))?;
     if pid == 0 {
         let mapped = if options.own_users {
             sys::map_to_root(user.as_raw(), group.as_raw())

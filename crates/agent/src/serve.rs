@@ -318,7 +318,10 @@ impl Server<'_> {
                 libc::POLLOUT,
             ));
         }
-        fds.push(make_poll_entry(self.bulk.wakeup_descriptor().as_raw_fd(), libc::POLLIN));
+        fds.push(make_poll_entry(
+            self.bulk.wakeup_descriptor().as_raw_fd(),
+            libc::POLLIN,
+        ));
     }
 
     /// Reaps children that have exited; returns the signal that asks us to exit, if there was one. The clock is read
@@ -394,7 +397,8 @@ impl Server<'_> {
             match end {
                 None => self.out.flush(output)?,
                 Some(End::Left) => {
-                    self.ahead.map_or(Ok(()), |file| decoder.save_leftover(file))?;
+                    self.ahead
+                        .map_or(Ok(()), |file| decoder.save_leftover(file))?;
                     return Ok(Some(End::Left));
                 }
                 Some(end) => {

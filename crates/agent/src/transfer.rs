@@ -134,7 +134,10 @@ impl Transfer {
 
     /// Whether `step` has something to do.
     pub fn has_work(&self) -> bool {
-        matches!(self.what, TransferKind::Read { .. } | TransferKind::Hash { .. })
+        matches!(
+            self.what,
+            TransferKind::Read { .. } | TransferKind::Hash { .. }
+        )
     }
 
     /// Runs one step; returns whether the call has ended (its answer is then in `out`).
@@ -185,14 +188,18 @@ impl Transfer {
                 }
                 Err(error) => self.fail("read", &error, out, true),
             },
-            TransferKind::Write { .. } | TransferKind::Stream { .. } | TransferKind::Sink | TransferKind::Failed => false,
+            TransferKind::Write { .. }
+            | TransferKind::Stream { .. }
+            | TransferKind::Sink
+            | TransferKind::Failed => false,
         }
     }
 
     /// Handles data from the controller; returns whether the call has ended.
     pub fn feed(&mut self, data: &[u8], out: &mut Outbox) -> bool {
         self.bytes += data.len() as u64;
-        if let TransferKind::Write { file, .. } | TransferKind::Stream { file, .. } = &mut self.what {
+        if let TransferKind::Write { file, .. } | TransferKind::Stream { file, .. } = &mut self.what
+        {
             if let Err(error) = file.write_all(data) {
                 return self.fail("write", &error, out, false);
             }

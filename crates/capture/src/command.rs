@@ -108,7 +108,9 @@ fn parse() -> Result<Option<Args>, String> {
                     "csv" => Format::Csv,
                     "tcp-stats" => Format::TcpStats,
                     other => {
-                        return Err(format!("unknown format {other:?}: use json, csv or tcp-stats"))
+                        return Err(format!(
+                            "unknown format {other:?}: use json, csv or tcp-stats"
+                        ))
                     }
                 }
             }
@@ -296,7 +298,10 @@ fn compare(files: &[String], filter: Option<&Filter>) -> ExitCode {
     let pairs = match points::compare(files, filter) {
         Ok(pairs) => pairs,
         Err((file, fault)) => {
-            eprintln!("guestmark: {}", escape_controls(&format!("{file}: {fault}")));
+            eprintln!(
+                "guestmark: {}",
+                escape_controls(&format!("{file}: {fault}"))
+            );
             if !fault.hint.is_empty() {
                 eprintln!("  {}", fault.hint);
             }
@@ -318,7 +323,10 @@ fn compare(files: &[String], filter: Option<&Filter>) -> ExitCode {
 }
 
 fn print_usage(message: &str) -> ExitCode {
-    eprintln!("guestmark: {}\n  guestmark capture --help", escape_controls(message));
+    eprintln!(
+        "guestmark: {}\n  guestmark capture --help",
+        escape_controls(message)
+    );
     ExitCode::from(2)
 }
 
@@ -395,7 +403,10 @@ impl Job {
             sequences,
         );
         for (file, fault) in &faults {
-            eprintln!("guestmark: {}", escape_controls(&format!("{file}: {fault}")));
+            eprintln!(
+                "guestmark: {}",
+                escape_controls(&format!("{file}: {fault}"))
+            );
             if !fault.hint.is_empty() {
                 eprintln!("  {}", fault.hint);
             }

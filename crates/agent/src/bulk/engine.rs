@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 
-use guestmark_wire::bulk::{Copy, Fill, TransferOptions, ReadBack, Transferred};
+use guestmark_wire::bulk::{Copy, Fill, ReadBack, TransferOptions, Transferred};
 use guestmark_wire::{Failure, Kind};
 
 use super::content::Generator;

@@ -65,7 +65,10 @@ pub struct First {
 }
 
 /// Creates the cage; returns in both processes. `lifeline` closes when the controller exits.
-pub fn enter_namespaces(namespaces: Namespaces, lifeline: Option<&OwnedFd>) -> io::Result<EnteredAs> {
+pub fn enter_namespaces(
+    namespaces: Namespaces,
+    lifeline: Option<&OwnedFd>,
+) -> io::Result<EnteredAs> {
     let (uid, gid) = (
         rustix::process::getuid().as_raw(),
         rustix::process::getgid().as_raw(),

@@ -117,7 +117,13 @@ fn parse_user(text: &OsString) -> Result<(u32, u32), lexopt::Error> {
     text.to_str()
         .and_then(|text| text.split_once(':'))
         .and_then(|(user, group)| Some((user.parse().ok()?, group.parse().ok()?)))
-        .ok_or_else(|| format!("{}: must be USER:GROUP, both as numbers", text.to_string_lossy()).into())
+        .ok_or_else(|| {
+            format!(
+                "{}: must be USER:GROUP, both as numbers",
+                text.to_string_lossy()
+            )
+            .into()
+        })
 }
 
 fn require_absolute(path: OsString) -> Result<PathBuf, lexopt::Error> {
@@ -346,7 +352,9 @@ fn restrict(
         }
         if refused.local_sockets {
             held.push("no-sockets");
-        } else if installed.questions.is_some() || refused.connections == filter::ConnectPolicy::Refused {
+        } else if installed.questions.is_some()
+            || refused.connections == filter::ConnectPolicy::Refused
+        {
             held.push("own-sockets");
         }
         if refused.network {

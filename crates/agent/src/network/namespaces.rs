@@ -390,7 +390,10 @@ mod tests {
         assert!(options.second);
         assert_eq!(options.offloads, Some(false));
         let tap = parse(&["--channel=5", "--tap", "t0", "--queues", "4", "--headers"]).unwrap();
-        assert_eq!((tap.link, tap.queues, tap.headers), (LinkKind::Tap, 4, true));
+        assert_eq!(
+            (tap.link, tap.queues, tap.headers),
+            (LinkKind::Tap, 4, true)
+        );
         assert!(!tap.second);
     }
 

@@ -197,7 +197,12 @@ impl Netlink {
         self.exchange_messages(request, libc::NLM_F_DUMP as u16, each)
     }
 
-    fn exchange_messages(&self, request: Request, flags: u16, mut each: impl FnMut(Message)) -> io::Result<()> {
+    fn exchange_messages(
+        &self,
+        request: Request,
+        flags: u16,
+        mut each: impl FnMut(Message),
+    ) -> io::Result<()> {
         let mut bytes = request.bytes;
         let length = bytes.len() as u32;
         bytes[..4].copy_from_slice(&length.to_ne_bytes());

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 
 use super::changes::Change;
 use super::files::{
-    format_hex_list, encode_hex, key, list_files_below, names, read_path_now, Blocks, Content, Key, BLOCK,
+    encode_hex, format_hex_list, key, list_files_below, names, read_path_now, Blocks, Content, Key,
+    BLOCK,
 };
 
 /// Maximum number of files that are followed, each through an open descriptor.

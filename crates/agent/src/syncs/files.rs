@@ -131,7 +131,10 @@ pub fn names(directory: &Path) -> io::Result<Vec<OsString>> {
 }
 
 pub fn format_hex_list(names: &[OsString]) -> String {
-    let names: Vec<String> = names.iter().map(|name| encode_hex(name.as_bytes())).collect();
+    let names: Vec<String> = names
+        .iter()
+        .map(|name| encode_hex(name.as_bytes()))
+        .collect();
     names.join(",")
 }
 

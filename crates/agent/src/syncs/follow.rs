@@ -22,7 +22,7 @@ use lexopt::ValueExt;
 use crate::options::{read_until_command, to_io_error};
 
 use super::calls::{ptrace, resume, wait, Stop, MMAP, TRACE_OPTIONS};
-use super::changes::{read_path_argument, read_open_flags};
+use super::changes::{read_open_flags, read_path_argument};
 use super::files::encode_hex;
 use super::queues::Memory;
 use super::tracer::RWF_SYNCS;
@@ -168,7 +168,10 @@ impl Follower {
             Stop::Entry(number, arguments, _) => {
                 let operation = self.find_operation(pid, number, &arguments);
                 // Log output before anybody can read it.
-                if let Some(operation) = operation.as_ref().filter(|operation| operation.call == SAID) {
+                if let Some(operation) = operation
+                    .as_ref()
+                    .filter(|operation| operation.call == SAID)
+                {
                     if self.job.before_said {
                         self.sync_disk()?;
                     }

@@ -58,7 +58,7 @@ use files::{encode_hex, key};
 pub use files::{print_digests, seek_data};
 pub use follow::follow;
 use queues::{find_process, Queue};
-use tracer::{CallInProgress, Call, Job, Promise, Tracer, RWF_SYNCS, WRITE};
+use tracer::{Call, CallInProgress, Job, Promise, Tracer, RWF_SYNCS, WRITE};
 
 /// Maximum number of bytes of the program's standard error that are reported.
 const SAID: usize = 500;
@@ -255,7 +255,9 @@ impl Tracer {
                 self.hand_over_context(pid, arguments);
                 return Some(CallInProgress::Submitted(arguments[0]));
             }
-            _ if truncates_on_open(pid, number, arguments) => return Some(CallInProgress::Emptying),
+            _ if truncates_on_open(pid, number, arguments) => {
+                return Some(CallInProgress::Emptying)
+            }
             _ => match &change {
                 Some(change) => (
                     WRITE,
@@ -320,7 +322,9 @@ impl Tracer {
                     });
                 }
             }
-            (CallInProgress::Entered, _) => self.queues.iter_mut().for_each(|one| one.queue.taken()),
+            (CallInProgress::Entered, _) => {
+                self.queues.iter_mut().for_each(|one| one.queue.taken())
+            }
             (CallInProgress::Submitted(context), result) => {
                 let process = find_process(pid);
                 let mut queues = self.queues.iter_mut();
@@ -333,7 +337,10 @@ impl Tracer {
                     self.note_change(change);
                 }
             }
-            (CallInProgress::Uring(_) | CallInProgress::Context(_) | CallInProgress::Emptying, None) => {}
+            (
+                CallInProgress::Uring(_) | CallInProgress::Context(_) | CallInProgress::Emptying,
+                None,
+            ) => {}
         }
         Ok(())
     }

@@ -5,7 +5,9 @@ use std::rc::Rc;
 
 use super::changes::Change;
 use super::files::key;
-use super::queues::{find_process, read_submitted, RequestKind, Memory, RequestFile, Queue, Request};
+use super::queues::{
+    find_process, read_submitted, Memory, Queue, Request, RequestFile, RequestKind,
+};
 use super::tracer::{Call, FollowedQueue, Pending, Promise, Tracer, RWF_SYNCS, WRITE};
 
 /// Maximum number of queues of one program that are followed.

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use guestmark_wire::syscalls::{Measured, Ready, SyscallEvent};
 
 use crate::sys;
-use mix::{Nothing, BatchedOperation};
+use mix::{BatchedOperation, Nothing};
 
 /// Name of a part without operations; as a command it does nothing, so that `exec` can be measured.
 pub const NOTHING: &str = "nothing";

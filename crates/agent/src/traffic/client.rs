@@ -16,8 +16,8 @@ use rustix::time::ClockId;
 use super::datagrams::{drain_socket, receive_datagrams, send_datagrams};
 use super::exchange::{connect_for_requests, repeat, transact, Messages};
 use super::order::{
-    ServerReady, DatagramSpan, DatagramsReceived, DatagramsSent, Exchange, Order, Received, Report, Sent,
-    Span, Spent,
+    DatagramSpan, DatagramsReceived, DatagramsSent, Exchange, Order, Received, Report, Sent,
+    ServerReady, Span, Spent,
 };
 use super::socket::{connect, limit_waits, read_answer, read_frame, write_frame};
 use super::stream::{receive_stream, send_stream};

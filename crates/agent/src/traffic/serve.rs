@@ -12,7 +12,7 @@ use guestmark_wire::traffic::{TrafficEvent, TrafficPorts};
 
 use super::datagrams::{await_greeting, drain_socket, receive_datagrams, send_datagrams};
 use super::exchange::{expect_requests, Messages};
-use super::order::{ServerReady, Exchange, Order, Report, Spent};
+use super::order::{Exchange, Order, Report, ServerReady, Spent};
 use super::socket::{limit_waits, read_frame, thread_cpu_ns, write_frame, SILENCE};
 use super::stream::{receive_stream, send_stream};
 use crate::sys;
@@ -60,9 +60,9 @@ impl Server {
                 !reports.contains_key(&id)
             })
             .unwrap_or_else(PoisonError::into_inner);
-        reports
-            .remove(&id)
-            .unwrap_or_else(|| Report::of_failure(&io::Error::other("the stream did not end in time")))
+        reports.remove(&id).unwrap_or_else(|| {
+            Report::of_failure(&io::Error::other("the stream did not end in time"))
+        })
     }
 }
 

@@ -4,7 +4,7 @@
 //! messages are joined to one flow here, so that waits within it are recognised. DNS queries are in
 //! [`crate::application::dns`]; of QUIC, the handshake is timed.
 
-use crate::application::dns::{self, Asked, End, Questions, QuestionKey, DNS};
+use crate::application::dns::{self, Asked, End, QuestionKey, Questions, DNS};
 use crate::application::exchange::Exchange;
 use crate::application::served::Served;
 use crate::connection::latency::seconds;

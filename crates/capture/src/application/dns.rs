@@ -106,7 +106,12 @@ impl Questions {
     }
 
     /// Note an answer; return the nanoseconds since its question was first asked.
-    pub(crate) fn answer(&mut self, way: QuestionKey, message: &[u8], segment: &Segment) -> Option<u64> {
+    pub(crate) fn answer(
+        &mut self,
+        way: QuestionKey,
+        message: &[u8],
+        segment: &Segment,
+    ) -> Option<u64> {
         let Entry::Occupied(entry) = self.pending.entry(way) else {
             return None;
         };

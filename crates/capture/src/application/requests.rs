@@ -89,13 +89,19 @@ impl Requests {
             client,
             served,
             host: host(usize::from(client)),
-            halves: [DirectionStream::new(State::Lost), DirectionStream::new(State::Lost)],
+            halves: [
+                DirectionStream::new(State::Lost),
+                DirectionStream::new(State::Lost),
+            ],
             pending: VecDeque::new(),
             answer: None,
             finished: 0,
             ciphers: 0,
         };
-        flow.halves = [DirectionStream::new(flow.first()), DirectionStream::new(flow.first())];
+        flow.halves = [
+            DirectionStream::new(flow.first()),
+            DirectionStream::new(flow.first()),
+        ];
         self.flows.insert(key, flow);
         true
     }

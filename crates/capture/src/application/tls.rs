@@ -60,7 +60,10 @@ impl Flow {
                     answer.continue_with(piece);
                 }
                 self.finish_answer(&mut served[self.served], true);
-                self.halves = [DirectionStream::new(State::Lost), DirectionStream::new(State::Lost)];
+                self.halves = [
+                    DirectionStream::new(State::Lost),
+                    DirectionStream::new(State::Lost),
+                ];
             }
             return;
         }

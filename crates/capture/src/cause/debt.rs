@@ -6,7 +6,7 @@
 
 use crate::connection::conn::Conn;
 use crate::connection::spent::{on, IDLE_FROM};
-use crate::wire::message::{MessageState, MessageClue};
+use crate::wire::message::{MessageClue, MessageState};
 use crate::wire::packet::{flag, Segment};
 
 /// An end is near if its part of the round trip is at most one part in this many.
@@ -127,8 +127,13 @@ impl Conn {
     #[inline]
     pub(crate) fn is_in_message(&self, end: usize) -> bool {
         let path = &self.paths[end];
-        matches!(path.debt, MessageState::Body | MessageState::Open | MessageState::Record)
-            || path.debt == MessageState::Unknown && path.last_len > 0 && !path.pushed && self.was_full(end)
+        matches!(
+            path.debt,
+            MessageState::Body | MessageState::Open | MessageState::Record
+        ) || path.debt == MessageState::Unknown
+            && path.last_len > 0
+            && !path.pushed
+            && self.was_full(end)
     }
 
     /// Whether the client has sent a request that is known to be complete, and neither end has sent data since.
@@ -185,7 +190,10 @@ impl Conn {
             MessageClue::Open => path.debt = MessageState::Open,
             MessageClue::Last if path.debt == MessageState::Open => path.debt = MessageState::Whole,
             MessageClue::Records(records) if !in_record => {
-                (path.due, path.debt) = (segment.seq.wrapping_add(records.length), MessageState::Record);
+                (path.due, path.debt) = (
+                    segment.seq.wrapping_add(records.length),
+                    MessageState::Record,
+                );
                 let ciphers = if records.ciphers {
                     talk::CIPHERS << from
                 } else {
@@ -201,9 +209,15 @@ impl Conn {
         }
         path.debt = match (path.debt, path.due.wrapping_sub(next) as i32) {
             (MessageState::Body, 0) => MessageState::Whole,
-            (MessageState::Record | MessageState::BetweenRecords, 0) => MessageState::BetweenRecords,
+            (MessageState::Record | MessageState::BetweenRecords, 0) => {
+                MessageState::BetweenRecords
+            }
             (MessageState::Body | MessageState::Record, ..0) => MessageState::Unknown,
-            (MessageState::BetweenRecords | MessageState::Whole, _) if says == MessageClue::Nothing => MessageState::Unknown,
+            (MessageState::BetweenRecords | MessageState::Whole, _)
+                if says == MessageClue::Nothing =>
+            {
+                MessageState::Unknown
+            }
             (debt, _) => debt,
         };
         if segment.flags & flag::FIN != 0 {

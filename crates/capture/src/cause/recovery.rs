@@ -9,7 +9,7 @@
 //! unknown.
 
 use crate::connection::conn::Conn;
-use crate::connection::losses::{Retransmission, Hole, Losses};
+use crate::connection::losses::{Hole, Losses, Retransmission};
 use crate::connection::numbers::Order;
 use crate::connection::seqspace::not_after;
 use crate::connection::spent::{on, Spent};

@@ -402,7 +402,8 @@ impl Conn {
         if copies >= MERGED_FROM && apart >= u64::from(copies) * APART && sides.iter().all(both) {
             return true;
         }
-        let twice = |side: &CorrectedCounts| side.unique == 0 || side.repeated * 5 >= side.unique * 4;
+        let twice =
+            |side: &CorrectedCounts| side.unique == 0 || side.repeated * 5 >= side.unique * 4;
         let repeats: u32 = sides.iter().map(|side| side.retransmissions).sum();
         let stale: u32 = rare.iter().map(|rare| rare.stale).sum();
         repeats >= MERGED_FROM && stale * 5 >= repeats * 4 && sides.iter().all(twice)

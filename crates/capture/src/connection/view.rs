@@ -139,7 +139,8 @@ impl View {
                 self.apply(first);
             }
         }
-        self.coming.push_back(PassedAcknowledgement { at, ack, edge });
+        self.coming
+            .push_back(PassedAcknowledgement { at, ack, edge });
         (self.coming.capacity() - room) * size_of::<PassedAcknowledgement>()
     }
 

@@ -264,7 +264,10 @@ impl<'o> Analysis<'o> {
     }
 
     /// Run `read` on one processor; the other counts what it delivers.
-    fn run_on_two_threads<T: Send>(&mut self, read: impl FnOnce(&mut Front, &mut Deliver<'_>) -> T + Send) -> T {
+    fn run_on_two_threads<T: Send>(
+        &mut self,
+        read: impl FnOnce(&mut Front, &mut Deliver<'_>) -> T + Send,
+    ) -> T {
         let Self {
             front,
             back,

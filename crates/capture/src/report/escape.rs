@@ -71,7 +71,10 @@ mod tests {
             escape_controls("a\x1b[31mb\u{9b}2J\n\tc\u{202e}"),
             "a\\u001b[31mb\\u009b2J\n\tc\\u202e"
         );
-        assert_eq!(escape_controls("[::1]:80 → [/bold]é"), "[::1]:80 → [/bold]é");
+        assert_eq!(
+            escape_controls("[::1]:80 → [/bold]é"),
+            "[::1]:80 → [/bold]é"
+        );
         assert_eq!(escape_controls("\u{e0041}"), "\\udb40\\udc41");
     }
 

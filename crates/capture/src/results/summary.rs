@@ -181,7 +181,8 @@ impl ConnectionSummary {
             confidence,
             waited_s: spent.map(|_| seconds(waited_ns)),
             longest_wait_s: longest.map(|wait| seconds(wait.nanos())),
-            longest_wait_for: longest.and_then(|wait| Some(figures::name_cause(wait.cause()?, client))),
+            longest_wait_for: longest
+                .and_then(|wait| Some(figures::name_cause(wait.cause()?, client))),
             spent,
             waited_ns,
         };

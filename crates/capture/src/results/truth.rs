@@ -1,7 +1,7 @@
 //! Count what limits the reliability of a capture while it is read, and report it afterwards.
 
 use crate::connection::latency::seconds;
-use crate::results::summary::{Captured, Mark, Point, ConnectionSummary};
+use crate::results::summary::{Captured, ConnectionSummary, Mark, Point};
 use crate::wire::link::SkipReason;
 use crate::wire::packet::NO_TIME;
 use serde::Serialize;

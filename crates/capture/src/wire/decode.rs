@@ -101,13 +101,16 @@ pub fn decode_general(packet: &Packet<'_>) -> Result<Segment, SkipReason> {
     let (at, version) = match packet.link {
         link::ETHERNET => skip_tags(data, 12)?,
         link::LINUX_SLL => {
-            direction =
-                parse_sll_direction(u32::from(read_u16(data, 0).ok_or(SkipReason::Cut)?), direction);
+            direction = parse_sll_direction(
+                u32::from(read_u16(data, 0).ok_or(SkipReason::Cut)?),
+                direction,
+            );
             skip_tags(data, 14)?
         }
         link::LINUX_SLL2 => {
             interface = read_u16(data, 6).ok_or(SkipReason::Cut)?;
-            direction = parse_sll_direction(u32::from(*data.get(10).ok_or(SkipReason::Cut)?), direction);
+            direction =
+                parse_sll_direction(u32::from(*data.get(10).ok_or(SkipReason::Cut)?), direction);
             // The protocol comes first, the payload after 20 bytes; a VLAN tag is part of the payload.
             match read_u16(data, 0).ok_or(SkipReason::Cut)? {
                 0x0800 => (20, Some(4)),
@@ -222,7 +225,10 @@ fn decode_transport(packet: &Packet<'_>, ip: &Ip) -> Result<Segment, SkipReason>
     if header < 20 {
         return Err(SkipReason::Malformed);
     }
-    segment.payload = ip.end.checked_sub(at + header).ok_or(SkipReason::Malformed)? as u32;
+    segment.payload = ip
+        .end
+        .checked_sub(at + header)
+        .ok_or(SkipReason::Malformed)? as u32;
     segment.payload_at = u16::try_from(at + header).unwrap_or(u16::MAX);
     segment.checksum = read_u16(data, at + 16).unwrap_or(0);
     let options_end = (at + header).min(data.len());

@@ -93,7 +93,8 @@ impl End {
         }
         if let Some((host, port)) = text.rsplit_once(':') {
             let port = Some(services.port(port)?);
-            let host = HostMatcher::parse(host).unwrap_or_else(|| HostMatcher::Name(host.to_owned()));
+            let host =
+                HostMatcher::parse(host).unwrap_or_else(|| HostMatcher::Name(host.to_owned()));
             return Some(Self { host, port });
         }
         let named = !text.is_empty()

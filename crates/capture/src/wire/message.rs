@@ -215,7 +215,10 @@ mod tests {
 
     #[test]
     fn heads_say_where_their_messages_end() {
-        assert_eq!(says(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"), MessageClue::Ends(27));
+        assert_eq!(
+            says(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
+            MessageClue::Ends(27)
+        );
         assert_eq!(says(b"HEAD / HTTP/1.1\r\n\r\n"), MessageClue::Asks(19));
         assert_eq!(
             says(b"HTTP/1.1 200 OK\r\ncontent-LENGTH: 1000\r\n\r\nbody"),

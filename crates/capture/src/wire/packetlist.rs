@@ -134,7 +134,9 @@ pub fn matches(head: &[u8]) -> bool {
         return false;
     };
     let mut fields = Vec::new();
-    line.contains(',') && split_csv_line(line.trim_end(), &mut fields) && Columns::find(&fields).is_some()
+    line.contains(',')
+        && split_csv_line(line.trim_end(), &mut fields)
+        && Columns::find(&fields).is_some()
 }
 
 /// Read rows until the end of the input or a fault.
@@ -215,7 +217,8 @@ impl List<'_> {
             .lines()
             .take(LOOKED_AT)
             .filter_map(|line| {
-                split_csv_line(line, &mut fields).then(|| wiretime::parse(fields.get(columns.time)?))?
+                split_csv_line(line, &mut fields)
+                    .then(|| wiretime::parse(fields.get(columns.time)?))?
             })
             .collect();
         let falls = times.windows(2).filter(|pair| pair[1] < pair[0]).count();
