@@ -107,4 +107,4 @@ def test_cells_whose_machine_cannot_mount_it_are_left_out(platform: str, filesys
 
 def test_the_power_is_not_cut_of_a_directory() -> None:
     cell = cell_of("tcg", "powercut", {"filesystem": "9p"})
-    assert "no log of writes" in workloads.find_trial_class(cell.workload.name).impossible(cell)
+    assert "are not logged" in workloads.find_trial_class(cell.workload.name).impossible(cell)

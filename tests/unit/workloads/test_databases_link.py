@@ -50,7 +50,7 @@ def test_bytes_go_both_ways_until_the_server_closes(agent: Agent, tmp_path: Path
     assert stream.read(len(answer)) == answer
     assert stream.read(1) == b""
     server.join(10)
-    with pytest.raises(OSError, match="has ended"):
+    with pytest.raises(OSError, match="is closed"):
         link.sendall(b"three")
 
 

@@ -104,7 +104,7 @@ def test_a_machine_without_a_network_costs_one_line() -> None:
         ({"sizes": [15]}, "16 to 65507 bytes"),
         ({"sizes": [65508]}, "16 to 65507 bytes"),
         ({"sizes": [64, 64]}, "different"),
-        ({"sizes": []}, "at least one"),
+        ({"sizes": []}, "one or more"),
         ({"flows": 0}, "greater than or equal to 1"),
         ({"request": 0}, "greater than or equal to 1"),
     ],

@@ -69,7 +69,7 @@ def test_parameters_are_brought_into_one_form() -> None:
         ({"time": "0"}, "would never end"),
         ({"buffer": "1M"}, "at least"),
         ({"settings": {"datadir": "/"}}, "set by guestmark"),
-        ({"settings": {"a b": "1"}}, "not the name"),
+        ({"settings": {"a b": "1"}}, "not a valid name"),
         ({"speed": 1}, "Extra inputs"),
     ],
 )

@@ -187,7 +187,7 @@ def test_server_and_client_are_on_different_sides(joined: Machine, side: str) ->
 @pytest.mark.parametrize(
     ("params", "words"),
     [
-        ({"server": []}, "cannot be run"),
+        ({"server": []}, "its name is empty"),
         ({"server": ["x", "{host}"]}, "is not a placeholder"),
         ({"side": "both"}, "machine"),
         ({"port": 0}, "greater than or equal to 1"),

@@ -175,7 +175,7 @@ def test_threads_above_processors_are_noted() -> None:
 @pytest.mark.parametrize(
     ("job", "values", "said"),
     [
-        ("rw=read\n", {}, r"holds no \[job\]"),
+        ("rw=read\n", {}, r"contains no \[job\]"),
         (
             "[a]\nfilename=/dev/sda\n",
             {},
