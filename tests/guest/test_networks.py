@@ -495,7 +495,7 @@ def test_two_hundred_streams_are_all_counted(test: TrafficTest) -> None:
 
 
 def test_without_namespaces_one_line_says_what_is_needed() -> None:
-    """In a namespace of users that allows no others; to guestmark it is another user's, whose root cannot help."""
+    """In a user namespace that allows no others; to guestmark it is another user's, whose root cannot help."""
     code = (
         "import os; os.geteuid = lambda: 1000\n"
         "from guestmark.core.errors import GuestmarkError\nfrom tests.framework.guests import start\n"
@@ -506,5 +506,5 @@ def test_without_namespaces_one_line_says_what_is_needed() -> None:
     words = ["unshare", "--user", "--map-root-user", "sh", "-c", script, "sh", sys.executable, "-c", code]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     (line,) = done.stdout.splitlines()
-    assert "the machine's network cannot be set up: a namespace of users cannot be made" in line
+    assert "the machine's network cannot be set up: a user namespace cannot be created" in line
     assert not line.endswith("| ")

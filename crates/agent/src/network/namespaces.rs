@@ -111,7 +111,7 @@ pub fn make(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     if options.own_users {
         // Read the ids before entering: inside the namespace nobody is mapped yet.
         let (user, group) = (rustix::process::getuid(), rustix::process::getgid());
-        unshare(libc::CLONE_NEWUSER, "a namespace of users")?;
+        unshare(libc::CLONE_NEWUSER, "a user namespace")?;
         sys::map_to_root(user.as_raw(), group.as_raw())
             .map_err(|error| failed("this user cannot be root in a namespace", &error))?;
         descriptors.push(open_own_namespace("user")?);
@@ -150,7 +150,7 @@ fn unshare(what: libc::c_int, name: &str) -> io::Result<()> {
     // SAFETY: plain system call in a process with a single thread.
     check(unsafe { libc::unshare(what) })
         .map(drop)
-        .map_err(|error| failed(&format!("{name} cannot be made"), &error))
+        .map_err(|error| failed(&format!("{name} cannot be created"), &error))
 }
 
 /// Enters a new network namespace whose interfaces have no IPv6, so that an idle link is quiet.
@@ -355,7 +355,7 @@ fn become_caller(caller: &str) -> io::Result<()> {
     let (user, group) = caller.split_once(':').ok_or_else(wrong)?;
     let user: u32 = user.parse().map_err(|_| wrong())?;
     let group: u32 = group.parse().map_err(|_| wrong())?;
-    unshare(libc::CLONE_NEWUSER, "a second namespace of users")?;
+    unshare(libc::CLONE_NEWUSER, "a second user namespace")?;
     let write = |file: &str, text: String| fs::write(format!("/proc/self/{file}"), text);
     write("setgroups", "deny".to_owned())?;
     write("gid_map", format!("{group} 0 1"))?;
