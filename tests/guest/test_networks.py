@@ -270,7 +270,7 @@ def test_a_process_in_between_is_found() -> None:
             try:
                 while os.readlink(f"/proc/{relay.pid}/exe").endswith("guestmark-agent"):
                     pass
-                with pytest.raises(AttestationError, match="processes in it, found by their namespace"):
+                with pytest.raises(AttestationError, match="in the network, found by their namespace"):
                     machine.attest()
             finally:
                 relay.kill()
@@ -294,7 +294,7 @@ def test_a_process_that_shares_the_tap_is_found() -> None:
         ) as thief:
             assert thief.stdout is not None
             thief.stdout.readline()
-            with pytest.raises(AttestationError, match="processes in it"):
+            with pytest.raises(AttestationError, match="processes in the network"):
                 machine.attest()
 
 

@@ -67,7 +67,7 @@ def load_order(ledger: Ledger, fleet: str) -> FleetOrder:
     for run_id in find_runs_with_labels(ledger, {FLEET_LABEL: fleet}):
         if (found := ledger.load_run(run_id).plan.context.fleet) is not None:
             return found
-    raise UsageError(f"{fleet} has no run that holds its plan", hint="start a new one: guestmark fleet run")
+    raise UsageError(f"no run of {fleet} contains its plan", hint="start a new one: guestmark fleet run")
 
 
 def find_reachable_ledger(ledger: str | None, members: Sequence[LabMachine]) -> str:

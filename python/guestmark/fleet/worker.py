@@ -118,5 +118,5 @@ def _read_start() -> WorkerStart:
     except msgspec.MsgspecError as error:
         raise UsageError(
             "fleet worker is started by fleet run, on the machines of a lab",
-            hint="guestmark fleet run --help",
+            hint="see guestmark fleet run --help",
         ) from error

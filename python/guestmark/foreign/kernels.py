@@ -198,7 +198,7 @@ def _get_source_archive(scratch: Path, log: Path, progress: Progress) -> Path:
             hint="run apt-get update as root, or copy the kernel from another machine: guestmark prepare --help",
         )
     run_command(
-        ["apt-get", "-qq", "download", names[0]], f"fetching {names[0]} (140 MB)",
+        ["apt-get", "-qq", "download", names[0]], f"downloading {names[0]} (140 MB)",
         log=log, progress=progress, cwd=scratch, expected_s=30,
     )  # fmt: skip
     (package,) = scratch.glob("linux-source-*.deb")

@@ -239,7 +239,7 @@ def _explain_unserved(row: Architecture, known: frozenset[str] | None, made: boo
     """Returns why no kernel for the architecture can be downloaded here; empty if it can, or if there is one."""
     absent = known is not None and row.name not in known
     if row.kernel is Source.DISTRIBUTION and not made and absent:
-        return f"this system's package sources have nothing for {row.name}; those of a newer release may"
+        return f"this system's package sources have no packages for {row.name}; a newer release may have them"
     return ""
 
 

@@ -6,7 +6,7 @@ from guestmark.page.text import keep_clauses
 
 REASONS = (
     "the guest ended while starting, after 0.3 s: qemu-system-x86_64: error: failed to set MSR 0x10a to 0x69",
-    "firecracker is not installed, and this distribution has no package of it",
+    "firecracker is not installed, and this distribution has no package for it",
     "still unknown after 25 s",
     "one-word-that-has-no-end-at-which-it-could-stop",
 )

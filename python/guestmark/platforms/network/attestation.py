@@ -90,7 +90,7 @@ def attest_network(path: Path) -> NetworkFacts:
         _require(check)
     vhost = (count_vhost_ns(around) or 0) > (vhost_before or 0)
     _require(
-        Check("whether a vhost thread of the kernel moved its bytes", path.level is Network.VHOST, vhost)
+        Check("whether a vhost thread of the kernel moved bytes", path.level is Network.VHOST, vhost)
     )
     movers = describe_movers(around, before)
     _require_movers(path, movers)
@@ -118,7 +118,7 @@ def _require_no_strangers(around: list[NetworkProcess]) -> None:
         if not (process.is_end or process.is_joiner):
             program = process.program or f"process {process.pid}"
             tie = " and ".join(name_ties(process))
-            _require(Check(f"processes in it, found by their {tie}", "machine and peer only", program))
+            _require(Check(f"processes in the network, found by their {tie}", "machine and peer only", program))
 
 
 def _find_processors(around: list[NetworkProcess], pid: int) -> str:
@@ -142,7 +142,7 @@ def _require_movers(path: Path, movers: list[Mover]) -> None:
     needed = len(path.roots.joiners)
     if len(movers) != needed:
         names = ", ".join(sorted(mover.program for mover in movers)) or "none"
-        _require(Check("processes that move its bytes", needed, f"{len(movers)} ({names})"))
+        _require(Check("processes that move the network's bytes", needed, f"{len(movers)} ({names})"))
 
 
 def _send_probe(path: Path) -> None:

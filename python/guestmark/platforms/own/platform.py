@@ -80,7 +80,7 @@ class ExecSession(Session):
         )
         return MachineError(
             f"nothing can be run in {self.dest}: {last or how}",
-            hint=f"try it yourself, with its input and output: echo hello | {self.by_hand.replace('COMMAND', 'cat')}",
+            hint=f"try it yourself, including its streams: echo hello | {self.by_hand.replace('COMMAND', 'cat')}",
             console=said,
         )
 

@@ -15,7 +15,7 @@ def explain_bad_destination(dest: str) -> str:
     if found := _PORT.fullmatch(dest):
         port, name = found["port"], found["name"].rpartition("@")[2].strip("[]")
         return (
-            f"a port belongs in ssh_config: Host lab1, HostName {name}, Port {port}; then ssh:lab1 "
+            f"set the port in ssh_config: Host lab1, HostName {name}, Port {port}; then ssh:lab1 "
             f"(or GUESTMARK_SSH='ssh -p {port}')"
         )
     if found := _BRACKETS.fullmatch(dest):

@@ -272,7 +272,7 @@ class VmmPlatform:
             return Unusable(f"{name} runs only on x86-64 hosts")
         if not (program := self._find_program(levels)):
             return Unusable(
-                f"{name} is not installed, and this distribution has no package of it",
+                f"{name} is not installed, and this distribution has no package for it",
                 "download a release's binary and put it into PATH, or name it: --set vmm=FILE",
             )
         try:

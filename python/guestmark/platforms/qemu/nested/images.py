@@ -92,7 +92,7 @@ def check_disks(cell: Cell) -> None:
             raise UsageError(
                 f"{cell.id}: cache={spec.cache} needs O_DIRECT, but images of inner guests are in the outer "
                 "guest's memory, which does not support it",
-                hint="choose cache=writeback, or measure nested platforms in a run of their own",
+                hint="use cache=writeback, or measure nested platforms in a separate run",
             )
 
 

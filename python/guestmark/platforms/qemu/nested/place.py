@@ -293,7 +293,7 @@ class OuterPlace:
         """
         agent = self.guest.agent
         if agent.closed or not self.guest.process.is_running():
-            raise AgentError("the outer guest has gone")
+            raise AgentError("the outer guest has ended")
         select.select([agent.fileno()], [], [], _TICK_S)
         if self._lock.acquire(timeout=_TICK_S):
             try:
