@@ -133,6 +133,11 @@ def test_more_machines_than_fit_are_refused_before_one_is_started() -> None:
         find_trial_class("density").check_request(plan_of(many), [many])
 
 
+def test_a_program_that_is_killed_says_by_what() -> None:
+    with pytest.raises(WorkloadError, match="sh was killed by signal 9"):
+        fleet("host", 2, command=["sh", "-c", "kill -9 $$"])
+
+
 def test_a_program_that_fails_says_so() -> None:
     with pytest.raises(WorkloadError, match="sh failed with 3: no"):
         fleet("host", 2, command=["sh", "-c", "echo no >&2; exit 3"])

@@ -223,9 +223,12 @@ class DensityTrial(DensityWorkload):
         done = machine.agent.exec(self.params.command, timeout_s=self.limit_s)
         if not done.ok:
             said = done.stderr.decode(errors="replace").strip()[-200:]
-            raise WorkloadError(
-                f"{self.params.command[0]} failed with {done.status}{f': {said}' if said else ''}"
-            )
+            how = f"failed with {done.status}"
+            if done.timed_out:
+                how = f"took longer than {self.limit_s:g} s"
+            elif done.status is None:
+                how = f"was killed by signal {done.signal}"
+            raise WorkloadError(f"{self.params.command[0]} {how}{f': {said}' if said else ''}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,8 +124,10 @@ class PowercutParams(Params, frozen=True, kw_only=True):
         method, command, check = Method(given["method"]), given["command"], given["check"]
         if given["settings"] and not method.is_served:
             raise ValueError(f"settings are for a database server, and the method {method.value} runs none")
-        if bool(check) != (method is Method.COMMAND) or bool(command) != method.is_program:
-            raise ValueError("the method command needs both command and check; other methods take no check")
+        if bool(command) != method.is_program:
+            raise ValueError("the methods command and syncs need a command; other methods take none")
+        if bool(check) != (method is Method.COMMAND):
+            raise ValueError("the method command needs a check; other methods take none")
         if (given["check_limit_s"] is not None or given["acknowledge"]) and not check:
             raise ValueError("check_limit and acknowledge need a check")
         disk: dict[str, Any] = {"role": "target", "host": "loop", "logged": True}

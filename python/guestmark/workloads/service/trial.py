@@ -167,14 +167,14 @@ class ServiceTrial(ServiceWorkload):
             gid=user,
             groups=None if user is None else (),
         )
-        self._check_result(result, what)
+        self._check_result(result, what, f"it has {_SETUP_S:g} s; the client's time is what --trial-limit sets")
 
-    def _check_result(self, result: ExecResult, what: str) -> None:
+    def _check_result(self, result: ExecResult, what: str, limit_hint: str = "see --trial-limit") -> None:
         if result.ok:
             return
         said = last_line(result.stderr) or last_line(result.stdout) or "it printed nothing"
         if result.timed_out:
-            raise WorkloadError(f"{what} took longer than its limit: {said}", hint="see --trial-limit")
+            raise WorkloadError(f"{what} took longer than its limit: {said}", hint=limit_hint)
         how = _describe_exit(result.signal, result.status)
         raise WorkloadError(f"{what} {how}: {said}", hint=f"it ran {shlex.join(result.argv)}")
 
