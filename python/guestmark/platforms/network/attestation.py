@@ -89,9 +89,7 @@ def attest_network(path: Path) -> NetworkFacts:
     ):
         _require(check)
     vhost = (count_vhost_ns(around) or 0) > (vhost_before or 0)
-    _require(
-        Check("whether a vhost thread of the kernel moved bytes", path.level is Network.VHOST, vhost)
-    )
+    _require(Check("whether a vhost thread of the kernel moved bytes", path.level is Network.VHOST, vhost))
     movers = describe_movers(around, before)
     _require_movers(path, movers)
     return NetworkFacts(
@@ -118,7 +116,9 @@ def _require_no_strangers(around: list[NetworkProcess]) -> None:
         if not (process.is_end or process.is_joiner):
             program = process.program or f"process {process.pid}"
             tie = " and ".join(name_ties(process))
-            _require(Check(f"processes in the network, found by their {tie}", "machine and peer only", program))
+            _require(
+                Check(f"processes in the network, found by their {tie}", "machine and peer only", program)
+            )
 
 
 def _find_processors(around: list[NetworkProcess], pid: int) -> str:
