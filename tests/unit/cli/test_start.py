@@ -313,4 +313,4 @@ def test_export_and_a_missing_kernel_say_what_is_here(tmp_path: Path) -> None:
     assert page.exists()
     refused = guestmark("ab", "--kernel", "/none/a", "/none/b", "--", "true", **environment)
     assert refused.returncode == 2
-    assert "there is no kernel at '/none/a'; on this host: " in refused.stderr
+    assert "there is no kernel at '/none/a'; kernels on this host: " in refused.stderr
