@@ -119,7 +119,7 @@ def test_a_command_that_fails(guestmark: CommandLine, command: list[str], tellin
         (["no-such-command"], "command not found: 'no-such-command'"),
         (["slepe", "1"], "did you mean 'sleep'?"),
         (["sleep 0.01", "no-such-file"], "did you mean: -- sleep 0.01 no-such-file\n"),
-        (["tool"], "called ./tool"),  # the working directory is not in PATH
+        (["tool"], "write ./tool"),  # the working directory is not in PATH
         (["./no-such-file"], "no-such-file"),
         (["./sub/../tool/"], "tool/"),
         (["./text"], "chmod +x"),
