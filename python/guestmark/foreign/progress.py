@@ -85,7 +85,7 @@ class LineProgress(Progress):
         self._said_at: float | None = None
 
     def say(self, text: str) -> None:
-        """Writes the line as it is."""
+        """Writes the line unchanged."""
         self._wipe_line()
         self._write(text)
 

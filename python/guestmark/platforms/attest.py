@@ -1,4 +1,4 @@
-"""Attestation that all guests share: compares what a guest really is with what its cell asked for."""
+"""The attestation that is common to all guests: compares a guest with what its cell requested."""
 
 import contextlib
 import functools

@@ -292,7 +292,7 @@ def _has_read_only_mounts(seen: Sequence[Mount], writable: set[str]) -> bool:
 
 
 def describe_confinement(confined: Confined) -> str:
-    """Returns the confinement in words, such as `read-only mounts, Landlock, seccomp`."""
+    """Returns a description of the confinement, such as `read-only mounts, Landlock, seccomp`."""
     own = confined.namespaces or ()
     parts = [
         ("pid" in own and "net" in own, "a separate cage"),

@@ -35,7 +35,7 @@ EXIT_DEADLINE_S = 5.0
 
 @dataclass(slots=True)
 class Guest:
-    """A started guest; `check` compares it with what its cell asked for."""
+    """A started guest; `check` compares it with what its cell requested."""
 
     cell: Cell
     process: HypervisorProcess

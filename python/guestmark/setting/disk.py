@@ -226,7 +226,7 @@ class Disks(tuple[DiskSpec, ...]):
 
 
 def has_disks(cell: Cell) -> bool:
-    """Return whether the cell's machine has disks; False for a cell that asks for an impossible disk."""
+    """Return whether the cell's machine has disks; False for a cell that requests an impossible disk."""
     try:
         return bool(cell.view(Disks))
     except UsageError:

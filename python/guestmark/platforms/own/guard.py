@@ -125,7 +125,7 @@ class Guard:
             )
 
     def _end_failed_creation(self) -> bool:
-        """Destroy a machine after its creation failed, and return whether it is gone.
+        """Destroy a machine after its creation failed, and return whether it no longer exists.
 
         Destroying fails for a machine that was never created, so the list decides if the definition can list machines.
         """

@@ -107,7 +107,7 @@ class Own(Remote):
     clone: int = 0  # number among the clones of its snapshot
 
     def attest(self) -> OwnMachine:
-        """Return facts about the machine. Raises `AttestationError` if it is not what was asked for."""
+        """Return facts about the machine. Raises `AttestationError` if it is not what was requested."""
         assert self.made is not None
         found = Remote.attest(self)
         inside = look_inside(self.agent, found, self.host_boot_id)

@@ -102,7 +102,7 @@ class Remote:
     disks: tuple[AttachedDisk, ...] = ()
     query: None = None
     place: Place = HERE
-    # What made the machine fresh, in words.
+    # A description of what made the machine fresh.
     fresh: str = ""
     _found: RemoteMachine | None = None
     _caller: Caller | None = None
@@ -218,7 +218,7 @@ class SshPlatform:
             )
 
     def _describe_freshness(self, agent: Agent, restarted: bool) -> str:
-        """Returns in words what made the machine fresh, and whether it was booted since the last trial."""
+        """Returns a description of what made the machine fresh, and whether it was booted since the last trial."""
         before, self._boot_id = self._boot_id, agent.hello().boot_id
         if not restarted:
             return ""

@@ -101,7 +101,7 @@ class Hypervisor:
 
     program: Program
     # Text that it prints before its version.
-    says: str
+    version_prefix: str
     # OEM ID of the machine's ACPI tables.
     maker: str
     # Modules of the guest's kernel for the bus of its devices.
@@ -178,7 +178,7 @@ HYPERVISORS: Mapping[str, Hypervisor] = {
         # Firecracker ends when its guest reboots; there is no other way to shut its guest down.
         Hypervisor(
             FIRECRACKER,
-            says="Firecracker v",
+            version_prefix="Firecracker v",
             maker="FIRECK",
             modules=("virtio_mmio",),
             words="reboot=k pci=off",
@@ -187,7 +187,7 @@ HYPERVISORS: Mapping[str, Hypervisor] = {
         ),
         Hypervisor(
             CLOUD_HYPERVISOR,
-            says="cloud-hypervisor ",
+            version_prefix="cloud-hypervisor ",
             maker="CLOUDH",
             modules=("virtio_pci",),
             words="",
@@ -220,7 +220,7 @@ class VmmPlatform:
             raise PlatformUnusableError(f"{self.name} needs KVM", hint=suggest_kvm_remedy(Cause.OTHER))
         hypervisor, program = self._hypervisor, self._find_program(levels)
         levels = levels.with_levels({VMM.name: program})
-        version = _read_version(program, hypervisor.says)
+        version = _read_version(program, hypervisor.version_prefix)
         kernel = use_given_modules(find_kernel(levels.get(KERNEL) or "", self._notify, _rank_kernel), levels)
         initramfs = build_initramfs(find_agent_binary(), kernel.modules, _list_modules(hypervisor, cell))
         watch = Watch.for_cell(cell)
@@ -276,7 +276,7 @@ class VmmPlatform:
                 "download a release's binary and put it into PATH, or name it: --set vmm=FILE",
             )
         try:
-            _read_version(program, self._hypervisor.says)
+            _read_version(program, self._hypervisor.version_prefix)
         except PlatformUnusableError as error:
             return Unusable.from_error(error)
         return None
@@ -364,7 +364,7 @@ def _rank_kernel(kernel: Kernel) -> int | None:
 
 
 @functools.cache
-def _read_version(program: str, says: str) -> str:
+def _read_version(program: str, version_prefix: str) -> str:
     """Returns the version that the program prints. Raises `PlatformUnusableError` if it is a different program."""
     try:
         line = read_version_line(program)
@@ -372,10 +372,10 @@ def _read_version(program: str, says: str) -> str:
         raise PlatformUnusableError(
             f"cannot read the version of {program}: {error}", hint="name the right program: --set vmm=FILE"
         ) from error
-    name, found, version = line.partition(says)
+    name, found, version = line.partition(version_prefix)
     if name or not found:
         raise PlatformUnusableError(
-            f"{program} reports that it is {line!r}, not {says.strip()}",
+            f"{program} reports that it is {line!r}, not {version_prefix.strip()}",
             hint="name the right program: --set vmm=FILE",
         )
     return version.strip().removeprefix("v")
