@@ -432,7 +432,9 @@ def test_an_architecture_that_no_package_source_serves_is_told_from_the_others(
         "Suite: stable\nArchitectures: all amd64 arm64 s390x\n"
     )
     told = {
-        state.architecture.name for state in survey_parts() if "package sources have no packages" in state.fault
+        state.architecture.name
+        for state in survey_parts()
+        if "package sources have no packages" in state.fault
     }
     assert told == {row.name for row in ARCHITECTURES.values() if not row.is_host} - {
         "arm64",

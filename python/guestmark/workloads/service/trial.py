@@ -167,7 +167,9 @@ class ServiceTrial(ServiceWorkload):
             gid=user,
             groups=None if user is None else (),
         )
-        self._check_result(result, what, f"it has {_SETUP_S:g} s; the client's time is what --trial-limit sets")
+        self._check_result(
+            result, what, f"it has {_SETUP_S:g} s; the client's time is what --trial-limit sets"
+        )
 
     def _check_result(self, result: ExecResult, what: str, limit_hint: str = "see --trial-limit") -> None:
         if result.ok:
