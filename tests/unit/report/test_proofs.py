@@ -123,7 +123,7 @@ def test_a_power_cut_ends_in_what_it_comes_to() -> None:
     at = screen.index("host: proven, none of 300 crash states loses any of 100 acknowledged records")
     assert screen[at + 1 : at + 4] == [
         "uml: lost, 238 of 300 crash states lose some of 100 acknowledged records; 230 of 300 in a second log; "
-        "of 202 flushes this host saw none",
+        "of 202 requested flushes, this host saw none",
         "tcg: unknown, the log ends too early",
         "Inspect the loss: guestmark powercut replay 20261123-a",
     ]

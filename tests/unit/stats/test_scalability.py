@@ -79,7 +79,7 @@ def test_that_more_would_do_more_needs_a_knee_beyond_what_was_tried() -> None:
     assert "more machines would do more" not in _describe_peak(at_the_knee, 16)
     falling = fit_with_intervals([[(1.0, 10.0), (4.0, 9.0)]] * 5)
     assert falling.law.knee == math.inf
-    assert _describe_peak(falling, 4) == "4 of them together do 0.9 times as much as one alone"
+    assert _describe_peak(falling, 4) == "4 of them together reach 0.9 times the throughput of one"
 
 
 def test_a_throughput_that_no_law_describes_says_how_far_it_is_off() -> None:

@@ -63,16 +63,16 @@ def test_the_verdict_is_by_cause_and_the_published_measure_has_its_name() -> Non
         "client's receive buffer 60 %, path latency 15 %, server 10 %, idle 10 %, client 5 %; "
         + LATENCY.format(20, 70, 10)
     )
-    assert whole == "Slow (more than half of the time, by cause) is the client's receive buffer in all."
+    assert whole == "Slow side (more than half of the time, by cause): the client's receive buffer in all."
     _, whole = said(Causes(4.0, 2.0, latency_s=4.0), {"client_share": 0.2, "server_share": 0.7})
-    assert whole == "Slow (more than half of the time, by cause) is nothing alone in all."
+    assert whole == "Slow side (more than half of the time, by cause): nothing alone in all."
 
 
 def test_without_causes_the_published_measure_is_all_there_is() -> None:
     cells = ({"client_share": 0.8, "server_share": 0.1}, {"client_share": 0.1, "server_share": 0.8})
     (told, _), whole = said(Causes(), *cells)
     assert told.endswith(LATENCY.format(80, 10, 10))
-    by_latency = "Slow (more than half of the time, by response latency alone) is"
+    by_latency = "Slow side (more than half of the time, by response latency alone):"
     assert whole == f"{by_latency} the client in tcg rom=0; the server in tcg rom=1."
     _, whole = said(Causes(), cells[0], {"client_share": 0.4, "server_share": 0.4})
     assert whole.endswith("the client in tcg rom=0; neither in tcg rom=1.")

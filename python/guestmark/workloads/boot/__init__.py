@@ -71,7 +71,8 @@ class BootParams(Params, frozen=True, kw_only=True, omit_defaults=True):
         ),
     ]
     command: Annotated[
-        list[str], param("runs between ready and power-off", "list of arguments", parse=_check_command)
+        list[str],
+        param("command that runs between ready and power-off", "list of arguments", parse=_check_command),
     ] = []
 
     def to_stored(self) -> dict[str, Any]:

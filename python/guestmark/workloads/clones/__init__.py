@@ -78,8 +78,8 @@ class ClonesParams(Params, frozen=True, kw_only=True):
     More machines find rarer faults; the report says which share of faulty machines would have been detected.
     """
 
-    machines: Annotated[int, param("machines to compare", ge=2, le=1000)] = 10
-    controls: Annotated[int, param("machines to start for each control", ge=2, le=100)] = 3
+    machines: Annotated[int, param("number of machines to compare", ge=2, le=1000)] = 10
+    controls: Annotated[int, param("number of machines to start for each control", ge=2, le=100)] = 3
 
 
 class ClonesWorkload(Workload[ClonesParams]):

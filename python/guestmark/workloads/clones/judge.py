@@ -81,7 +81,8 @@ def judge_source(
     # machines are twins.
     if source.kind is Kind.LAYOUT and sharing < len(shown) and _compute_chance_of_twins(shown) > _NO_CHANCE:
         bits = _count_differing_bits(shown)
-        return _make_finding(source, Word.CHANCE, f"{said}, which may be chance: {bits} bits differ")
+        few = f"all these addresses differ in only {format_count(bits, 'bit')}"
+        return _make_finding(source, Word.CHANCE, f"{said}, which may be chance: {few}")
     return _make_finding(source, Word.IDENTICAL, said, of_host=of_host)
 
 

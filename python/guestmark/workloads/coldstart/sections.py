@@ -87,7 +87,7 @@ def _build_start_table(
     unit = choose_unit(known)
     columns = [Column("starts", (Align.RIGHT,)), Column("page cache")]
     columns += [Column(f"p{round(share * 100)}, {unit.name}", (Align.POINT, Align.LEFT)) for share in SHARES]
-    columns.append(Column(f"gone after, {unit.name}", (Align.POINT,)))
+    columns.append(Column(f"teardown, {unit.name}", (Align.POINT,)))
     headings, names = name_rows(workload, shown)
     rows = []
     for result, name, row_quantiles, row_blocks in zip(shown, names, quantiles, blocks, strict=True):
@@ -185,7 +185,7 @@ def _describe_p99(found: Sequence[tuple[CellResult, list[list[OneStart]]]]) -> l
     return [
         line(
             f"p99 needs {count_needed_values(SHARES[-1])} independent starts, which {who}: at most {worth.number} were "
-            f"made, equivalent to {worth.effective:.0f} independent ones. To make more: --override "
+            f"measured, equivalent to {worth.effective:.0f} independent ones. To measure more: --override "
             "workloads.coldstart.params.time=20s --override workloads.coldstart.params.starts=400, or more blocks."
         )
     ]

@@ -50,9 +50,10 @@ class MovedBytes(Params, frozen=True, kw_only=True):
     amount: Annotated[
         str, param("amount of data to move", "size", parse=_parse_whole_blocks, default="1500M")
     ]
-    content: Annotated[str, param("content of the bytes", accepts=Literal["zero", "one", "random"])] = (
-        "random"
-    )
+    content: Annotated[
+        str,
+        param("what the bytes are: all zeros, all ones or random", accepts=Literal["zero", "one", "random"]),
+    ] = "random"
     # The machine's disks, in the form of `setting.disk`.
     disks: list[dict[str, Any]] = []
     source: Source | None = None
@@ -101,7 +102,9 @@ class ReadBytes(MovedBytes, frozen=True, kw_only=True):
 class SourcedBytes(MovedBytes, frozen=True, kw_only=True):
     """Bytes that come from outside the guest, so that they may be those of a file."""
 
-    file: Annotated[str | None, param("move the bytes of this file instead", "path", parse=_find_file)] = None
+    file: Annotated[
+        str | None, param("file whose bytes are moved, in place of `content`", "path", parse=_find_file)
+    ] = None
 
     def describe_source(self) -> Source | None:
         """Returns the source even if no disk holds it."""
@@ -113,7 +116,11 @@ class UploadedBytes(SourcedBytes, frozen=True, kw_only=True):
     """An upload that is `full`, `channel` (discarded in the guest) or `disk` (generated in the guest)."""
 
     variant: Annotated[
-        str, param("the complete upload, or one half of it", accepts=Literal["full", "channel", "disk"])
+        str,
+        param(
+            "the full upload, only its way through the channel, or only the writes to the disk",
+            accepts=Literal["full", "channel", "disk"],
+        ),
     ] = "full"
 
     def list_needed_disks(self) -> list[dict[str, Any]]:

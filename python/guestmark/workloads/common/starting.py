@@ -79,7 +79,7 @@ class StartedMachine:
         self.touched = time.monotonic()
         # Pages have 4 KiB, or up to 64 KiB on some architectures.
         if done.pages * 4096 < size and done.pages * 65536 < size:
-            raise MachineError(f"the machine touched {done.pages} pages, which are fewer than {size} bytes")
+            raise MachineError(f"the machine touched {done.pages} pages, which is less than {size} bytes")
 
     def compute_moments(self) -> StartMoments:
         """Returns the moments so far.

@@ -270,7 +270,7 @@ def _draw_chart(groups: Sequence[_Group]) -> str:
         f'<line x1="{_LEFT}" y1="{place_y(0):.1f}" x2="{_LEFT}" y2="{place_y(tallest):.1f}" stroke="currentColor"/>',
         f'<text x="{(_LEFT + right) / 2}" y="{_HEIGHT - 4}" text-anchor="middle" fill="currentColor">machines</text>',
         f'<text x="14" y="{place_y(tallest / 2):.0f}" text-anchor="middle" fill="currentColor" '
-        f'transform="rotate(-90 14 {place_y(tallest / 2):.0f})">times one alone</text>',
+        f'transform="rotate(-90 14 {place_y(tallest / 2):.0f})">throughput, one alone = 1</text>',
     ]
     # One machine is the reference, so the axis names it whatever the step is.
     for number in sorted({1, *range(step, math.floor(most) + 1, step)}):
@@ -356,10 +356,10 @@ def _describe_peak(found: Fit, most: int) -> str:
         more = ""
         if found.knee is not None and found.knee[0] > most:
             more = Claim.MORE_WOULD_DO_MORE
-        return f"{most} of them together do {share:.1f} times as much as one alone{more}"
+        return f"{most} of them together reach {share:.1f} times the throughput of one{more}"
     ends = found.knee
     between = "" if ends is None else f" [{ends[0]:.1f}, {_describe_limit(ends[1], most)}]"
-    return f"all together do most with {max(1.0, law.knee):.1f}{between} of them: {law.ceiling:.1f} times one alone"
+    return f"throughput is highest with {max(1.0, law.knee):.1f}{between} of them: {law.ceiling:.1f} times that of one"
 
 
 def _describe_limit(number: float, most: int) -> str:

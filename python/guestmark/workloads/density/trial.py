@@ -154,7 +154,7 @@ class DensityTrial(DensityWorkload):
             raise WorkloadError(
                 f"this host has no memory for machine {len(self._fleet) + 1}: it can spare "
                 f"{format_size(max(0, compute_spare_memory()))}, "
-                f"and something waits for memory {_read_memory_pressure():.0f} % of the time",
+                f"and processes wait for memory {_read_memory_pressure():.0f} % of the time",
                 hint="use fewer machines: --set guests=…",
             )
 

@@ -134,11 +134,11 @@ class ExecParams(Params, frozen=True, kw_only=True, omit_defaults=True):
             accepts=dict[str, str | int | float],
             default={},
         ),
-        "setup": _declare_shell_command("runs once on each fresh machine"),
-        "prepare": _declare_shell_command("runs before each run"),
-        "conclude": _declare_shell_command("runs after each run and its check"),
-        "cleanup": _declare_shell_command("runs once, at the end"),
-        "check": _declare_shell_command("runs after each run; if it fails, so does the trial"),
+        "setup": _declare_shell_command("command that runs once on each fresh machine"),
+        "prepare": _declare_shell_command("command that runs before each run"),
+        "conclude": _declare_shell_command("command that runs after each run and its check"),
+        "cleanup": _declare_shell_command("command that runs once, at the end"),
+        "check": _declare_shell_command("command that runs after each run; if it fails, so does the trial"),
     }
 
     @classmethod

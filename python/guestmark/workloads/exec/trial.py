@@ -202,11 +202,11 @@ class ExecTrial(ExecWorkload):
             self.facts.add(found_directory)
         self._run_hook("setup", machine)
         if self.params.shell:
-            self._shell_start = self.facts.add(self._start_shells(machine))
+            self._shell_start = self.facts.add(self._measure_shell_start(machine))
         if not machine.agent.in_machine:
             self._exec_cost = self.facts.add(measure_exec_cost(machine.agent))
 
-    def _start_shells(self, machine: Machine) -> ShellStart:
+    def _measure_shell_start(self, machine: Machine) -> ShellStart:
         """Measures how long the shell's own start takes on this machine.
 
         Raises `WorkloadError` if an empty command fails.

@@ -154,7 +154,7 @@ def _attest_accelerator(process: SupervisedProcess, accelerator: str) -> tuple[s
         found = KVM.name if has_kvm else TCG.name
         if found != accelerator:
             raise AttestationError(
-                f"libguestfs does not run as requested: asked {accelerator}, found {found}"
+                f"libguestfs does not run as requested: asked for {accelerator}, found {found}"
             )
         return command
     raise AttestationError("libguestfs runs no QEMU, so its guest cannot be attested")

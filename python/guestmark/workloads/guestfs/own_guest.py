@@ -120,7 +120,7 @@ def _attest_accelerator(script_output: str, accelerator: str) -> None:
     found = {"": "nothing", "0": TCG.name}.get(machines, KVM.name)
     if found != accelerator:
         raise AttestationError(
-            f"libguestfs does not run as requested: asked {accelerator}, found {found} in the outer guest"
+            f"libguestfs does not run as requested: asked for {accelerator}, found {found} in the outer guest"
         )
 
 

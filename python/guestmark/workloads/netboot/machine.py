@@ -107,7 +107,7 @@ class NetbootMachine:
         for what, wanted, actual in asked:
             if wanted != actual:
                 raise AttestationError(
-                    f"{what} is not what was asked for: asked {wanted}, found {actual}",
+                    f"{what} is not what was asked for: asked for {wanted}, found {actual}",
                     console=self.console(),
                 )
         confined = attest_process(self.vmm_pid, self.process.writable)

@@ -198,7 +198,7 @@ def make_tap(port: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> list[in
             why = os.geteuid() and explain_how_to_allow()
             raise PlatformUnusableError(
                 f"network=tap cannot be used here: {said[0]}",
-                hint=f"{why}; network=user needs neither" if why else _TAP_HINT,
+                hint=f"{why}; network=user needs no user namespace" if why else _TAP_HINT,
             )
         fds = array.array("i")
         # Descriptors are passed as ancillary data (unix(7), SCM_RIGHTS); the namespace lives as long as they are open.
@@ -208,7 +208,7 @@ def make_tap(port: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> list[in
     if len(fds) != _SOCKETS:
         for fd in fds:
             os.close(fd)
-        raise PlatformUnusableError("the tap was not set up, without an error message", hint=_TAP_HINT)
+        raise PlatformUnusableError("the tap was not set up, and no error was reported", hint=_TAP_HINT)
     return list(fds)
 
 

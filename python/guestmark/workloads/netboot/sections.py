@@ -124,10 +124,10 @@ def _describe_slow_side(rows: Sequence[CellResult]) -> Inline:
             by_cause[result.cell.id] = who
     # The published experiment has latencies only, as have runs whose captures were not analysed by cause.
     if by_cause:
-        return line(f"Slow (more than half of the time, by cause) is {_group_by_side(by_cause)}.")
+        return line(f"Slow side (more than half of the time, by cause): {_group_by_side(by_cause)}.")
     by_latency = {result.cell.id: _name_slow_part(result) for result in rows}
     return line(
-        f"Slow (more than half of the time, by response latency alone) is {_group_by_side(by_latency)}."
+        f"Slow side (more than half of the time, by response latency alone): {_group_by_side(by_latency)}."
     )
 
 

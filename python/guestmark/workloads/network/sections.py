@@ -25,8 +25,8 @@ _LOADS = {
     TrafficTest.REQUEST_IN_BOTH: "both",
 }
 _LEGEND = (
-    "p50 and p99 of a request, one at a time. adds: how much longer the median is than alone; up: behind the queue "
-    "from the machine to its peer; down: behind the queue in the other direction"
+    "p50 and p99 of requests made one at a time; adds: increase of the median over that of requests alone; up: behind "
+    "the queue from the machine to its peer; down: behind the queue in the other direction"
 )
 
 _HEADING = (
@@ -47,7 +47,7 @@ def render_network(workload: WorkloadResult, _run: StoredRun) -> Sequence[Node]:
         nodes.append(_build_load_table(loaded))
     sentences = tuple(sentence for result, tests in found for sentence in _describe_streams(result, tests))
     if sentences:
-        heading = spans(Span("What moved the bytes", Tone.STRONG), f" ({_HEADING}):")
+        heading = spans(Span("Cost of the streams", Tone.STRONG), f" ({_HEADING}):")
         nodes.append(Bullets(heading, sentences))
     return nodes
 
@@ -81,7 +81,7 @@ def _build_load_table(found: Sequence[tuple[CellResult, _Found]]) -> Table:
                 cells.append(make_figure_cell(_format_time(max(0.0, loaded - alone))))
         rows.append(Row(RowName((result.cell.id,), id=result.cell.id), tuple(cells)))
     return Table(
-        "Requests alone and beside streams",
+        "Request latency, alone and beside streams",
         ("",),
         tuple(columns),
         tuple(rows),
@@ -155,7 +155,7 @@ def _describe_tcp(records: Sequence[MeasuredTest]) -> str:
     streams = [stream for record in records for stream in record.streams]
     controls = sorted({stream.congestion_control for stream in streams if stream.congestion_control})
     if not controls:
-        return "its TCP reports nothing"
+        return "its TCP reports no statistics"
     again = statistics.fmean(sum(stream.retransmits or 0 for stream in record.streams) for record in records)
     words = ["/".join(controls)]
     receiver = [stream.receiver_share for stream in streams if stream.receiver_share is not None]

@@ -78,11 +78,11 @@ class PowercutParams(Params, frozen=True, kw_only=True):
             "regular expression",
         ),
     ] = ""
-    needs: Annotated[str, param("succeeds if the program is installed on this host", "shell command")] = ""
+    needs: Annotated[str, param("command that succeeds if the program is installed here", "shell command")] = ""
     package: Annotated[str, param("package to install if `needs` fails")] = ""
     promise: Annotated[str, param("durability that the program's documentation promises, for the table")] = ""
     published: Annotated[int | None, param("faults that an earlier study found, for the table")] = None
-    before: Annotated[list[str], param("run before the command", "shell commands")] = []
+    before: Annotated[list[str], param("commands to run before the command", "shell commands")] = []
     files: Annotated[dict[str, str], param("contents of files in the command's directory, by name")] = {}
     env: Annotated[dict[str, str], param("environment variables")] = {}
     cwd: Annotated[str, param("directory in which the command runs; by default one on the disk", "path")] = ""

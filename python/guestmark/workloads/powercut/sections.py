@@ -97,7 +97,7 @@ def _describe_verdict(found: Proven) -> str:
         return f"{found.why}{describe_unsynced(found)}"
     dropped = ""
     if found.asked and found.flushes < found.asked:
-        dropped = f"; of {found.asked} flushes this host saw {found.flushes or 'none'}"
+        dropped = f"; of {found.asked} requested flushes, this host saw {found.flushes or 'none'}"
     lose = "loses" if found.losing == 1 else "lose"
     again = _describe_second_log(found.again)
     return f"{found.losing:,} of {found.states:,} crash states {lose} some of {records}{again}{dropped}"

@@ -90,17 +90,18 @@ class ServiceParams(Params, frozen=True, kw_only=True, omit_defaults=True):
         param("metrics in the client's output, in the form of `--metric`", accepts=list[str], default=[]),
     ] = []
     setup: Annotated[
-        list[str] | None, param("runs once, on the server's side, before it starts", "list of arguments")
+        list[str] | None,
+        param("command that runs once, on the server's side, before the server starts", "list of arguments"),
     ] = None
     load: Annotated[
         list[str] | None,
-        param("runs once, on the client's side, when the server is ready", "list of arguments"),
+        param("command that runs once, on the client's side, when the server is ready", "list of arguments"),
     ] = None
     files: Annotated[dict[str, str], param("files in the server's directory", parse=_check_files)] = {}
     errors: Annotated[
         str | None,
         param(
-            "expression in the client's output that shows that the server answers with errors",
+            "expression that matches the client's output if the server has answered with errors",
             "regular expression",
             parse=_check_expression,
         ),
@@ -163,7 +164,7 @@ class ServiceWorkload(Workload[ServiceParams]):
     @classmethod
     def describe_params(cls, params: ServiceParams) -> str:
         """Names the server's program and the client's command."""
-        return f"{params.server[0]}, asked by {shlex.join(params.client)}"[:80]
+        return f"{params.server[0]}, with the client {shlex.join(params.client)}"[:80]
 
     @classmethod
     def find_packages(cls, params: ServiceParams) -> tuple[str, ...]:

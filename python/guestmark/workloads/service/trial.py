@@ -116,7 +116,7 @@ class ServiceTrial(ServiceWorkload):
         self.printed = output
         if self.params.errors and (found := find_match(self.params.errors, output)):
             raise WorkloadError(
-                f"the server answers with errors: {found}", hint="the figures would be of failing requests"
+                f"the server answers with errors: {found}", hint="the figures would describe failing requests"
             )
         measured = []
         for spec in self.params.metric_specs:
@@ -168,7 +168,7 @@ class ServiceTrial(ServiceWorkload):
             groups=None if user is None else (),
         )
         self._check_result(
-            result, what, f"it has {_SETUP_S:g} s; the client's time is what --trial-limit sets"
+            result, what, f"the limit is {_SETUP_S:g} s; --trial-limit applies only to the client"
         )
 
     def _check_result(self, result: ExecResult, what: str, limit_hint: str = "see --trial-limit") -> None:

@@ -100,7 +100,7 @@ def _describe_exits(result: CellResult, calls: Mapping[str, Mapping[str, float]]
     return [
         spans(
             Span(f"{result.cell.id}: ", Tone.STRONG),
-            f"of {every} exits for one of each call, KVM counted {kinds}",
+            f"KVM counted {every} exits for one of each call, including {kinds}",
         )
     ]
 
