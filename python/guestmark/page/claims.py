@@ -31,7 +31,7 @@ class Claim(StrEnum):
     COPIES_ALIKE = "Copies of one cell, {copy} to {cell}: {ratio}, equal as expected"
     CHANGED = "{earlier}; this one is {ratio} of them: changed"
     NOT_CHANGED = "{earlier}; this one is {ratio} of them: no change shown"
-    ONE_SESSION = "one session lies within ±{size} of the mean of sessions, in 95 of 100"
+    ONE_SESSION = "in 95 of 100 cases, one session lies within ±{size} of the mean of sessions"
     FASTEST = " Fastest {where}: {platform}."
     QUICKEST = "Quickest channel {where}: {platform}'s"
     FILESYSTEM_DIFFERS = "All else is equal, virtio too: the filesystem makes that difference."

@@ -1,6 +1,6 @@
 """Facts about the machine that a reader needs to judge a figure, and proof that both sides ran the same program.
 
-The list is the one that the author of a published comparison kept: processor, frequency scaling, memory, disks, the
+These are the facts that the author of a published comparison recorded: processor, frequency scaling, memory, disks, the
 hypervisor's command line, the guest's missing processor features, and whether both sides had the same binary.
 """
 

@@ -154,8 +154,8 @@ def _make_runs_legend(slow_runs: Sequence[SlowComparison]) -> tuple[Inline, ...]
         figures.format_percent(share) for share in (fewest.unseen.machines, fewest.unseen.iterations)
     )
     missed = (
-        f"{fewest.n} starts may miss events in fewer than {starts} of starts, or independently in fewer than {runs} "
-        "of runs"
+        f"{fewest.n} starts may miss events that affect fewer than {starts} of starts or, if each run is affected "
+        f"independently, fewer than {runs} of runs"
     )
     pessimistic = (
         f"total, pessimistic: as if starts {LARGEST_EVENT:g} times as slow had been missed that often"

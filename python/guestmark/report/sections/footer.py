@@ -186,8 +186,8 @@ def _make_warning_notes(analysis: Analysis, run: StoredRun) -> list[Node]:
     ]
     nodes: list[Node] = [_make_warning_note(text) for text in texts]
     if len(counts) > _MOST_WARNINGS:
-        others = len(counts) - _MOST_WARNINGS
-        nodes.append(_make_small_note(f"… and {others} other warnings; guestmark export lists all of them"))
+        others = format_count(len(counts) - _MOST_WARNINGS, "other warning")
+        nodes.append(_make_small_note(f"… and {others}; guestmark export lists all of them"))
     causes = [
         f"{_CAUSES.get(name, name)} in {count}"
         for name, count in analysis.disturbances.items()
