@@ -52,7 +52,7 @@ class Outputs:
     html: str | None = None
     # Files in hyperfine's formats.
     exports: Mapping[Format, str] = field(default_factory=dict)
-    # A file for the outcome of the gates, which are limits that the run must keep, as typed.
+    # A file for the outcome of the gates, which are limits that the run must meet, as typed.
     junit: str | None = None
     gates: tuple[str, ...] = ()
     remarks: Annotations = NO_ANNOTATIONS  # a name, notes, labels and tags of the run

@@ -162,7 +162,7 @@ class PlainProgress:
         if not estimates:
             estimates = [text for text in map(self._format_mean, results) if text]
         if not estimates:
-            estimates = [f"{result.cell.id} still open" for result in results]
+            estimates = [f"{result.cell.id}: no figures yet" for result in results]
         _write_line(
             _join_details(head, self._failures, estimates)
             if self._width is None

@@ -100,7 +100,7 @@ class Context:
     start: Mapping[str, float] = field(default_factory=dict)
     # Metrics that follow from others.
     derived: tuple[Derived, ...] = ()
-    # Limits that the run must keep, in the syntax of `--fail-if`.
+    # Limits that the run must meet, in the syntax of `--fail-if`.
     gates: tuple[str, ...] = ()
     around: HostCommands = field(default_factory=HostCommands)
     # Seconds that the commands around the run took, by name.

@@ -17,7 +17,7 @@ class Limit:
     better: Better = Better.LOWER
 
     def allows_value(self, value: float) -> bool:
-        """Return whether a mean keeps the limit."""
+        """Return whether a mean meets the limit."""
         return value <= self.value if self.better is Better.LOWER else value >= self.value
 
     def __str__(self) -> str:

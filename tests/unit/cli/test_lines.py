@@ -212,7 +212,7 @@ def test_a_line_is_about_cells_whose_questions_are_open(capsys: pytest.CaptureFi
     assert "uml ×" in open_cells
     assert "tcg" not in open_cells
     assert none == "guestmark: block 2 of 40, about 65 s left"
-    assert "host still open" in no_figures
+    assert "host: no figures yet" in no_figures
 
 
 def test_a_long_block_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:

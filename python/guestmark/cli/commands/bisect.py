@@ -23,7 +23,7 @@ class Options(MeasureOptions):
     With --fail-if lost, part or unproven, the power of each candidate is cut instead, as by guestmark powercut. This
     finds the commit that removed a sync.
 
-    Exit status: 0 the commit was found, 1 the bad commit keeps the limit, 125 only commits that could not be judged are
+    Exit status: 0 the commit was found, 1 the bad commit meets the limit, 125 only commits that could not be judged are
     left, 128 or more could not be measured.
     """
 

@@ -9,7 +9,7 @@ from guestmark.core.option import Argument, Candidates, Option
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Judge whether a run keeps its limits, and exit as build servers and `git bisect run` expect.
+    """Judge whether a run meets its limits, and exit as build servers and `git bisect run` expect.
 
     Several runs, from other times or machines, are judged together. The run is then the unit, because the
     machine and the time shift all blocks of a run alike.

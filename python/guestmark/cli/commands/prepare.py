@@ -22,7 +22,7 @@ class Options:
         list[str] | None,
         Argument(
             "[PLATFORM...]",
-            "For example tcg@sparc64. Or kernel, with its packages if you have them: kernel FILE.deb.",
+            "A platform, such as tcg@sparc64; or kernel, optionally with its packages: kernel FILE.deb.",
             candidates=Candidates.PLATFORMS,
         ),
     ] = None

@@ -141,7 +141,7 @@ def _is_good_commit_within_limit(search: BisectionSearch, bisection: Bisection) 
     if step.judged is None or step.outcome is Outcome.KEPT:
         return True
     say(
-        f"{bisection.good.description}: {explain_outcome(step.judged)}; the good commit does not keep the limit itself"
+        f"{bisection.good.description}: {explain_outcome(step.judged)}; the good commit itself does not meet the limit"
     )
     return False
 
@@ -152,13 +152,13 @@ def _explain_no_commit(search: BisectionSearch, bisection: Bisection) -> GateSta
     if search.end is SearchEnd.NOT_SLOWER:
         reason = f"it is not shown to be slower than {good}"
         if search.cuts_power:
-            reason = "it keeps the limit"
+            reason = "it meets the limit"
         say(f"{bad}: {reason}; there is nothing to search")
         return GateStatus.BROKEN
     if search.end is SearchEnd.UNJUDGED:
-        verdict = "judged" if search.cuts_power else f"shown slower than {good}"
+        verdict = "judged" if search.cuts_power else f"shown to be slower than {good}"
         say(f"{bad}: could not be {verdict}; there is nothing to search")
-        say("guestmark show last says why; stop other programs on this host, or raise --max-blocks")
+        say("guestmark show last shows why; stop other programs on this host, or raise --max-blocks")
     elif search.end is SearchEnd.ONLY_SKIPPED:
         say("only commits that could not be judged are left; a higher --max-blocks or a quiet host may help")
     return GateStatus.UNDECIDED

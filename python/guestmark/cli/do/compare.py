@@ -123,7 +123,7 @@ def _confirm_difference(given: Options, policy: Mapping[str, Any]) -> int:
     confirmation = make_confirmation(before, after, policy)
     say(f"side by side: {', '.join(confirmation.differing)}")
     for missing in confirmation.missing:
-        say(f"this cannot show: {missing}")
+        say(f"cannot be compared side by side: {missing}")
     if given.only_list:
         for cell in confirmation.plan.cells:
             if cell.null_of is None:

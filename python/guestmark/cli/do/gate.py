@@ -1,4 +1,4 @@
-"""Checks a run's results against the limits that it must keep."""
+"""Checks a run's results against the limits that it must meet."""
 
 from __future__ import annotations
 

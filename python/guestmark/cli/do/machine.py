@@ -131,7 +131,7 @@ def _write_definition(name: str, origin: str | None) -> int:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with replace_file(path) as new:
         new.write_text(text, encoding="utf-8")
-    say(f"{path} is written: edit it, then type guestmark machine check {name}")
+    say(f"created {path}; edit it, then type guestmark machine check {name}")
     return ExitStatus.ALL_MEASURED
 
 

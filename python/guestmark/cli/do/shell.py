@@ -103,7 +103,7 @@ def _build_parts(cell: Cell) -> None:
     architecture = cell.platform.foreign_architecture
     if architecture is not None and not architecture.root:
         raise PlatformUnusableError(
-            f"no release of Debian has packages of {architecture.name}, so there is no shell to open",
+            f"no release of Debian has packages for {architecture.name}, so there is no shell to open",
             hint=f"its agent's own workloads run there: guestmark run filesystems --on {cell.platform}",
         )
     preflight.make_boot_files(cell.platform, find_packages(cell), LineProgress(say))
