@@ -460,7 +460,7 @@ def test_an_attempt_is_made_once(tmp_path: Path) -> None:
         cell = PLAN.cells[0].id
         attempts, others_ = TrialAttempts(ledger, run_id, "lab1"), TrialAttempts(ledger, run_id, "lab2")
         token = attempts.begin_trial(cell, 0, 0)
-        with pytest.raises(LedgerError, match="it was begun before"):
+        with pytest.raises(LedgerError, match="it had already begun"):
             others_.begin_trial(cell, 0, 0)
         attempts.store_trial(trial(0), token)
         assert count_refused_attempts(ledger, run_id) == 1

@@ -254,7 +254,7 @@ def test_a_role_can_measure_and_cannot_change_trials(server: Server, guestmark: 
         with ledger.claim_run(run_id):  # as the machines of a fleet do
             attempts = TrialAttempts(ledger, run_id, "lab1")
             attempts.store_trial(trial(0), attempts.begin_trial("host", 0, 0))
-            with pytest.raises(LedgerError, match="it was begun before"):
+            with pytest.raises(LedgerError, match="it had already begun"):
                 attempts.begin_trial("host", 0, 0)
         for statement in refused:
             with (

@@ -195,9 +195,9 @@ def fit_to_budget(
     notes = []
     if left_out := [cell for cell in gone if cell.null_of is None]:
         names = list_first_names([cell.id for cell in left_out], "cell")
-        notes.append(f"left out to keep within {within}: {names}")
+        notes.append(f"left out to stay within {within}: {names}")
     notes += [
-        f"not asked, to keep within {within}: {question.ask}"
+        f"not asked, to stay within {within}: {question.ask}"
         for question in plan.questions
         if not split_question(question, kept)
     ]

@@ -100,13 +100,13 @@ def _explain_misplaced(cell: Cell, row: Architecture) -> Iterator[tuple[str, str
         and cell.platform.count_processors(cell.levels) > 1
         and cell.platform.is_guest
     ):
-        yield f"a machine of {row.name} has one processor", "use one: --set smp=1"
+        yield f"{row.name} machines have only one processor", "use one: --set smp=1"
     elif kind.runs_programs(cell.workload) and not row.root:
         able = ", ".join(
             sorted(name for name, each in index_workload_kinds().items() if each.agent_is_enough)
         )
         yield (
-            f"no release of Debian has packages of {row.name}, so there are no programs to run",
+            f"no release of Debian has packages for {row.name}, so there are no programs to run",
             f"its agent alone can run: boot, {able}",
         )
     elif not kind.runs_programs(cell.workload) and cell.platform.inner.description.only_programs:

@@ -1,4 +1,4 @@
-"""`--prove`: one untimed proof for each kind of disk of a run, of what a power cut would leave of it."""
+"""`--prove`: for each kind of disk in a run, one untimed proof of what a power cut would leave on it."""
 
 from __future__ import annotations
 

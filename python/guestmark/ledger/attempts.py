@@ -66,7 +66,7 @@ class TrialAttempts:
             (kept,) = self._ledger.execute_autocommit(doing, _make_insert_statement(postgresql), values)
         if kept != token:
             raise TakenError(
-                f"failed while {doing}: it was begun before",
+                f"failed while {doing}: it had already begun",
                 hint="a trial runs once; a later block replaces a lost one",
             )
         return token
@@ -111,7 +111,7 @@ def record_lost_attempts(ledger: Ledger, run_id: str, reason: str, *, block: int
     # Usually there are none, and reading is cheaper than a transaction that writes.
     if not find_pending_runs(ledger, [run_id], block=block):
         return 0
-    return ledger.change_run(f"recording what run {run_id} has lost", run_id, store)
+    return ledger.change_run(f"recording the lost trials of run {run_id}", run_id, store)
 
 
 def find_pending_runs(ledger: Ledger, run_ids: Collection[str], *, block: int | None = None) -> set[str]:

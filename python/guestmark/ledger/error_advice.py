@@ -75,7 +75,10 @@ def explain_error(error: BaseException, where: str, doing: str) -> LedgerError:
             f"the ledger {where} is damaged ({get_first_error_line(cause)}): failed while {doing}",
             f"save what can be read: sqlite3 '{where}' .recover | sqlite3 recovered.sqlite",
         ),
-        sqlite3.SQLITE_SCHEMA: (f"the ledger {where} is changing: failed while {doing}", "try again"),
+        sqlite3.SQLITE_SCHEMA: (
+            f"the schema of the ledger {where} is being changed: failed while {doing}",
+            "try again",
+        ),
     }
     table[sqlite3.SQLITE_LOCKED] = table[sqlite3.SQLITE_BUSY]
     table[sqlite3.SQLITE_PROTOCOL] = table[sqlite3.SQLITE_BUSY]
@@ -180,7 +183,7 @@ def make_password_error(role: str, file: Path) -> LedgerError:
             f"{file} has no line for this server, port, database and role: host:port:database:role:password"
         )  # fmt: skip
     return LedgerError(
-        f"the ledger's server asks for a password of the role {role!r}, and none was found", hint=hint
+        f"the ledger's server asks for a password for the role {role!r}, and none was found", hint=hint
     )
 
 

@@ -468,7 +468,7 @@ def find_connection_room(ledger: LedgerWriter, machines: int) -> ConnectionRoom 
         # One more than now, as this connection will be closed.
         return int(most), int(free) + 1
 
-    most, free = ledger.run_transaction("asking how many connections the server takes", ask)
+    most, free = ledger.run_transaction("asking how many connections the server accepts", ask)
     return ConnectionRoom(
         most, free, machines + -(-machines // _MACHINES_PER_SPARE) + COORDINATOR_CONNECTIONS
     )

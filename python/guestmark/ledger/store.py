@@ -355,7 +355,7 @@ class Ledger:
     def store_ratios(self, run_id: str, found: Sequence[StoredRatio]) -> None:
         """Store the ratios that a run found, in place of those it had found before."""
         self.change_run(
-            f"storing what run {run_id} found",
+            f"storing the ratios of run {run_id}",
             run_id,
             lambda connection: run_lookup.replace_ratios(connection, run_id, found),
         )

@@ -75,7 +75,7 @@ def has_reached_block(ledger: Ledger, run_id: str, block: int) -> bool:
 def count_blocks_with_losses(ledger: Ledger, run_id: str) -> int:
     """Return the number of blocks with at least one lost trial."""
     lost = trials.c.run_id == run_id, trials.c.status == TrialStatus.LOST.value
-    with ledger.read_transaction(f"counting what run {run_id} has lost") as connection:
+    with ledger.read_transaction(f"counting the blocks of run {run_id} with lost trials") as connection:
         found = connection.execute(select(func.count(trials.c.block.distinct())).where(*lost))
         return int(found.scalar_one())
 

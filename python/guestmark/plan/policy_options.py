@@ -134,7 +134,7 @@ class PolicyOptions:
         bool | None,
         Option(
             "--share-machine/--no-share-machine",
-            "Run cells of a block that ask for the same machine on one fresh machine (default: as the plan says).",
+            "Run those cells of a block that need the same machine on one fresh machine (default: as the plan says).",
             key="share_machine",
             only_for=("run",),
         ),

@@ -183,7 +183,7 @@ _STRINGS = (
 
 def index_lines(text: str) -> dict[Path, int]:
     """Return the line, from 1, of every table header, key and element by its path. `text` must be valid TOML."""
-    # TOML allows both line ends; with one of them an offset has one line.
+    # TOML allows LF and CRLF; with LF alone, the newlines before an offset give its line.
     return _TomlWalker(text.replace("\r\n", "\n")).walk_document()
 
 

@@ -218,10 +218,10 @@ class Plan(Strict):
         if self.schema_ == "guestmark-plan/1":
             for name in ("derived", "around"):
                 if name in self.model_fields_set:
-                    raise ValueError(f'{name} belongs to the second edition: schema = "guestmark-plan/2"')
+                    raise ValueError(f'{name} requires the second edition: schema = "guestmark-plan/2"')
             if isinstance(self.baseline, str):
                 raise ValueError(
-                    'a baseline that is text belongs to the second edition: schema = "guestmark-plan/2"'
+                    'a baseline that is text requires the second edition: schema = "guestmark-plan/2"'
                 )
         return self
 

@@ -96,7 +96,7 @@ def test_a_budget_ends_in_an_answer_within_its_time(guestmark: CommandLine, tmp_
     assert "time ran out" in asked[1]["sentences"][0]
     # Now it is known what a trial takes, and said before the run.
     again = guestmark("run", str(plan), "--for", "9s", "--json", "-")
-    assert "not asked, to keep within 9 s: Is dearer slower?" in again.stderr
+    assert "not asked, to stay within 9 s: Is dearer slower?" in again.stderr
     assert re.search(r"2 cells, about \d s for 6 blocks", again.stderr)
 
 
@@ -127,7 +127,7 @@ def test_what_was_left_out_comes_back_once_a_run_shows_what_it_takes(
     plan.write_text(_DEARER_THAN_IT_IS + more)
     done = guestmark("run", plan, "--for", "10s", "--json", "-", timeout=60)
     assert done.status == 0, done.stderr
-    assert "left out to keep within 10 s: b host, c host" in done.stderr
+    assert "left out to stay within 10 s: b host, c host" in done.stderr
     measured = [cell["id"] for cell in done.document()["cells"] if cell["trials"]]
     assert measured == ["a host", "b host", "c host"]
 
