@@ -152,7 +152,7 @@ class Result:
             import pandas
         except ImportError as error:
             raise UsageError(
-                "pandas is not installed", hint="pip install pandas, or take .frame()"
+                "pandas is not installed", hint="pip install pandas, or use .frame()"
             ) from error
         return pandas.DataFrame(
             long_form.make_trial_rows(self.stored, self.analysis),

@@ -53,7 +53,7 @@ ALPHA = (1 - paired.NOMINAL) / 2
 _MOST_BLOCKS = 1000  # forecasts beyond this are of no use
 _POWER = 0.9
 _FARTHEST = math.log(10)
-# Error probability of each side of an interval between runs.
+# Error probability on each side of a confidence interval whose unit is the run.
 _ONE_SIDE = 0.025
 # Share of the level that user time gets beside other programs; with the rest, six blocks still decide by wall time.
 _USER_TIME_SHARE = 0.2

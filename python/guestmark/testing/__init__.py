@@ -1,4 +1,4 @@
-"""The conformance kit: checks whether a workload, a platform or a factor of another package keeps the contract.
+"""The conformance kit: checks whether a workload, a platform or a factor of another package meets the contract.
 
     from guestmark.testing import check_workload
 

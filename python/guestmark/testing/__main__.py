@@ -35,7 +35,7 @@ def main(words: Sequence[str]) -> int:
     for violation in found:
         tell(str(violation))
     if not found:
-        tell(f"{words[0]} {words[1]}: keeps the contract")
+        tell(f"{words[0]} {words[1]}: meets the contract")
     return ExitStatus.SOME_FAILED if found else ExitStatus.ALL_MEASURED
 
 

@@ -1,4 +1,4 @@
-"""Checks whether a factor of guests keeps its contract."""
+"""Checks whether a factor of guests meets its contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks whether a platform keeps its contract."""
+"""Checks whether a platform meets its contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks whether a workload keeps its contract."""
+"""Checks whether a workload meets its contract."""
 
 from __future__ import annotations
 
