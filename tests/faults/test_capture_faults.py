@@ -93,7 +93,7 @@ SECOND = 24 + 16 + len(FRAMES[0].data)
         (
             ng(cf.block(6, struct.pack("<IIIII", 7, 0, 0, 0, 0))),
             1,
-            "a packet of interface 7, but 1 are described",
+            "a packet refers to interface 7, but only 1 are described",
         ),
         (
             ng(cf.block(6, struct.pack("<IIIII", 0, 0, 0, 9999, 9999))),

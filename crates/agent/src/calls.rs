@@ -117,7 +117,7 @@ pub fn read_clocks() -> Clock {
     }
 }
 
-fn read_first_line(path: &str) -> String {
+fn read_trimmed(path: &str) -> String {
     fs::read_to_string(path)
         .map(|text| text.trim().to_owned())
         .unwrap_or_default()
@@ -134,7 +134,7 @@ pub fn describe_agent(phases: &[Phase], window: Option<u32>) -> Hello {
         pid: std::process::id(),
         uid: rustix::process::getuid().as_raw(),
         hostname: name.nodename().to_string_lossy().into_owned(),
-        boot_id: read_first_line("/proc/sys/kernel/random/boot_id"),
+        boot_id: read_trimmed("/proc/sys/kernel/random/boot_id"),
         clock: read_clocks(),
         window,
         phases: phases.to_vec(),
@@ -275,7 +275,7 @@ fn collect_facts() -> Facts {
             .split_ascii_whitespace()
             .next()
     });
-    let maker = read_first_line("/sys/hypervisor/type");
+    let maker = read_trimmed("/sys/hypervisor/type");
     Facts {
         cpu_model: match of_cpu(&["model name", "cpu", "cpu model", "uarch", "Processor"]) {
             // The arm64 kernel reports only numbers.
@@ -289,17 +289,17 @@ fn collect_facts() -> Facts {
             .split_ascii_whitespace()
             .map(str::to_owned)
             .collect(),
-        cpus_online: count_online(&read_first_line("/sys/devices/system/cpu/online")),
+        cpus_online: count_online(&read_trimmed("/sys/devices/system/cpu/online")),
         mem_total_kib: mem_total
             .and_then(|number| number.parse().ok())
             .unwrap_or(0),
-        cmdline: read_first_line("/proc/cmdline"),
+        cmdline: read_trimmed("/proc/cmdline"),
         mounts: fs::read_to_string("/proc/self/mounts").unwrap_or_default(),
-        clocksource: read_first_line(
+        clocksource: read_trimmed(
             "/sys/devices/system/clocksource/clocksource0/current_clocksource",
         ),
         hypervisor: if maker.is_empty() {
-            read_first_line("/sys/class/dmi/id/sys_vendor")
+            read_trimmed("/sys/class/dmi/id/sys_vendor")
         } else {
             maker
         },

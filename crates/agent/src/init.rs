@@ -84,7 +84,7 @@ fn boot_and_serve() -> io::Result<()> {
         phases.mark_ended("root");
         switch_root()?;
     }
-    create_standard_files(plain)?;
+    set_up_standard_environment(plain)?;
     phases.mark_ended("furnish");
     let channel = match waited {
         Some(channel) => channel,
@@ -399,8 +399,8 @@ fn switch_root() -> io::Result<()> {
     std::env::set_current_dir("/")
 }
 
-/// Creates the files and mounts that every Linux machine has and that programs rely on.
-fn create_standard_files(plain: MountFlags) -> io::Result<()> {
+/// Creates the files and mounts that programs rely on, and sets the host name, the umask and the limit on open files.
+fn set_up_standard_environment(plain: MountFlags) -> io::Result<()> {
     let _ = fs::create_dir("/dev/pts");
     let _ = fs::create_dir("/dev/shm");
     let safe = MountFlags::NOSUID | MountFlags::NODEV;

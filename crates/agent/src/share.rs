@@ -62,7 +62,9 @@ pub fn share(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCo
         }
         let size = u32::from_le_bytes(size);
         if !(HEADER as u32..=MOST).contains(&size) {
-            return Err(io::Error::other(format!("a message of {size} bytes")));
+            return Err(io::Error::other(format!(
+                "the client announced a message of {size} bytes"
+            )));
         }
         request.resize(size as usize - 4, 0);
         input.read_exact(&mut request)?;

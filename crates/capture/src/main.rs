@@ -1,4 +1,4 @@
-//! Builds `guestmark-capture` as a distribution of its own: see `pyproject.toml` beside `src`.
+//! The program `guestmark-capture`, for its distribution of its own: see `pyproject.toml` beside `src`.
 
 use std::process::ExitCode;
 

@@ -77,25 +77,28 @@ pub fn set_up(device: &Device, setup: &Setup) -> io::Result<()> {
         if now.ok() != Some(number) {
             ethtool
                 .set_channels(number)
-                .map_err(|error| failed(&format!("{number} queues of {name}"), &error))?;
+                .map_err(|error| failed(&format!("cannot set {number} queues on {name}"), &error))?;
         }
     }
     if let Some(number) = setup.ring {
         ethtool
             .set_rings(number)
-            .map_err(|error| failed(&format!("rings of {number} descriptors of {name}"), &error))?;
+            .map_err(|error| {
+                let what = format!("cannot set rings of {number} descriptors on {name}");
+                failed(&what, &error)
+            })?;
     }
     if let Some(on) = setup.offloads {
         ethtool
             .switch(&OFFLOADS, on)
-            .map_err(|error| failed(&format!("the offloads of {name}"), &error))?;
+            .map_err(|error| failed(&format!("cannot switch the offloads of {name}"), &error))?;
     }
     if let Some(mtu) = setup.mtu {
         let mut request = Request::of_link(libc::RTM_NEWLINK, 0, index, false);
         request.put_number(attribute::IFLA_MTU, mtu);
         netlink
             .execute(request)
-            .map_err(|error| failed(&format!("an MTU of {mtu} for {name}"), &error))?;
+            .map_err(|error| failed(&format!("cannot set an MTU of {mtu} on {name}"), &error))?;
     }
     if let Some(Address { address, prefix }) = setup.address {
         let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
@@ -106,7 +109,7 @@ pub fn set_up(device: &Device, setup: &Setup) -> io::Result<()> {
             .put(attribute::IFA_ADDRESS, &address.octets());
         netlink
             .execute(request)
-            .map_err(|error| failed(&format!("the address {address} for {name}"), &error))?;
+            .map_err(|error| failed(&format!("cannot add {address} to {name}"), &error))?;
     }
     netlink
         .execute(Request::of_link(libc::RTM_NEWLINK, 0, index, true))
@@ -129,7 +132,7 @@ pub fn add_default_route(name: &str) -> io::Result<()> {
     request.put_number(attribute::RTA_OIF, index);
     netlink
         .execute(request)
-        .map_err(|error| failed(&format!("a route by {name}"), &error))
+        .map_err(|error| failed(&format!("cannot add a route through {name}"), &error))
 }
 
 /// Returns everything the kernel reports about an interface.

@@ -200,7 +200,7 @@ fn make_pair(
     });
     Netlink::open()?
         .execute(request)
-        .map_err(|error| failed("a pair of virtual interfaces (veth) cannot be made", &error))
+        .map_err(|error| failed("a pair of virtual interfaces (veth) cannot be created", &error))
 }
 
 /// Creates the pair in the peer's namespace, with its other end in the machine's, and brings both ends up.
@@ -269,7 +269,7 @@ fn make_tap(options: &Options) -> io::Result<Vec<OwnedFd>> {
                 &raw mut request,
             ))
         };
-        made.map_err(|error| failed("a tap cannot be made", &error))?;
+        made.map_err(|error| failed("a tap cannot be created", &error))?;
         if options.stays {
             // SAFETY: a plain system call on an open descriptor, with a number as its argument.
             check(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETPERSIST as _, 1) })

@@ -50,13 +50,13 @@ impl Messages {
 /// Connects, and configures the connection for requests: none of them waits for more data to send.
 pub fn connect_for_requests(to: SocketAddr) -> io::Result<TcpStream> {
     let stream = connect(to)?;
-    expect_requests(&stream)?;
+    configure_for_requests(&stream)?;
     Ok(stream)
 }
 
 /// Configures a connection for requests. Its waits have no time limit: the kernel would set a timer for each, which
 /// takes time. [`repeat`] watches the time instead, and a server's wait ends with its client.
-pub fn expect_requests(stream: &TcpStream) -> io::Result<()> {
+pub fn configure_for_requests(stream: &TcpStream) -> io::Result<()> {
     wait_without_limit(stream)?;
     stream.set_nodelay(true)
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use guestmark_wire::traffic::{TrafficEvent, TrafficPorts};
 
 use super::datagrams::{await_greeting, drain_socket, receive_datagrams, send_datagrams};
-use super::exchange::{expect_requests, Messages};
+use super::exchange::{configure_for_requests, Messages};
 use super::order::{Exchange, Order, Report, ServerReady, Spent};
 use super::socket::{limit_waits, read_frame, thread_cpu_ns, write_frame, SILENCE};
 use super::stream::{receive_stream, send_stream};
@@ -173,7 +173,7 @@ fn execute_order(mut stream: &TcpStream, server: &Server) -> io::Result<()> {
         }
         Order::Report(id) => write_frame(&mut stream, &server.take_report(id)),
         Order::Echo(exchange) => {
-            expect_requests(stream)?;
+            configure_for_requests(stream)?;
             let mut messages = Messages::new(exchange);
             let began_ns = thread_cpu_ns();
             while messages.answer(stream)? {}

@@ -133,7 +133,7 @@ impl Conn {
         ) || path.debt == MessageState::Unknown
             && path.last_len > 0
             && !path.pushed
-            && self.was_full(end)
+            && self.last_packet_was_full_size(end)
     }
 
     /// Whether the client has sent a request that is known to be complete, and neither end has sent data since.

@@ -242,7 +242,7 @@ impl Conn {
         let paused = self.has_paused(segment, from);
         let within = |most: u64| !paused && since.is_some_and(|since| since <= most);
         let released = within(trip + slack);
-        let whole = self.was_full(from);
+        let whole = self.last_packet_was_full_size(from);
         let flies_on = path
             .view
             .as_ref()

@@ -119,7 +119,7 @@ impl Conn {
 
     /// Whether the last packet of `from` had full size.
     #[inline]
-    pub(crate) fn was_full(&self, from: usize) -> bool {
+    pub(crate) fn last_packet_was_full_size(&self, from: usize) -> bool {
         let path = &self.paths[from];
         let mss = u32::from(self.limit[from]);
         if mss == 0 {
@@ -223,6 +223,6 @@ impl Conn {
     #[inline]
     pub(crate) fn had_more(&self, from: usize) -> bool {
         let path = &self.paths[from];
-        path.last_len > 0 && (!path.pushed || self.was_full(from))
+        path.last_len > 0 && (!path.pushed || self.last_packet_was_full_size(from))
     }
 }

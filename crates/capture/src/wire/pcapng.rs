@@ -215,7 +215,7 @@ impl<S: PacketSink> Reader<'_, S> {
         let major = self.u16(body, 4);
         if body.len() < 16 || major != 1 {
             return Err(format!(
-                "a section of version {major}: only version 1 is supported"
+                "a section has version {major}, but only version 1 is supported"
             ));
         }
         self.interfaces.clear();
@@ -258,7 +258,9 @@ impl<S: PacketSink> Reader<'_, S> {
         self.interfaces
             .get(number as usize)
             .copied()
-            .ok_or_else(|| format!("a packet of interface {number}, but {count} are described"))
+            .ok_or_else(|| {
+                format!("a packet refers to interface {number}, but only {count} are described")
+            })
     }
 
     #[inline]
