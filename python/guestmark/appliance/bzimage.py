@@ -51,7 +51,7 @@ def _find_release(image: Path) -> str:
             )
     raise NotABzImageError(
         f"{image} is not a Linux kernel for x86 (neither a bzImage nor an ELF image)",
-        hint="give a vmlinuz as the distribution installs it, or the vmlinux of a kernel build",
+        hint="use a vmlinuz as installed by the distribution, or the vmlinux of a kernel build",
     )
 
 
@@ -136,5 +136,5 @@ def _decompress_with(tool: str, payload: bytes, image: Path) -> bytes:
             [path, "-d", "-c"], input=payload[:-4], capture_output=True, check=False, timeout=60
         )
     except subprocess.TimeoutExpired:
-        raise NotABzImageError(f"the kernel in {image} cannot be unpacked: {tool} does not finish") from None
+        raise NotABzImageError(f"the kernel in {image} cannot be unpacked: {tool} did not finish") from None
     return done.stdout

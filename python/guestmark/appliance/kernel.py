@@ -215,7 +215,7 @@ def _cache_kernel(archives: Sequence[Path], scratch: Path, origin: str) -> Kerne
     except GuestmarkError as error:
         raise GuestmarkError(
             f"the kernel in {archives[0].name} is not for {row.name}",
-            hint="give the package of that architecture",
+            hint="use the package for that architecture",
         ) from error
     release = image.name.partition("-")[2]
     target, staged = _locate_kernel_cache() / release, scratch / "staged"
@@ -311,7 +311,7 @@ def unpack_kernel(archives: Sequence[Path], target: Path) -> tuple[Path, Path, P
     if modules is None:
         raise GuestmarkError(
             f"the package {name} contains no modules for {release}",
-            hint="give the package of its modules, too",
+            hint="add the package that contains its modules",
         )
     return image, modules, config
 

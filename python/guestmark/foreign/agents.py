@@ -57,11 +57,11 @@ class Toolchain:
 
 
 class AgentNotBuiltError(PlatformUnusableError):
-    """The agent for machines of `architecture` has not been built yet."""
+    """The agent for `architecture` machines has not been built yet."""
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__(
-            f"the agent for machines of {architecture.name} has not been built yet",
+            f"the agent for {architecture.name} machines has not been built yet",
             hint=f"build it here, or copy it from another machine: guestmark prepare tcg@{architecture.name}",
         )
         self.architecture = architecture
@@ -120,7 +120,7 @@ def list_missing(architecture: Architecture) -> list[Program]:
     """Returns the missing programs that are needed to build the agent, with their packages."""
     found = []
     if find_toolchain(architecture) is None:
-        name = "rustc" if architecture.root else "rustc with the sources of its library"
+        name = "rustc" if architecture.root else "rustc with the sources of its standard library"
         found.append(Program(name, _query_rust_packages(sources=not architecture.root)))
     if shutil.which(architecture.cross.name) is None:
         found.append(architecture.cross)
@@ -240,7 +240,7 @@ def make_agent(architecture: Architecture, progress: Progress) -> Path:
     chain = find_toolchain(architecture)
     if chain is None or not _hash_sources():
         raise GuestmarkError(
-            f"there is no agent for {architecture.name}, and it cannot be built here",
+            f"the agent for {architecture.name} machines has not been built, and cannot be built here",
             hint="build it in a checkout of guestmark with Rust's sources installed: guestmark prepare --help",
         )
     with store.make_part(

@@ -66,7 +66,7 @@ def load_parts(archive: Path) -> list[Path]:
         found = sorted(made.parent for made in staged.glob(f"*/*-*-*/{store.MADE}"))
         if not found or any(part.parent.name not in ARCHITECTURES for part in found):
             raise UsageError(
-                f"{archive} contains no parts of foreign machines",
+                f"{archive} contains no parts for foreign machines",
                 hint="create one: guestmark prepare … --save FILE",
             )
         # All parts are checked before the first one is moved, so a damaged archive changes nothing.

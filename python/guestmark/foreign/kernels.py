@@ -280,7 +280,7 @@ CORRECTIONS: dict[str, tuple[Correction, ...]] = {
         # Later releases of Linux 6.12 use bit 25 for FMODE_NONOTIFY, but on sparc64 that is O_TMPFILE's bit among the
         # flags of open(). Of the two modes only this one is passed among these flags, so the other can use the bit.
         Correction(
-            "bits of FMODE_NONOTIFY and FMODE_NONOTIFY_PERM exchanged",
+            "bits of FMODE_NONOTIFY and FMODE_NONOTIFY_PERM swapped",
             "include/linux/fs.h",
             _swap_open_flags,
         ),

@@ -196,7 +196,7 @@ def _require_installable(architecture: Architecture, found: Sequence[Program]) -
         names = ", ".join(dict.fromkeys(program.name for program in found))
         packages = " ".join(_list_packages(found))
         raise PlatformUnusableError(
-            f"machines of {architecture.name} need programs that are not installed here: {names}",
+            f"{architecture.name} machines need programs that are not installed here: {names}",
             hint=f"as root: apt-get install {packages}; or copy the built parts from another machine: "
             "guestmark prepare --help",
         )

@@ -209,7 +209,7 @@ class Disks(tuple[DiskSpec, ...]):
         disks = super().__new__(cls, (_derive_disk(need, cell) for need in needs))
         if len({disk.name for disk in disks}) != len(disks):
             raise UsageError(
-                f"{cell.id}: two disks have the same role", hint="ask for one target and one source"
+                f"{cell.id}: two disks have the same role", hint="request one target and one source"
             )
         return disks
 
@@ -303,7 +303,8 @@ def _check_disk(disk: DiskSpec, asked: Mapping[str, str], cell: Cell) -> None:
         raise _describe_qemu_only(f"format={disk.format}", cell)
     if disk.loop and disk.filesystem is Filesystem.NONE:
         raise UsageError(
-            f"{cell.id}: a loop device on the host needs a filesystem", hint=f"use another, {EXCLUDE}"
+            f"{cell.id}: a loop device on the host needs a filesystem",
+            hint=f"choose a filesystem other than none, {EXCLUDE}",
         )
     if disk.size % _BLOCK and not disk.is_device:
         raise UsageError(

@@ -79,7 +79,7 @@ def _refuse_loop_cache(mode: CacheMode, disk: Disk, _cell: Cell) -> Refusal | No
 
 CACHE = DiskSetting(
     "cache",
-    "QEMU's cache mode",
+    "QEMU's cache mode, as in -drive cache=: whether it uses the host's page cache, and when it flushes",
     one_of(*CacheMode),
     tuple(CacheMode),
     read=CacheMode,
@@ -311,7 +311,7 @@ def _refuse_queues(_asked: int, disk: Disk, _cell: Cell) -> Refusal | None:
     if disk[BUS] is Bus.VIRTIO_BLK:
         return None
     return Refusal(
-        "queues applies only to virtio-blk, as other queues cannot be counted",
+        "queues applies only to virtio-blk, because the queues of other devices cannot be counted",
         f"use bus=virtio-blk, {EXCLUDE}",
     )
 
@@ -341,7 +341,7 @@ def _refuse_logical_block(size: int, disk: Disk, _cell: Cell) -> Refusal | None:
     if size <= physical:
         return None
     return Refusal(
-        f"logical_block={size} is more than physical_block={physical}",
+        f"logical_block={size} is larger than physical_block={physical}",
         f"use a larger physical_block, {EXCLUDE}",
     )
 

@@ -97,7 +97,7 @@ def _refuse_comma_in_location(filesystem: Filesystem, disk: Disk, _cell: Cell) -
 
 FILESYSTEM = DiskSetting(
     "filesystem",
-    "what the disk is formatted with; virtiofs, 9p (QEMU) and hostfs (UML): a directory of the host in its place",
+    "the disk's filesystem; virtiofs, 9p (QEMU) and hostfs (UML) mount a directory of the host instead of a disk",
     one_of(*Filesystem),
     tuple(Filesystem),
     read=Filesystem,

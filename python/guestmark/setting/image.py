@@ -128,7 +128,7 @@ def _refuse_preallocation(how: Preallocation, disk: Disk, _cell: Cell) -> Refusa
             f"use preallocation=off (sparse), falloc or full, {EXCLUDE}",
         )
     if how is Preallocation.METADATA and disk[FORMAT] is not Format.QCOW2:
-        return Refusal("only qcow2 supports preallocation=metadata", f"use another, {EXCLUDE}")
+        return Refusal("only qcow2 supports preallocation=metadata", f"use format=qcow2, {EXCLUDE}")
     if how is not Preallocation.OFF and (disk.level(BACKING) or disk.level(COMPRESSION)):
         return Refusal(
             "a compressed image, or one on a backing image, cannot be preallocated",
@@ -292,7 +292,8 @@ def _refuse_nbd(protocol: Protocol, disk: Disk, cell: Cell) -> Refusal | None:
         return None
     if cell.platform.is_nested:
         return Refusal(
-            "no server provides images inside another guest", "use disk_protocol=file for nested platforms"
+            "images inside an outer guest cannot be served over NBD",
+            "use disk_protocol=file for nested platforms",
         )
     # The server exports the image file itself with a fixed size.
     if disk[FORMAT] is not Format.RAW:

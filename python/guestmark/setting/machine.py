@@ -305,7 +305,7 @@ def _attest_program(program: str, guest: StartedGuest) -> Iterator[Check]:
 
 PROGRAM = MachineSetting(
     "qemu",
-    "the QEMU to use: the program, a directory such as a build or an unpacked package, apt:VERSION of the package "
+    "the QEMU to use: the program, a directory such as a build or an unpacked package, apt:VERSION from the package "
     "sources, or image:NAME of a container image, also image:ARCHIVE.tar",
     _parse_qemu,
     path=True,
@@ -315,7 +315,7 @@ PROGRAM = MachineSetting(
 )
 VMM = MachineSetting(
     "vmm",
-    "the program of firecracker or cloud-hypervisor, if it is not in PATH",
+    "path of the firecracker or cloud-hypervisor program, if it is not in PATH",
     _parse_executable,
     path=True,
     read=str,
