@@ -319,6 +319,6 @@ def check_several_files(files: Sequence[str]) -> None:
     """Refuse files that cannot be compared. Raises `UsageError`."""
     if len(files) < 2 or "-" in files or len(set(files)) < len(files):
         raise UsageError(
-            "--both needs captures of at least two points, each in its own file",
+            "--both needs captures from at least two points, each in its own file",
             hint="guestmark capture --both CLIENT.pcapng SERVER.pcapng",
         )

@@ -115,7 +115,7 @@ class Doubt:
 
 
 _BEGUN_BEFORE = {"no-start", "middle"}
-# A verdict is refused from these shares of the time or of the bytes; from the last share it is in doubt.
+# At or above these shares of the time or of the bytes a verdict is refused; at or above the last one it is doubtful.
 _REFUSED_UNKNOWN, _REFUSED_MISSING, _REFUSED_MERGED, _DOUBTED = 1 / 3, 0.1, 1 / 3, 0.05
 
 

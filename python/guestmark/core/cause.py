@@ -132,7 +132,7 @@ class Cause(Enum):
         "does not let this user run commands",
         "log in as another user: ssh:USER@HOST",
     )
-    # libvirt, of a domain
+    # What libvirt reports about a domain
     NO_DOMAIN = (
         "no domain",
         "is not a domain known to libvirt",

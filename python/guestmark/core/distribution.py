@@ -76,7 +76,7 @@ class Distribution:
         wanted = debian.split()
         names = " ".join(self.translate_packages(wanted))
         if not names:
-            return f"{self.name} has no package of {' '.join(wanted)}"
+            return f"{self.name} has no equivalents of these Debian packages: {' '.join(wanted)}"
         if self.family is Family.NIXOS:
             return f"nix-shell -p {names}, or add them to the system configuration"
         if command := _INSTALL.get(self.family):

@@ -104,7 +104,7 @@ class Keeper:
     def handles(self) -> tuple[int, int]:
         """Descriptors for supervisors: nothing is removed while they hold them. Starts the keeper if there is none."""
         with self._lock:
-            self._ensure()
+            self._ensure_running()
             return self._lifeline, self._names
 
     def _write(self, sign: bytes, path: Path) -> None:
@@ -114,15 +114,15 @@ class Keeper:
 
     def _keep(self, path: Path) -> None:
         with self._lock:
-            self._ensure()
+            self._ensure_running()
             self._kept[path] = -1
             try:
                 self._write(b"+", path)
             except BrokenPipeError:
                 # The keeper was killed at this very moment.
-                self._ensure()
+                self._ensure_running()
 
-    def _ensure(self) -> None:
+    def _ensure_running(self) -> None:
         if self._lifeline >= 0 and not _has_no_reader(self._lifeline):
             return
         first = self._names < 0

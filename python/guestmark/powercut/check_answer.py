@@ -70,7 +70,7 @@ class Answer:
             case Ending.TOO_STRICT:
                 ended = "it passes if its input also has the next line, which had not been acknowledged at the cut"
             case Ending.OUT_OF_ROOM:
-                ended = "its /tmp ran full"
+                ended = "its /tmp is full"
             case Ending.KILLED:
                 ended = f"it was killed ({self.exit})"
             case _:
