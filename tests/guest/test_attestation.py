@@ -50,7 +50,7 @@ def test_uml_has_the_memory_it_was_given() -> None:
 @pytest.mark.parametrize(
     ("platform", "factors", "what"),
     [
-        ("tcg", {"smp": "2", "kernel_args": "maxcpus=1"}, r"processors \(guest\).*asked 2, found 1"),
+        ("tcg", {"smp": "2", "kernel_args": "maxcpus=1"}, r"processors \(guest\).*asked for 2, found 1"),
         long("tcg", {"memory": "1G", "kernel_args": "mem=500M"}, r"memory \(guest\)"),
         ("uml", {"memory": "512M", "kernel_args": "mem=200M"}, r"memory \(guest\)"),
     ],

@@ -254,7 +254,7 @@ def test_a_guest_that_takes_too_much_memory_ends_and_the_error_says_so(
     monkeypatch.setattr(confinement, "compute_spare_memory", lambda *_: 400 << 20)
     with (
         pytest.raises(
-            MachineError, match=r"^the guest ended .*took more memory than this host could spare, 400M$"
+            MachineError, match=r"^the guest ended .*used more memory than this host could spare \(400M\)$"
         ),
         start(platform, memory="1G") as machine,
     ):
@@ -268,7 +268,7 @@ def test_a_hypervisor_that_takes_too_much_memory_is_ended(monkeypatch: pytest.Mo
     try:
         process.start(_EATER)
         assert process.wait(30) == 128 + signal.SIGKILL
-        assert "took more memory than this host could spare, 100M" in confinement.explain_exhaustion(
+        assert "used more memory than this host could spare (100M)" in confinement.explain_exhaustion(
             process.groups
         )
     finally:

@@ -218,7 +218,7 @@ def test_a_vhost_that_is_off_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         start_hypervisor(process, changed, **options)
 
     monkeypatch.setattr(InnerProcess, "start", start_without)
-    wrong = pytest.raises(AttestationError, match=r"vhost thread .* asked True, found False")
+    wrong = pytest.raises(AttestationError, match=r"vhost thread .* asked for True, found False")
     with start("tcg/kvm", network="vhost") as machine, wrong:
         machine.attest()
 
@@ -382,7 +382,7 @@ def test_slirp4netns_under_the_name_of_pasta_is_found(
     monkeypatch.setattr(helpers, "PEER_ADDRESS", "10.0.6.2")
     with networked("host", "pasta") as (machine, network):
         network.peer_address = "10.0.6.2"
-        with pytest.raises(AttestationError, match="asked passt, found libslirp"):
+        with pytest.raises(AttestationError, match="asked for passt, found libslirp"):
             machine.attest()
 
 

@@ -62,7 +62,7 @@ with start_cell(cells[1]) as machine:
     ("error", "said"),
     [
         long(0, "attested"),
-        (1, "the target disk's preferred transfer is not what was asked for: asked 65536, found 65537"),
+        (1, "the target disk's preferred transfer is not what was asked for: asked for 65536, found 65537"),
     ],
 )
 def test_a_factor_of_another_distribution_reaches_a_guest(error: int, said: str, tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_one_that_only_says_so_is_caught(block: None) -> None:
         assert isinstance(machine, Guest)
         machine.query = lambda _: {}  # a monitor that knows of no migration
         with pytest.raises(
-            AttestationError, match=r"the start is not what was asked for: asked restored, found cold"
+            AttestationError, match=r"the start is not what was asked for: asked for restored, found cold"
         ):
             machine.attest()
 

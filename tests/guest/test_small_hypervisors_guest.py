@@ -122,7 +122,7 @@ def test_a_disk_that_takes_no_flushes_is_noticed(tmp_path: Path) -> None:
     script = started_by(tmp_path, "[ ! -e machine.json ] || sed -i s/Writeback/Unsafe/ machine.json")
     with (
         start(cell_of("tcg/firecracker", smp="2", vmm=script)) as guest,
-        pytest.raises(AttestationError, match=r"write cache .* asked write back, found write through"),
+        pytest.raises(AttestationError, match=r"write cache .* asked for write back, found write through"),
     ):
         guest.attest()
 

@@ -250,7 +250,7 @@ class AttachedDisk:
         live = read_live_mount(agent, self.device, self.directory)
         if live.filesystem != self.spec.filesystem:
             raise AttestationError(
-                f"the filesystem is not what was asked for: asked {self.spec.filesystem}, found {live.filesystem}"
+                f"the filesystem is not what was asked for: asked for {self.spec.filesystem}, found {live.filesystem}"
             )
         asked = (
             filesystem.list_attested_options(self.spec) if self.spec.is_directory else self.spec.mount_options
@@ -258,7 +258,7 @@ class AttachedDisk:
         verdict = compare_options(asked, live.options)
         if verdict.refuted:
             raise AttestationError(
-                f"mount options did not take effect: asked {asked}, found {live.text}"
+                f"mount options did not take effect: asked for {asked}, found {live.text}"
                 f" ({', '.join(verdict.refuted)})"
             )
         self.facts.options, self.facts.unconfirmed = live.text, list(verdict.unconfirmed)

@@ -92,7 +92,7 @@ class Image:
         length = self.path.stat().st_size
         if self.count_allocated_bytes() < length:
             raise AttestationError(
-                f"preallocation={self.spec.preallocation} did not take effect: asked {length} bytes, "
+                f"preallocation={self.spec.preallocation} did not take effect: asked for {length} bytes, "
                 f"found {self.count_allocated_bytes()} allocated"
             )
         return replace(self, prepared_s=self.prepared_s + time.monotonic() - begin, allocation=None)

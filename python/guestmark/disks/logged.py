@@ -101,11 +101,11 @@ def open_marker(files: LoggedFiles, limit_s: float) -> Iterator[Callable[[int], 
         except OSError as error:
             if watch.has_killed:
                 raise LogHangsError(
-                    f"the server of the log of writes hangs: it accepted no mark for {limit_s:g} s",
+                    f"the server that logs writes hangs: it did not accept a mark within {limit_s:g} s",
                     hint="see the machine's console output",
                 ) from error
             raise MachineError(
-                f"the server of the log of writes has ended: {error.strerror}",
+                f"the server that logs writes has ended: {error.strerror}",
                 hint="see the machine's console output",
             ) from error
 
@@ -129,7 +129,7 @@ class _Watch:
         self._kill = kill
         self._called_at: float | None = None
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="log-watch", daemon=True)
+        self._thread = threading.Thread(target=self._kill_if_late, name="log-watch", daemon=True)
         self.has_killed = False
 
     def __enter__(self) -> None:
@@ -148,7 +148,7 @@ class _Watch:
         finally:
             self._called_at = None
 
-    def _watch(self) -> None:
+    def _kill_if_late(self) -> None:
         while not self._over.wait(min(1.0, self._limit_s)):
             called_at = self._called_at
             if called_at is not None and time.monotonic() - called_at > self._limit_s:

@@ -142,7 +142,7 @@ def mount_loop(agent: Agent, spec: DiskSpec, image: str, directory: str) -> str:
     if found != wanted:
         asked, is_there = ("on" if state else "off" for state in (wanted, found))
         raise AttestationError(
-            f"direct I/O of {device} is not what was asked for: asked {asked}, found {is_there}"
+            f"direct I/O of {device} is not what was asked for: asked for {asked}, found {is_there}"
         )
     _force_write_back(device)
     return device

@@ -41,7 +41,7 @@ def make_work_directory_on(agent: Agent, disk: AttachedDisk, **user: Any) -> Wor
     found = locate_working_directory(agent, path, **user)
     if disk.device and (found.mounted_at, found.source) != (mounted, disk.device):
         raise AttestationError(
-            f"the command would not run on its disk: asked {disk.device} at {mounted}, "
+            f"the command would not run on its disk: asked for {disk.device} at {mounted}, "
             f"found {found.source} at {found.mounted_at}"
         )
     return found

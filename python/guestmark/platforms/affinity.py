@@ -322,7 +322,7 @@ def _describe_thread(pid: int, thread: int, number: int | None) -> str:
 def _require_processors(what: str, asked: frozenset[int], found: frozenset[int]) -> None:
     if asked != found:
         raise AttestationError(
-            f"{Cause.PLACEMENT.words} {what} is not what was asked for: asked processor "
+            f"{Cause.PLACEMENT.words} {what} is not what was asked for: asked for processor "
             f"{format_processor_list(asked)}, found {format_processor_list(found)}",
             cause=Cause.PLACEMENT,
         )

@@ -151,7 +151,7 @@ def _check_served(guest: Guest, disk: AttachedDisk, write_cache: str) -> None:
         )
         _require_disk_checks(disk, checks, guest)
         return
-    raise make_mismatch(f"the {spec.name} disk", "served by a process beside the guest", "by none", guest)
+    raise make_mismatch(f"the {spec.name} disk", "a server process with its image open", "none", guest)
 
 
 def _find_open_flags(guest: Guest, process: int, image: str) -> int | None:

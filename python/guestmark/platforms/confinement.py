@@ -119,9 +119,12 @@ def explain_exhaustion(groups: tuple[Path, ...]) -> str:
     """Returns the event if a machine in these groups has reached a limit; empty if it has not."""
     memory, processes = read_limits(groups)
     if memory and _count_event(groups, ("memory.events", "memory.oom_control"), "oom_kill"):
-        return f"one of its processes was killed: it took more memory than this host could spare, {format_size(memory)}"
+        return (
+            "one of its processes was killed, because it used more memory than this host could spare "
+            f"({format_size(memory)})"
+        )
     if processes and _count_event(groups, ("pids.events",), "max"):
-        return f"it was refused more than {processes} processes"
+        return f"it reached its limit of {processes} processes"
     return ""
 
 
@@ -295,8 +298,8 @@ def describe_confinement(confined: Confined) -> str:
     """Returns a description of the confinement, such as `read-only mounts, Landlock, seccomp`."""
     own = confined.namespaces or ()
     parts = [
-        ("pid" in own and "net" in own, "a separate cage"),
-        ("pid" in own and "net" not in own, "a cage with this host's networks"),
+        ("pid" in own and "net" in own, "its own namespaces"),
+        ("pid" in own and "net" not in own, "its own namespaces except for the network"),
         (confined.mounts, "read-only mounts"),
         (confined.landlock, "Landlock"),
         (confined.seccomp, "seccomp"),
@@ -309,6 +312,6 @@ def list_remarks(found: MachineFacts) -> list[str]:
     if found.confined is None or found.confined.protects_files:
         return []
     return [
-        "nothing but the guest itself prevents it from changing this host's files: neither read-only mounts nor "
-        "Landlock are available here"
+        "nothing protects this host's files from a guest that takes over its hypervisor: neither read-only mounts "
+        "nor Landlock are available here"
     ]

@@ -265,7 +265,7 @@ def stop_on_exit(process: HypervisorProcess, *closers: Callable[[], None]) -> It
 def make_mismatch(what: str, asked: object, found: object, guest: Guest) -> AttestationError:
     """Returns the error for a guest that differs from what was requested, with both values."""
     return AttestationError(
-        f"{what} is not what was asked for: asked {asked}, found {found}",
+        f"{what} is not what was asked for: asked for {asked}, found {found}",
         console=guest.process.console.read_text(),
     )
 

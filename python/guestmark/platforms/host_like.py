@@ -92,7 +92,7 @@ class Host:
         here = os.uname()
         if (hello.kernel, hello.arch) != (here.release, here.machine):
             raise AttestationError(
-                f"the agent does not run on this host: asked {here.release} {here.machine}, "
+                f"the agent does not run on this host: expected {here.release} {here.machine}, "
                 f"found {hello.kernel} {hello.arch}"
             )
         return HostMachine(
@@ -250,7 +250,8 @@ class HostPlatform(HostLike):
         ]
         if others:
             raise UsageError(
-                f"the host does not support {', '.join(sorted(others))}", hint="leave out factors of guests"
+                f"the host does not support {', '.join(sorted(others))}",
+                hint="leave out factors that apply only to guests",
             )
 
     @contextlib.contextmanager

@@ -56,7 +56,7 @@ class Monitor:
             if isinstance(error, ExecuteError) and error.error_class == "CommandNotFound":
                 raise UnknownCommandError(f"this QEMU has no command {command}") from error
             raise MachineError(
-                f"QEMU's monitor failed at {command}: {error}",
+                f"the command {command} of QEMU's monitor failed: {error}",
                 cause=classify_message(Speaker.QEMU, str(error)).cause,
             ) from error
 
@@ -67,7 +67,7 @@ class Monitor:
         try:
             self._client.send_fd_scm(descriptor)
         except (OSError, ValueError) as error:
-            raise MachineError(f"QEMU's monitor takes no descriptor: {error}") from error
+            raise MachineError(f"no descriptor can be passed to QEMU's monitor: {error}") from error
         self.execute("getfd", {"fdname": name})
 
     def close(self) -> None:

@@ -203,7 +203,7 @@ def test_a_machine_and_this_process_are_put_apart_and_back() -> None:
                 )  # what others may have is not what this one has now
                 os.sched_setaffinity(child.pid, USABLE)
                 found = format_processor_list(USABLE)
-                with pytest.raises(AttestationError, match=f"asked processor .*, found {found}"):
+                with pytest.raises(AttestationError, match=f"asked for processor .*, found {found}"):
                     seat.attest(child.pid)
             finally:
                 child.kill()

@@ -55,7 +55,7 @@ def text_of(**changes: str) -> str:
         ({"name": ""}, "lacks the key `name`"),
         ({"exec": ""}, "lacks the key `exec`"),
         ({"exec": '"tool exec {id}"'}, "has no {command}"),
-        ({"exec": "\"ssh {id} 'cd /; {command}'\""}, "inside a word"),
+        ({"exec": "\"ssh {id} 'cd /; {command}'\""}, "inside an argument"),
         ({"create": '"tool run {image}"'}, "create has no {id}"),
         ({"destroy": ""}, "destroy has no {id}"),
         ({"create": ""}, "destroy needs create"),

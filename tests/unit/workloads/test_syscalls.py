@@ -214,7 +214,7 @@ def test_tcg_counts_are_read_by_whichever_command_there_is() -> None:
     assert counters.read_tcg_counters(monitor(x_query_jit={"human-readable-text": JIT})) == expected
     assert counters.read_tcg_counters(monitor(human_monitor_command=JIT.replace("\n", "\r\n"))) == expected
     refused = MachineError(
-        "QEMU's monitor failed at x-query-jit",
+        "the command x-query-jit of QEMU's monitor failed",
         cause=classify_message(Speaker.QEMU, "JIT information is only available with accel=tcg").cause,
     )
     assert counters.read_tcg_counters(monitor(x_query_jit=refused)) == {}

@@ -106,7 +106,8 @@ def attest_network(path: Path) -> NetworkFacts:
 def _require(check: Check) -> None:
     if check.asked != check.found:
         raise AttestationError(
-            f"the machine's network is not what was asked for: {check.what}: asked {check.asked}, found {check.found}"
+            f"the machine's network is not what was asked for: {check.what}: "
+            f"asked for {check.asked}, found {check.found}"
         )
 
 

@@ -149,5 +149,5 @@ def _wait_for_address(process: SupervisedProcess, level: Network, namespaces: Na
     said = [line for line in lines if "syslog" not in line] or ["it printed nothing"]
     raise PlatformUnusableError(
         f"network={level} cannot be used here: {said[-1].strip()[:200]}",
-        hint="install a newer version of it, or use network=veth",
+        hint="install a newer version of this program, or use network=veth",
     )

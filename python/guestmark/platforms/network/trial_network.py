@@ -138,7 +138,7 @@ class TrialNetwork:
     def attest(self) -> NetworkFacts:
         """Returns facts about the network. Raises `AttestationError` if it is not what the cell requested."""
         if self.machine is None:
-            raise MachineError("its network was never connected")
+            raise MachineError("the machine was never connected to its network")
         self.found = attest_network(
             Path(
                 self.levels,

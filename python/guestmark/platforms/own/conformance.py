@@ -194,7 +194,7 @@ def _check_output(made: CreatedMachine, *, apart: bool = True) -> str:
         )
     if done.stdout == _ERROR_LINE:
         raise PointFailedError(
-            "standard error arrives as standard output", "exec must not exchange the two streams"
+            "standard error arrives as standard output", "exec must not swap the two streams"
         )
     if done.stdout != b"out\n":
         raise PointFailedError(
@@ -506,12 +506,12 @@ def _check_restored(platform: OwnPlatform) -> str:
 
 _CHECKS: dict[str, Callable[[CreatedMachine], str]] = {
     "the agent finds what it needs": _check_environment,
-    "both outputs arrive, apart and unchanged": _check_output,
+    "both outputs arrive, separate and unchanged": _check_output,
     "exit statuses pass through": _check_status,
     "arguments pass through": _check_argument_passing,
     "output arrives while a command runs": _check_streaming,
     f"{_BINARY_BYTES >> 20} MiB pass both ways": _check_binary,
-    "a command that is killed outside ends inside": _check_end_of_input,
+    "a command ends when its exec is killed": _check_end_of_input,
 }
 _PLAIN_CHECKS: dict[str, Callable[[CreatedMachine], str]] = {
     "output arrives unchanged": functools.partial(_check_output, apart=False),

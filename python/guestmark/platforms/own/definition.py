@@ -246,7 +246,7 @@ def _reword_complaint(said: str) -> str:
         "Object contains unknown field", "no such key:"
     )
     what = re.sub(r"Expected `([^`]*)`, got `([^`]*)`", r"expected \1, got \2", what).replace(
-        "str | array", "a line or a list of words"
+        "str | array", "a string or a list of strings"
     )
     return f"{key}: {what}" if key else what
 
@@ -306,12 +306,12 @@ def _check_commands(
         for name in sorted(template.placeholders - known):
             raise UsageError(
                 f"{path}: {key} has the unknown placeholder {{{name}}}",
-                hint=f"known there: {', '.join(f'{{{each}}}' for each in sorted(known))}; others go into [parameters]",
+                hint=f"use one of {', '.join(f'{{{each}}}' for each in sorted(known))}, or define it in [parameters]",
             )
     for word in templates["exec"].words:
         if f"{{{COMMAND}}}" in word and word != f"{{{COMMAND}}}":
             raise UsageError(
-                f"{path}: exec has {{command}} inside a word, where the command's arguments would be joined",
+                f"{path}: exec has {{command}} inside an argument, where the command's arguments would be joined",
                 hint=f"write {word.replace('{command}', '{line}')}: {{line}} is the command as one line for a shell",
             )
     if not templates["exec"].placeholders & {COMMAND, LINE}:

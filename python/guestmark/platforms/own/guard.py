@@ -282,7 +282,7 @@ def _open_own_record(file: Path) -> IO[bytes]:
     state = os.fstat(descriptor)
     if state.st_uid != os.geteuid() or not stat.S_ISREG(state.st_mode) or state.st_mode & 0o022:
         os.close(descriptor)
-        raise PermissionError(errno.EPERM, "it is another user's", str(file))
+        raise PermissionError(errno.EPERM, "it belongs to another user", str(file))
     return os.fdopen(descriptor, "rb")
 
 

@@ -66,7 +66,7 @@ def find_boot(architecture: Architecture, cell: Cell, levels: Levels, notify: No
     share = _choose_share(kernel)
     if share != NINE_P:
         raise PlatformUnusableError(
-            f"the kernel {kernel.release} has no 9p, so a root of {architecture.name} cannot be shared with it",
+            f"the kernel {kernel.release} has no 9p, so a root for {architecture.name} cannot be shared with it",
             hint="use another kernel: --set kernel=FILE",
         )
     return Boot(made.agent, kernel, share, Path(levels.get(ROOTFS) or made.root.path), made.root)

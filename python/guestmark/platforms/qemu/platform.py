@@ -320,7 +320,7 @@ class QemuPlatform:
     def _check_processors(self, levels: Levels) -> None:
         if levels[SMP] > 1 and not self.architecture.several_processors:
             raise PlatformUnusableError(
-                f"machines of {self.architecture.name} have one processor, but smp={levels[SMP]} was requested",
+                f"{self.architecture.name} machines have one processor, but smp={levels[SMP]} was requested",
                 hint="use --set smp=1",
             )
 
@@ -428,7 +428,7 @@ def _require_restorable(cell: Cell, boot: Boot, place: Place, virtio: VirtioBus,
     elif cell.levels[NETWORK] is not Network.NONE:
         why = "guests with a network cannot be saved"
     elif watched:
-        why = "restored guests do not boot, so no boot can be watched"
+        why = "restored guests do not boot, so their boot cannot be measured"
     else:
         return
     raise PlatformUnusableError(why, hint="use start=cold for them")

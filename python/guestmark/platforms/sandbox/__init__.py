@@ -26,8 +26,8 @@ PLATFORMS = (
     _describe_sandbox("bwrap", "namespaces of this host (bubblewrap)", BWRAP),
     _describe_sandbox("crun", "a container of this host (crun)", CRUN),
     _describe_sandbox("runc", "a container of this host (runc)", RUNC),
-    _describe_sandbox("podman", "a container that podman starts", PODMAN, CRUN),
+    _describe_sandbox("podman", "a container started by podman", PODMAN, CRUN),
     _describe_sandbox(
-        "gvisor", "a container whose system calls gVisor's kernel answers (runsc)", RUNSC, own_kernel=True
+        "gvisor", "a container whose system calls are handled by gVisor (runsc)", RUNSC, own_kernel=True
     ),
 )

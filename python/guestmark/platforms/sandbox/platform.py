@@ -267,7 +267,7 @@ class SandboxMachine(Host):
         if found.own_kernel == (found.kernel == here.release):
             wanted = "a kernel of its own" if found.own_kernel else here.release
             raise AttestationError(
-                f"the kernel is not what was asked for: asked {wanted}, found {found.kernel}"
+                f"the kernel is not what was asked for: asked for {wanted}, found {found.kernel}"
             )
         # gVisor's kernel manages its own processes, so it needs no process namespace of this host.
         needed = {"mnt"} if found.own_kernel else {"mnt", "pid"}
@@ -278,7 +278,7 @@ class SandboxMachine(Host):
         wanted = "overlay" if os.geteuid() == 0 else "tmpfs"
         if not found.own_kernel and found.root != wanted:
             raise AttestationError(
-                f"the sandbox's root is not what was asked for: asked {wanted}, found {found.root}"
+                f"the sandbox's root is not what was asked for: asked for {wanted}, found {found.root}"
             )
         if self.within.groups and found.memory_bytes is None:
             raise AttestationError("the sandbox is not in the control groups that it was started in")

@@ -13,13 +13,13 @@ def _parse_command(text: str) -> str:
 
 RESTART = Factor(
     "restart",
-    "a shell command on this host that makes another machine fresh before each trial, e.g. virsh snapshot-revert "
+    "a shell command, run on this host before each trial, that resets the other machine, e.g. virsh snapshot-revert "
     r"$GUESTMARK_DEST clean --running (write a comma inside as \,)",
     _parse_command,
 )
 READY = Factor(
     "ready",
-    "a shell command on this host that succeeds once the restarted machine may be measured; it is tried every second",
+    "a shell command on this host that succeeds once the restarted machine is ready; it is retried every second",
     _parse_command,
 )
 FRESHNESS = (RESTART, READY)

@@ -288,7 +288,8 @@ def check_cell(cell: Cell) -> None:
     ]
     if given:
         raise UsageError(
-            f"{cell.platform} does not support {', '.join(sorted(given))}", hint="leave out factors of guests"
+            f"{cell.platform} does not support {', '.join(sorted(given))}",
+            hint="leave out factors that apply only to guests",
         )
 
 
@@ -341,7 +342,9 @@ def describe_machine(agent: Agent, dest: str, arch: str, first: Ping) -> RemoteM
     """Returns facts about the machine. Raises `AttestationError` if its agent runs on another one than the greeting."""
     hello, facts = agent.hello(), agent.read_facts()
     if hello.arch != arch:
-        raise AttestationError(f"{dest} is not what it reported: asked {arch}, found {hello.arch}")
+        raise AttestationError(
+            f"{dest} reported the architecture {arch} at login, but its agent runs on {hello.arch}"
+        )
     answers = _query_machine(agent)
     leaf = _run_query(agent, [PROGRAM, "hypervisor"])
     vendor, product = answers.get("vendor", ""), answers.get("product", "")

@@ -119,7 +119,7 @@ class UserPlatform(HostLike):
         self.architecture = layer.architecture
         if not layer.is_foreign:
             raise PlatformUnusableError(
-                f"this host runs programs of {self.architecture.name} itself",
+                f"this host runs {self.architecture.name} programs itself",
                 hint="use the platform host",
             )
         if not self.architecture.user_emulator or not self.architecture.root:
@@ -161,8 +161,8 @@ class UserPlatform(HostLike):
     def explain_silence(self, error: MachineError, within: Surroundings) -> MachineError:
         """Returns the error for namespaces that are not available."""
         return MachineError(
-            f"the root of {self.architecture.name} cannot be entered: {error.message}",
-            hint=explain_how_to_allow() or "it needs user and mount namespaces, and overlays in them",
+            f"the root for {self.architecture.name} cannot be entered: {error.message}",
+            hint=explain_how_to_allow() or "this needs user and mount namespaces that allow overlay mounts",
             cause=error.cause,
         )
 
@@ -206,7 +206,8 @@ class EmulatedHost(Host):
         )
         if machine_name != self._row.machine_name:
             raise AttestationError(
-                f"programs are not emulated: asked {self._row.machine_name}, uname -m prints {machine_name!r}"
+                f"programs are not emulated: asked for {self._row.machine_name}, "
+                f"but uname -m prints {machine_name!r}"
             )
         return EmulatedPrograms(
             kernel=here.kernel,

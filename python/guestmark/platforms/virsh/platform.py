@@ -325,7 +325,7 @@ def make_fresh(domain: str, way: str, deadline: float) -> contextlib.AbstractCon
         raise PlatformUnusableError(
             f"{domain} is {state}, so trials cannot start it from throw-away disks",
             hint=f"shut it down: virsh shutdown {domain}; or revert it to a snapshot for each trial, which discards "
-            f"its present state: --set snapshot=NAME; or measure it as it runs: --set snapshot={NONE}",
+            f"its current state: --set snapshot=NAME; or measure it as it runs: --set snapshot={NONE}",
         )
     return _start_throw_away(domain, deadline)
 

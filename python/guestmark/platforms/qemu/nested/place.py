@@ -117,7 +117,9 @@ class OuterPlace:
             )
         if done.status != 0:
             errors = done.stderr.decode(errors="replace").strip()
-            raise MachineError(f"the outer guest cannot hold others: {errors}", console=self.guest.console())
+            raise MachineError(
+                f"the outer guest cannot be prepared for inner guests: {errors}", console=self.guest.console()
+            )
         self.has_kvm = b"kvm" in done.stdout
 
     @contextlib.contextmanager
@@ -283,7 +285,7 @@ class OuterPlace:
     def take_channel(self) -> PortStream:
         """Returns this host's end of the agent's line that was created last."""
         channel, self._channel = self._channel, None
-        assert channel is not None, "an inner guest needs a line for its agent"
+        assert channel is not None, "an inner guest needs a channel to its agent"
         return channel
 
     def poll_background(self, background: Background) -> bool:
@@ -343,7 +345,7 @@ class InnerProcess:
 
         It may write to all of the outer guest, which is thrown away, whatever is in `writable`; `within` is run there.
         """
-        assert not pass_fds, "descriptors do not reach into another machine"
+        assert not pass_fds, "descriptors cannot be passed to another machine"
         self.command = tuple(command)
         place = self._place
         self._console_socket = place.connect_port("console")

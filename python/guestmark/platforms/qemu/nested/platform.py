@@ -51,11 +51,11 @@ class NestedPlatform:
         for layer in spec.layers[:-1]:
             if not layer.description.holds_guests:
                 raise PlatformUnusableError(
-                    f"{layer.kind} cannot hold another guest", hint="use tcg or kvm as the outer platform"
+                    f"{layer.kind} cannot run another guest", hint="use tcg or kvm as the outer platform"
                 )
             if layer.is_foreign:
                 raise PlatformUnusableError(
-                    f"a guest of {layer.architecture.name} cannot hold another guest: its root is made of packages, "
+                    f"{layer.architecture.name} guests cannot run other guests: their root is built from packages, "
                     "and contains neither this host's files nor what an inner guest boots",
                     hint=f"measure {layer} itself; for kvm inside emulation, use tcg/kvm",
                 )
@@ -137,7 +137,7 @@ class NestedPlatform:
             raise PlatformUnusableError(
                 f"inside {self._spec.outer.kind}: the outer guest's processor ({held.spec.cpu}) does not support "
                 "nested virtualization: there is no /dev/kvm in it",
-                hint=r"use --set outer_cpu=max\,svm=on, or an outer platform that has it",
+                hint=r"use --set outer_cpu=max\,svm=on, or an outer platform that supports it",
             )
 
     @contextlib.contextmanager
