@@ -66,7 +66,7 @@ def _attest_qemu_cache(mode: CacheMode, drive: AttestedDrive) -> Iterator[Check]
 def _attest_daemon_cache(mode: CacheMode, disk: ServedDisk) -> Iterator[Check]:
     yield Check("cache in the guest", mode.write_cache, disk.write_cache)
     words = {True: "direct", False: "through the page cache"}
-    yield Check("image", words[mode.direct], words[bool(disk.flags & os.O_DIRECT)])
+    yield Check("access to the image", words[mode.direct], words[bool(disk.flags & os.O_DIRECT)])
 
 
 def _refuse_loop_cache(mode: CacheMode, disk: Disk, _cell: Cell) -> Refusal | None:

@@ -83,7 +83,9 @@ HUGEPAGES = MachineSetting(
 
 def _attest_thp(level: Switch, guest: StartedGuest) -> Iterator[Check]:
     if guest.backing is not None:
-        yield Check("transparent huge pages allowed", level is Switch.ON, guest.backing.thp_allowed)
+        yield Check(
+            "whether transparent huge pages are allowed", level is Switch.ON, guest.backing.thp_allowed
+        )
         if level is Switch.OFF:
             yield Check("bytes of the guest's memory in transparent huge pages", 0, guest.backing.thp_bytes)
 
@@ -105,7 +107,9 @@ def _attest_prealloc(level: Switch, guest: StartedGuest) -> Iterator[Check]:
     # Only preallocated memory is resident before the guest has touched it.
     if guest.backing is not None and guest.vmm is not None:
         is_resident = guest.backing.resident_bytes >= guest.vmm.memory_bytes
-        yield Check("all of the guest's memory is resident from the start", level is Switch.ON, is_resident)
+        yield Check(
+            "whether all of the guest's memory is resident from the start", level is Switch.ON, is_resident
+        )
 
 
 PREALLOC = MachineSetting(
@@ -129,7 +133,7 @@ def _parse_node(text: str) -> str:
 
 def _attest_node(level: int, guest: StartedGuest) -> Iterator[Check]:
     if guest.backing is not None:
-        yield Check("the policy of the guest's memory", f"bind:{level}", guest.backing.policy)
+        yield Check("the NUMA policy of the guest's memory", f"bind:{level}", guest.backing.policy)
 
 
 NUMA = MachineSetting(
@@ -175,7 +179,9 @@ BALLOON = MachineSetting(
 def _attest_ksm(level: Switch, guest: StartedGuest) -> Iterator[Check]:
     if guest.backing is not None:
         yield Check(
-            "identical pages of the guest's memory may be merged", level is Switch.ON, guest.backing.mergeable
+            "whether identical pages of the guest's memory may be merged",
+            level is Switch.ON,
+            guest.backing.mergeable,
         )
 
 
@@ -193,7 +199,7 @@ KSM = MachineSetting(
 
 def _attest_reporting(level: Switch, guest: StartedGuest) -> Iterator[Check]:
     if guest.backing is not None:
-        yield Check("the guest reports free pages", level is Switch.ON, guest.backing.reports_free)
+        yield Check("whether the guest reports free pages", level is Switch.ON, guest.backing.reports_free)
 
 
 FREE_PAGE_REPORTING = MachineSetting(

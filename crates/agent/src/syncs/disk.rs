@@ -160,7 +160,7 @@ impl Disk {
         let id = self.known.len();
         if id >= MOST_FILES && !self.known.contains_key(&key) {
             self.elsewhere
-                .insert("it syncs more files than are followed");
+                .insert("it syncs more files than can be followed");
             return Ok(());
         }
         let known = self.known.entry(key).or_insert_with(|| Known {

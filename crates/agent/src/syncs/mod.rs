@@ -180,7 +180,7 @@ impl Tracer {
                 if !native {
                     self.disk
                         .elsewhere
-                        .insert("it has code for another instruction set");
+                        .insert("it runs code for another instruction set");
                 }
                 if matches!(number, libc::SYS_wait4 | libc::SYS_waitid) {
                     self.waiting.insert(pid);

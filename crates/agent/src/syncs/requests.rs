@@ -18,6 +18,8 @@ const REGISTER_FILES: u64 = 2;
 const REPLACE_FILES: u64 = 6;
 const OTHER_FILES: [u64; 2] = [13, 14];
 const RESIZE: u64 = 33;
+const OTHER_REGISTRATION: &str =
+    "it registers files with an io_uring in a way that cannot be followed";
 
 impl Tracer {
     /// Follows a new queue; `None` stands for one that cannot be followed.
@@ -27,7 +29,7 @@ impl Tracer {
                 queue,
                 files: Vec::new(),
             }),
-            _ => self.lose_track("it has the kernel write in a way that is not followed"),
+            _ => self.lose_track("it uses asynchronous I/O in a way that cannot be followed"),
         }
     }
 
@@ -40,7 +42,7 @@ impl Tracer {
     /// Notes that the requests in all rings are about to be submitted.
     pub(super) fn hand_over_rings(&mut self, pid: libc::pid_t) {
         let Ok(memory) = Memory::of(pid) else {
-            return self.lose_track("its requests to the kernel cannot be read");
+            return self.lose_track("its asynchronous I/O requests cannot be read");
         };
         for index in 0..self.queues.len() {
             let requests = self.queues[index].queue.list_unconsumed_requests(&memory);
@@ -59,7 +61,7 @@ impl Tracer {
         });
         match (index, requests) {
             (Some(index), Some(requests)) => self.add(pid, index, requests),
-            _ => self.lose_track("its requests to the kernel cannot be read"),
+            _ => self.lose_track("its asynchronous I/O requests cannot be read"),
         }
     }
 
@@ -124,14 +126,14 @@ impl Tracer {
                 Some(Some(target)) => Rc::clone(target),
                 Some(None) => return,
                 None => {
-                    let why = "it names files to an io_uring in a way that is not followed";
+                    let why = OTHER_REGISTRATION;
                     self.disk.elsewhere.insert(why);
                     return;
                 }
             },
         };
         let (Ok(file), Ok(about)) = (target.file.try_clone(), target.file.metadata()) else {
-            return self.lose_track("its requests to the kernel cannot be read");
+            return self.lose_track("its asynchronous I/O requests cannot be read");
         };
         let through =
             target.flags & libc::O_DSYNC != 0 || u64::from(request.flags) & RWF_SYNCS != 0;
@@ -142,7 +144,7 @@ impl Tracer {
                 bytes = about.len()..about.len().saturating_add(length);
             } else if bytes.start == u64::MAX {
                 if through {
-                    let why = "it writes by io_uring at the file's current position, which is not followed";
+                    let why = "it writes with io_uring at the file's current position, which cannot be followed";
                     self.disk.elsewhere.insert(why);
                 }
                 return;
@@ -156,14 +158,14 @@ impl Tracer {
             pending.writes = Some(change);
         }
         if request.silent && (flush || through) {
-            let why = "it flushes by io_uring without asking for the result";
+            let why = "it flushes with io_uring without requesting a completion";
             self.disk.elsewhere.insert(why);
         } else if flush && target.directory {
             let (name, path) = ("fsync", target.path.clone());
             pending.call = Some(Call::of(name, Promise::Directory(path)));
         } else if flush || through {
             let Ok(held) = self.disk.read(&file) else {
-                return self.lose_track("its requests to the kernel cannot be read");
+                return self.lose_track("its asynchronous I/O requests cannot be read");
             };
             let mine = before.into_iter().filter(|one| one.key == key(&about));
             pending.written = mine.map(|one| one.bytes).collect();
@@ -193,7 +195,7 @@ impl Tracer {
             if [REGISTER_FILES, REPLACE_FILES, RESIZE].contains(&operation)
                 || OTHER_FILES.contains(&operation)
             {
-                self.lose_track("it names files to an io_uring in a way that is not followed");
+                self.lose_track(OTHER_REGISTRATION);
             }
             return;
         };
@@ -220,9 +222,9 @@ impl Tracer {
                 let at = u64::from_ne_bytes(words[8..].try_into().expect("eight bytes"));
                 named(first as usize, at);
             }
-            RESIZE => self.lose_track("it resizes an io_uring, which is not followed"),
+            RESIZE => self.lose_track("it resizes an io_uring, which cannot be followed"),
             _ if OTHER_FILES.contains(&operation) => {
-                self.lose_track("it names files to an io_uring in a way that is not followed");
+                self.lose_track(OTHER_REGISTRATION);
             }
             _ => {}
         }
@@ -233,7 +235,7 @@ impl Tracer {
     pub(super) fn collect(&mut self) -> io::Result<()> {
         for index in 0..self.queues.len() {
             let Some(done) = self.queues[index].queue.take_completed() else {
-                self.lose_track("its requests to the kernel cannot be read");
+                self.lose_track("its asynchronous I/O requests cannot be read");
                 continue;
             };
             for (pending, result) in done {

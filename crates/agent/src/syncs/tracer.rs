@@ -166,7 +166,7 @@ impl Tracer {
         if file.is_err() {
             self.disk
                 .elsewhere
-                .insert("it syncs a file that may not be read");
+                .insert("it syncs a file that cannot be read");
         }
         file.ok()
     }

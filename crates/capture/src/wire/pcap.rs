@@ -33,7 +33,7 @@ pub fn read(source: &mut Source<'_>, sink: &mut impl PacketSink) -> Result<(), F
     {
         return Err(Fault::new(
             0,
-            "the file header is cut short: it has 24 bytes in a whole capture file",
+            "the file header is cut short: a complete one has 24 bytes",
         ));
     }
     let head = source.data();

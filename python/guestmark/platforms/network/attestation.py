@@ -182,17 +182,18 @@ def _check_links(path: Path, machine: LinkState, peer: LinkState) -> Iterator[Ch
     if (mtu := levels.get(MTU)) is not None:
         yield Check("the MTU of the machine", mtu, machine.mtu)
     if path.direct:
-        yield Check("the MTU of both ends", machine.mtu, peer.mtu)
-        yield Check("a bridge that an end belongs to", (None, None), (machine.master, peer.master))
-        yield Check("whether a route leads further", (False, False), (machine.routed, peer.routed))
+        yield Check("the MTU of the peer, which must be the machine's", machine.mtu, peer.mtu)
+        yield Check("the bridges of machine and peer", (None, None), (machine.master, peer.master))
+        routed = (machine.routed, peer.routed)
+        yield Check("whether machine and peer have a route out of the network", (False, False), routed)
     if (queues := levels.get(NIC_QUEUES)) is not None:
         yield Check("the queues of the machine", queues, machine.channels or 1)
     if (ring := levels.get(NIC_RING)) is not None:
-        yield Check("the ring of the machine", ring, machine.rx_ring)
+        yield Check("the receive ring of the machine", ring, machine.rx_ring)
     # gVisor's kernel has its own interface in front of the pair's.
     if path.level is Network.VETH and not path.roots.joiners:
         ends = (machine.index, peer.index)
-        yield Check("the other ends of the pair", ends, (peer.other_end, machine.other_end))
+        yield Check("the other ends of the veth pair", ends, (peer.other_end, machine.other_end))
 
 
 def _check_offloads(path: Path, *links: LinkState) -> Iterator[Check]:
