@@ -110,7 +110,8 @@ ENOUGH = f"this alone causes 'a row is lost': {FILE}: {CALL}"
         ),
         (
             Explanation(said="", files=[], without=["synchronous_commit=off"], states=9),
-            "a commit does not wait for its sync with synchronous_commit=off: without that, none of 9 loses a row",
+            "with synchronous_commit=off, a commit does not wait for its sync; without it, none of 9 crash states "
+            "loses a row",
         ),
         (
             Explanation(said="", files=[], without=["x=1"], states=9, losing=3),

@@ -74,7 +74,7 @@ def test_a_published_experiment_is_one_page(name: str, blocks: int) -> None:
         (),
     )
     shown = page_of(measured(plan, blocks), 80)
-    assert "Now (at scale 0.01) and then, ×base" in shown
+    assert "Then and now (at scale 0.01), ×base" in shown
     asked = [question.ask for question in plan.questions]
     assert all(" ".join(ask.split()[:4]) in " ".join(shown.split()) for ask in asked)
     lines = shown.splitlines()

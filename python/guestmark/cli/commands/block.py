@@ -11,7 +11,7 @@ from guestmark.core.option import Option
 class Options:
     """Measure the next free block of a run, and store it.
 
-    Any number of calls may work at once, on every machine that reaches the ledger: a job array, a CI matrix, a loop
+    Any number of calls may run at once, on every machine that reaches the ledger: a job array, a CI matrix, a loop
     over ssh. `guestmark run PLAN --prepare-only` creates the run. The unfinished trial of a killed call is recorded as
     lost, and the next call replaces it.
 

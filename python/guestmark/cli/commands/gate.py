@@ -16,7 +16,7 @@ class Options:
 
     Without --fail-if, the run's own gates are used. If GITHUB_STEP_SUMMARY names a file, a table is appended to it.
 
-    Exit status: 0 all limits are kept, 1 one is broken, 125 undecided (the output tells how many more blocks are
+    Exit status: 0 all limits are met, 1 one is broken, 125 undecided (the output tells how many more blocks are
     needed), 128 or more it could not be judged.
     """
 

@@ -133,7 +133,7 @@ def make_overview(analysis: Analysis) -> Table | None:
         return None
     legend = [_SIGNS_LEGEND, *(f"then: {source}" for source in dict.fromkeys(each.source for each in shown))]
     size = "" if plan.context.scale == 1.0 else f" (at scale {plan.context.scale:g})"
-    title = f"Now{size} and then, ×base"
+    title = f"Then and now{size}, ×base"
     return _make_overview_table(title, pairs, plan.policy.margin, legend)
 
 

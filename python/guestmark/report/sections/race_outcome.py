@@ -169,7 +169,7 @@ def _make_front_table(outcome: RaceOutcome, metric: Metric) -> list[Node]:
 
 def _describe_distance(outcome: RaceOutcome, name: str) -> str:
     if name == outcome.race.leader:
-        return "best" if outcome.race.leads_alone else "in front"
+        return "best" if outcome.race.leads_alone else "in the lead"
     interval = outcome.race.distances.get(name)
     if interval is None:
         return ""

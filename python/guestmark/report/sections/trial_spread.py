@@ -95,7 +95,7 @@ class _SpreadNodes:
         table.add("block by block", courses)
         legend = "block by block: from each row's own lowest to its own highest"
         if (step := figures.count_values_per_tick(len(self._blocks))) > 1:
-            legend += f"; {step} blocks per sign"
+            legend += f"; {step} blocks per character"
         return table.build(
             f"Spread of {self._heading}, over trials",
             heading=f"Trials: {self._heading}",

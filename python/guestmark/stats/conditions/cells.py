@@ -257,7 +257,7 @@ def check_unwritten_disks(compared: ComparedCells) -> Iterator[Finding]:
             "disk not used",
             Severity.WARNING,
             f"the workload wrote nothing to the disk of {name_cells(idle, compared.cells)}, "
-            "so the figure is not about it",
+            "so the figures say nothing about that disk",
             advice="let the command work in its own directory or in {disk}, or leave out the disk's factors",
         )
     if only_read:

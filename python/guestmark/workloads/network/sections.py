@@ -132,7 +132,7 @@ def _describe_processors(records: Sequence[MeasuredTest]) -> str:
         ("hypervisor", [record.hypervisor_cpu_s for record in records]),
         ("in the guest", inside),
         ("program", [None if any(inside) else record.client_cpu_s for record in records]),
-        ("between them", [record.mover_cpu_s for record in records]),
+        ("forwarding", [record.mover_cpu_s for record in records]),
         ("peer", [record.peer_cpu_s for record in records]),
     )
     moved = statistics.fmean(_count_traffic_bytes(record) for record in records)

@@ -137,7 +137,10 @@ def describe_explanation(found: Proven) -> str:
         settings = ", ".join(why.without)
         if why.losing:
             return f"{why.losing:,} of {why.states:,} crash states lose a row without {settings}, too"
-        return f"a commit does not wait for its sync with {settings}: without that, none of {why.states:,} loses a row"
+        return (
+            f"with {settings}, a commit does not wait for its sync; without it, none of {why.states:,} crash states "
+            "loses a row"
+        )
     said = f"this alone causes '{why.said}': {_describe_cause(why)}"
     if not why.files:
         said = f"no files were found that alone cause '{why.said}'"
