@@ -155,7 +155,7 @@ def _prove_one(
         observer.note(f"{cell.id}: nothing is proven: {trial.reason}")
         return None
     observer.note(
-        f"{cell.id}: {found.proven.word}: {found.proven.states} crash states, {found.proven.losing} lose"
+        f"{cell.id}: {found.proven.word}: {found.proven.states} crash states, {found.proven.losing} lose data"
     )
     return found
 

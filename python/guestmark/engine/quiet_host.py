@@ -79,7 +79,7 @@ HOST_SETTINGS = (
     HostSetting("turbo", "the frequency follows the temperature", f"{_CPU}/cpufreq/boost", _set_always("0")),
     HostSetting(
         "idle states",
-        "waking up from deep sleep takes longer",
+        "waking from deep idle states takes longer",
         f"{_CPU}/cpu*/cpuidle/state*/disable",
         _choose_slow_idle_state,
     ),
@@ -102,7 +102,7 @@ HOST_SETTINGS = (
         "KSM", "ksmd compares pages", "sys/kernel/mm/ksm/run", lambda _, now: "0" if now == "1" else None
     ),
     HostSetting(
-        "watchdog", "it uses a counter and interrupts", "proc/sys/kernel/nmi_watchdog", _set_always("0")
+        "watchdog", "the NMI watchdog uses a counter and interrupts", "proc/sys/kernel/nmi_watchdog", _set_always("0")
     ),
 )
 

@@ -52,7 +52,7 @@ def said(causes: Causes, *cells: Mapping[str, float]) -> tuple[list[str], str]:
     return told, "".join(span.text for span in a(Paragraph, paragraph).text)
 
 
-LATENCY = "by response latency alone client {} %, server or the network to it {} %, neither {} %"
+LATENCY = "by response latency alone: client {} %, server or the network to it {} %, neither {} %"
 
 
 def test_the_verdict_is_by_cause_and_the_published_measure_has_its_name() -> None:

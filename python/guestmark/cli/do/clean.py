@@ -124,7 +124,7 @@ def _report_kept_files() -> None:
     for content, path in existing:
         say(f"{path} is kept: {content}")
     if existing:
-        say(f"to remove that, too: rm -r {shlex.join(str(path) for _, path in existing)}", prefix="  ")
+        say(f"to remove this, too: rm -r {shlex.join(str(path) for _, path in existing)}", prefix="  ")
     if packages := _list_set_up_packages():
         say(
             f"set-up of this checkout has installed {format_count(len(packages), 'package')}: {' '.join(packages)}"

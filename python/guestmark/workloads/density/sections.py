@@ -140,7 +140,7 @@ def _build_memory_table(groups: Sequence[_Group]) -> Table:
             line(
                 "Slopes over the number of machines, each with its working set touched. Control group: everything that "
                 "is charged to it, including kernel memory and files that it was the first to read; PSS: shared pages "
-                "divided; RSS: shared pages in each; MemAvailable: of the whole host, including other programs."
+                "divided; RSS: shared pages counted in each; MemAvailable: of the whole host, including other programs."
             ),
         ),
         heading="One more machine:",

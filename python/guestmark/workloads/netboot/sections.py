@@ -100,7 +100,7 @@ def render_shares(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 def _describe_shares(result: CellResult) -> str:
     client, server = (round(100 * result.summary[name].mean) for name in (CLIENT, SERVER))
     rest = max(0, 100 - client - server)
-    latency = f"by response latency alone client {client} %, server or the network to it {server} %, neither {rest} %"
+    latency = f"by response latency alone: client {client} %, server or the network to it {server} %, neither {rest} %"
     causes = _describe_causes(result)
     text = f"{causes}; {latency}" if causes else latency
     repeated = result.summary[REPEATED].mean if REPEATED in result.summary else 0.0
