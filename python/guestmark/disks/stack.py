@@ -142,7 +142,7 @@ def _list_layers_below_mount(mount: Mount, path: str, depth: int) -> Iterator[La
             yield from list_layers_below_device(number, depth - 1)
         yield from _list_layers_below_journal(mount, depth - 1)
     else:
-        yield Layer(mount.source, Loses.UNKNOWN, "the devices of a ZFS pool are not followed")
+        yield Layer(mount.source, Loses.UNKNOWN, "the devices of a ZFS pool cannot be inspected")
 
 
 def _list_layers_below_journal(mount: Mount, depth: int) -> Iterator[Layer]:
@@ -338,7 +338,7 @@ def _list_layers_below_loop(folder: Path, number: str, depth: int) -> Iterator[L
     name, said = f"/dev/{folder.name}", _read_line(folder / "loop" / "backing_file")
     identity = _identify_loop_file(name, number)
     if identity is None:
-        yield Layer(f"{name} on {said}", Loses.UNKNOWN, "this user may not ask for its file")
+        yield Layer(f"{name} on {said}", Loses.UNKNOWN, "this user may not query its file")
         return
     if _read_line(folder / "queue" / "write_cache") == "write through":
         why = "the kernel was told that it has no cache, so no flush reaches its file"

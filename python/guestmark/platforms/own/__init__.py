@@ -54,7 +54,7 @@ PLATFORMS = (
         example_destination="podman",
         advice=suggest_name,
         objection=explain_refused_levels,
-        instead_of_nesting='its commands can run in another machine that ssh reaches: host = "…" in its file',
+        instead_of_nesting='its commands can run on another machine over ssh: host = "…" in its file',
         parameter_prefix=OWN_PARAMETER,
         # Pulling images and starting cloud machines takes long; the definition's timeouts usually end a start earlier.
         start_limit_s=900.0,

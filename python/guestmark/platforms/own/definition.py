@@ -304,9 +304,11 @@ def _check_commands(
             *((SNAPSHOT,) if key in _SAVING else ()),
         }
         for name in sorted(template.placeholders - known):
+            names = ", ".join(f"{{{each}}}" for each in sorted(known))
+            use = f"use one of {names}, or " if known else ""
             raise UsageError(
                 f"{path}: {key} has the unknown placeholder {{{name}}}",
-                hint=f"use one of {', '.join(f'{{{each}}}' for each in sorted(known))}, or define it in [parameters]",
+                hint=f"{use}define it in [parameters]",
             )
     for word in templates["exec"].words:
         if f"{{{COMMAND}}}" in word and word != f"{{{COMMAND}}}":
