@@ -25,7 +25,7 @@ if [ $status -lt 128 ]; then
     "$guestmark" export last --bundle guestmark.gmk.html || :
 fi
 if [ $status -eq 125 ]; then
-    warning="guestmark cannot tell whether the limits are kept; see the report"
+    warning="guestmark cannot tell whether the limits are met; see the report"
     if [ -n "${GITHUB_ACTIONS:-}" ]; then echo "::warning::$warning"; else echo "$warning"; fi
     [ "${UNDECIDED:-pass}" = pass ] && exit 0
     exit 1

@@ -135,7 +135,7 @@ def _list_layers_below_mount(mount: Mount, path: str, depth: int) -> Iterator[La
         if upper:
             yield from _list_layers_below_file(upper, depth - 1)
         else:
-            yield Layer("its upper directory", Loses.UNKNOWN, "it cannot be found from here")
+            yield Layer("the overlay's upper directory", Loses.UNKNOWN, "it cannot be found from here")
     elif mount.kind != "zfs":
         numbers = _list_btrfs_devices(path or mount.where) if mount.kind == "btrfs" else [mount.device]
         for number in numbers or [""]:
@@ -182,7 +182,7 @@ def _list_layers_below_jbd2(mount: Mount, depth: int) -> Iterator[Layer]:
 def _describe_filesystem(mount: Mount) -> Layer:
     name = f"{mount.kind} at {mount.where}"
     if mount.kind in _IN_MEMORY:
-        return Layer(name, Loses.MEMORY, "it is memory")
+        return Layer(name, Loses.MEMORY, "it is in memory")
     if mount.kind not in _ON_DEVICES | {"overlay", "zfs"}:
         return Layer(name, Loses.UNKNOWN, "what serves it cannot be seen from here")
     why = _explain_dropped_flushes(mount)
@@ -271,7 +271,7 @@ def list_layers_below_device(number: str, depth: int = _DEEPEST, sys: Path = Pat
         folder = folder.parent
     # Loop devices may form cycles, which the depth ends.
     if depth == 0:
-        yield Layer(folder.name, Loses.UNKNOWN, "too many layers")
+        yield Layer(folder.name, Loses.UNKNOWN, "there are too many layers above it")
         return
     if (folder / "loop").is_dir():
         yield from _list_layers_below_loop(folder, number, depth)
