@@ -200,7 +200,7 @@ fn make_pair(
     });
     Netlink::open()?
         .execute(request)
-        .map_err(|error| failed("a pair of virtual interfaces (veth) cannot be created", &error))
+        .map_err(|error| failed("a pair of veth interfaces cannot be created", &error))
 }
 
 /// Creates the pair in the peer's namespace, with its other end in the machine's, and brings both ends up.

@@ -18,6 +18,7 @@ const REGISTER_FILES: u64 = 2;
 const REPLACE_FILES: u64 = 6;
 const OTHER_FILES: [u64; 2] = [13, 14];
 const RESIZE: u64 = 33;
+/// The reason for files that are registered by other operations.
 const OTHER_REGISTRATION: &str =
     "it registers files with an io_uring in a way that cannot be followed";
 
