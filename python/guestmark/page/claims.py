@@ -15,14 +15,12 @@ class Claim(StrEnum):
     ALIKE = "Typical run as on {baseline}, within {margin}: {cells}. Events rarer than {rare} of {units} may be missed."
     BOUNDED = "at most {most}"
     SLOW_RUNS = "Slow runs: {baseline}; {cells}: {word}"
-    DETECTABLE = "A difference of {size} in the typical run would be found by 3 in 4 such runs, or more"
+    DETECTABLE = "At least 3 in 4 such runs would find a difference of {size} in the typical run"
     FEWEST_FOR_FORECAST = (
         "{precision} in {left}; runs {factor} times as slow, {often}, would be found by 9 in 10 such runs in "
         "{rare_left}"
     )
-    FINDABLE = (
-        "Slow runs would be found by 9 in 10 such runs if they were {share} of all, each by its own chance"
-    )
+    FINDABLE = "9 in 10 such runs would find slow runs that are {share} of all and independent of each other"
     DRIFT = "Drift: {ratio} from the first of {runs} to the last"
     NO_DRIFT = "No drift shown: {ratio} from the first of {runs} to the last"
     COPIES_DIFFER = (
@@ -46,8 +44,8 @@ class Claim(StrEnum):
     GATE_BROKEN = "broken"
     GATE_BY_USER = "by user time, as other programs used {share} of the processors"
     GATE_KEPT = "kept"
-    GATE_FINDS = "3 in 4 such runs, or more, would find it broken at {size} or worse"
-    SESSIONS_FIND = "Several sessions would find {gate} broken, 3 times in 4 or more: {sizes}"
+    GATE_FINDS = "at least 3 in 4 such runs would find it broken at {size} or worse"
+    SESSIONS_FIND = "Sessions that would find {gate} broken at least 3 times in 4: {sizes}"
     FIRST_BAD = " is the first bad commit"
     RUNS_HIGHER = "higher"
     RUNS_LOWER = "lower"

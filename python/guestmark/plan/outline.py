@@ -46,7 +46,7 @@ class Outline:
     budget_s: float | None = None
     # A race for the best cell; if it requires a durability, the run proves it.
     race: Settings | None = None
-    # Limits that a run must keep, in the notation of `--fail-if`.
+    # Limits that a run must meet, in the notation of `--fail-if`.
     gates: tuple[str, ...] = ()
     # Metrics that are computed from others.
     derived: tuple[Derived, ...] = ()
