@@ -265,14 +265,14 @@ def check_memory(levels: Levels, *, here: bool, on_pci: bool) -> None:
     if THP in levels and levels[THP] is Switch.ON and "[never]" in _read_thp_mode():
         raise _make_refusal(
             "this host's kernel provides no transparent huge pages",
-            f"echo madvise >{_KERNEL}/transparent_hugepage/enabled",
+            f"as root: echo madvise >{_KERNEL}/transparent_hugepage/enabled",
         )
     node = levels.get(NUMA)
     if node is not None and not (_NODES / f"node{node}").is_dir():
         raise _make_refusal(f"this host has no NUMA node {node}", f"it has {_list_nodes()}")
     if levels.get(KSM) is Switch.ON and _read_ksm_state() != "1":
         raise _make_refusal(
-            "this host's kernel does not merge pages: KSM is off", f"echo 1 >{_KERNEL}/ksm/run"
+            "this host's kernel does not merge pages: KSM is off", f"as root: echo 1 >{_KERNEL}/ksm/run"
         )
     _check_balloon(levels, name, on_pci=on_pci)
 
@@ -298,7 +298,8 @@ def _check_hugepages(size: int, pages: HugePages) -> None:
     wanted = pages.count_needed(size)
     if size % pages.bytes:
         raise _make_refusal(
-            f"memory={format_size(size)} is not a multiple of the page size {pages}", "use a multiple of it"
+            f"memory={format_size(size)} is not a multiple of the page size {pages}",
+            f"use a multiple of {pages}",
         )
     free = pages.count_free()
     if free is None:
@@ -308,7 +309,7 @@ def _check_hugepages(size: int, pages: HugePages) -> None:
     if free < wanted:
         raise _make_refusal(
             f"this host has {format_count(free, 'free huge page')} of {pages}, but the guest needs {wanted}",
-            f"echo {wanted} >{pages.folder}/nr_hugepages",
+            f"as root: echo {wanted} >{pages.folder}/nr_hugepages",
         )
 
 
