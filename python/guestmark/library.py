@@ -151,9 +151,7 @@ class Result:
         try:
             import pandas
         except ImportError as error:
-            raise UsageError(
-                "pandas is not installed", hint="pip install pandas, or use .frame()"
-            ) from error
+            raise UsageError("pandas is not installed", hint="pip install pandas, or use .frame()") from error
         return pandas.DataFrame(
             long_form.make_trial_rows(self.stored, self.analysis),
             columns=long_form.list_column_names(self.stored),

@@ -52,7 +52,11 @@ def refused(url: str) -> LedgerError:
     ("part", "said", "advice"),
     [
         ("bench:wrong@127.0.0.1:PORT/postgres", 'authentication failed for user "bench"', "~/.pgpass"),
-        ("bench@127.0.0.1:PORT/postgres", "asks for a password for the role 'bench'", "put it into ~/.pgpass"),
+        (
+            "bench@127.0.0.1:PORT/postgres",
+            "asks for a password for the role 'bench'",
+            "put it into ~/.pgpass",
+        ),
         ("bench:right@127.0.0.1:PORT/postgres", "permission denied for table", "ledger role ROLE | psql"),
         ("postgres@127.0.0.1:PORT/nowhere", 'database "nowhere" does not exist', "createdb"),
         ("nobody@127.0.0.1:PORT/postgres", 'role "nobody" does not exist', "pg_hba.conf"),

@@ -102,7 +102,10 @@ HOST_SETTINGS = (
         "KSM", "ksmd compares pages", "sys/kernel/mm/ksm/run", lambda _, now: "0" if now == "1" else None
     ),
     HostSetting(
-        "watchdog", "the NMI watchdog uses a counter and interrupts", "proc/sys/kernel/nmi_watchdog", _set_always("0")
+        "watchdog",
+        "the NMI watchdog uses a counter and interrupts",
+        "proc/sys/kernel/nmi_watchdog",
+        _set_always("0"),
     ),
 )
 

@@ -26,7 +26,11 @@ from tests.framework.command_line import CommandLine
 from tests.framework.run_kinds import RUNS, analysed, run_of
 from tests.framework.runs import EXEC, constructed
 
-EXPLAINED = {"starts": "Phases of start and end", "calls": "For each call", "netboot": "Slow side (more than half"}
+EXPLAINED = {
+    "starts": "Phases of start and end",
+    "calls": "For each call",
+    "netboot": "Slow side (more than half",
+}
 ONE_TABLE = [name for name in RUNS if name not in {"disks", "nothing", *EXPLAINED}]
 FIGURES = re.compile(r"\d+(?:\.\d+)? ± \d+(?:\.\d+)?|\[[^\]]+\]")
 

@@ -75,18 +75,16 @@ pub fn set_up(device: &Device, setup: &Setup) -> io::Result<()> {
     if let Some(number) = setup.queues {
         let now = ethtool.channels().map(|queues| queues.now);
         if now.ok() != Some(number) {
-            ethtool
-                .set_channels(number)
-                .map_err(|error| failed(&format!("cannot set {number} queues on {name}"), &error))?;
+            ethtool.set_channels(number).map_err(|error| {
+                failed(&format!("cannot set {number} queues on {name}"), &error)
+            })?;
         }
     }
     if let Some(number) = setup.ring {
-        ethtool
-            .set_rings(number)
-            .map_err(|error| {
-                let what = format!("cannot set rings of {number} descriptors on {name}");
-                failed(&what, &error)
-            })?;
+        ethtool.set_rings(number).map_err(|error| {
+            let what = format!("cannot set rings of {number} descriptors on {name}");
+            failed(&what, &error)
+        })?;
     }
     if let Some(on) = setup.offloads {
         ethtool

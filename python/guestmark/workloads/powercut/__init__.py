@@ -78,7 +78,9 @@ class PowercutParams(Params, frozen=True, kw_only=True):
             "regular expression",
         ),
     ] = ""
-    needs: Annotated[str, param("command that succeeds if the program is installed here", "shell command")] = ""
+    needs: Annotated[
+        str, param("command that succeeds if the program is installed here", "shell command")
+    ] = ""
     package: Annotated[str, param("package to install if `needs` fails")] = ""
     promise: Annotated[str, param("durability that the program's documentation promises, for the table")] = ""
     published: Annotated[int | None, param("faults that an earlier study found, for the table")] = None
