@@ -62,14 +62,14 @@ def test_the_plans_have_every_workload() -> None:
             continue  # what it needs is the user's
         spec, kind = WorkloadSpec(name, params), index_workload_kinds()[name]
         there = arrived(Cell("it", spec, HOST))
-        assert kind.params_of(there.cell().workload) == kind.params_of(spec)
+        assert kind.params_of(there.make_cell().workload) == kind.params_of(spec)
 
 
 def test_every_level_of_every_factor_arrives() -> None:
     for factor in registry.factors().values():
         for level in factor.levels:
             cell = Cell("it", EXEC, PlatformSpec.read("tcg"), {factor.name: level})
-            assert arrived(cell).cell().factors == cell.factors
+            assert arrived(cell).make_cell().factors == cell.factors
 
 
 NESTED = ("tcg/kvm", "tcg/tcg/uml", "ssh:user@lab/kvm")
@@ -80,7 +80,7 @@ NESTED = ("tcg/kvm", "tcg/tcg/uml", "ssh:user@lab/kvm")
 )
 def test_every_platform_arrives(platform: str) -> None:
     spec = PlatformSpec.read(platform)
-    assert arrived(Cell("it", EXEC, spec)).cell().platform == spec
+    assert arrived(Cell("it", EXEC, spec)).make_cell().platform == spec
 
 
 def test_an_order_of_another_version_is_refused() -> None:

@@ -323,7 +323,7 @@ impl Tracer {
                 }
             }
             (CallInProgress::Entered, _) => {
-                self.queues.iter_mut().for_each(|one| one.queue.taken())
+                self.queues.iter_mut().for_each(|one| one.queue.taken());
             }
             (CallInProgress::Submitted(context), result) => {
                 let process = find_process(pid);
