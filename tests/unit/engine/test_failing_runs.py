@@ -68,5 +68,5 @@ def test_the_interval_of_the_share_holds_it(runs: int, share: float) -> None:
         assert found == pytest.approx(failed.sum() / (20 * runs))
         held += low <= share <= high
     assert held >= 182  # fewer once in 100 such tests at .95
-    with pytest.raises(ValueError, match="no run"):
+    with pytest.raises(ValueError, match="at least one run"):
         estimate_failed_share(np.zeros(2), np.zeros(2))

@@ -71,7 +71,7 @@ def test_everything_noisy_is_changed_and_put_back(host: Path) -> None:
 def test_what_another_program_sets_again_is_not_attested(host: Path) -> None:
     with quiet_host.quiet_host(host):
         (host / f"{CPU}/cpu1/cpufreq/scaling_governor").write_text("powersave\n")
-        assert "powersave is set" in quiet_host.attest_settings(host)["governor"]
+        assert "but now it is powersave" in quiet_host.attest_settings(host)["governor"]
         assert [change.to for change in quiet_host.find_undone_changes(host)] == ["performance"]
     assert restored(host)
 

@@ -60,7 +60,7 @@ def test_a_generator_that_is_stuck_is_seen_although_machines_differ() -> None:
 
 def test_one_machine_that_shows_nothing_leaves_it_untried() -> None:
     found = judge.judge_source(_NAME, [ShownValues(("a",)), ShownValues()])
-    assert (found.word, found.said) == (Word.UNTRIED, "there is none, in 1 of 2")
+    assert (found.word, found.said) == (Word.UNTRIED, "there is none in 1 of 2 machines")
 
 
 def test_a_name_of_this_host_is_said_to_be_its_own() -> None:
