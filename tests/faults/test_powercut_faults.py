@@ -177,6 +177,6 @@ def test_a_server_that_hangs_is_ended_and_hangs_nobody_else(files: LoggedFiles, 
                 if SERVER.encode() in command[1:2] and str(at).encode() in command
             )
             os.kill(server, signal.SIGSTOP)
-            with pytest.raises(logged.LogHangsError, match="accepted no mark for 1 s"):
+            with pytest.raises(logged.LogHangsError, match="did not accept a mark within 1 s"):
                 mark(2)
     assert wait_until(lambda: not mounted(tmp_path), 10)

@@ -82,7 +82,7 @@ def test_what_the_image_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         ({"disk_protocol": "nbd", "format": "qcow2"}, "an NBD export cannot"),
         ({"bus": "vhost-user", "format": "qcow2"}, "format=qcow2 applies only to QEMU"),
         ({"bus": "vhost-user", "iops": "500"}, "iops=500 applies only to QEMU"),
-        ({"logical_block": "4096", "physical_block": "512"}, "more than physical_block"),
+        ({"logical_block": "4096", "physical_block": "512"}, "larger than physical_block"),
     ],
 )
 def test_settings_that_exclude_each_other_are_refused(factors: dict[str, str], said: str) -> None:

@@ -91,7 +91,7 @@ def test_levels_are_names(factor: Factor, level: str) -> None:
 
 @pytest.mark.parametrize("name", ["virsh", "virsh:", "virsh:a b", "virsh:-x", "virsh:;reboot"])
 def test_names_that_are_no_domains_are_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="cannot be virsh's DOMAIN"):
+    with pytest.raises(UsageError, match="is not a valid DOMAIN for virsh"):
         parse_platform(name)
 
 
