@@ -14,11 +14,13 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.ledger import codec
 from guestmark.ledger.model import StoredRun
 from guestmark.page.sentence_names import name_apart
+from guestmark.page.text import join_plain_text
 from guestmark.plan import library
 from guestmark.plan.load import load_outline
 from guestmark.report.document import make_result_document
 from guestmark.report.export_format import Format
 from guestmark.report.formats import export_run
+from guestmark.report.sections import question_answers
 from guestmark.stats.analysis import analyse_run
 from guestmark.stats.compare import Verdict
 from guestmark.stats.pairwise import compare_pairs
@@ -75,6 +77,34 @@ def sentences(run: StoredRun) -> list[str]:
     """As every format draws them."""
     (question,) = make_result_document(run)["questions"]
     return [str(sentence) for sentence in question["sentences"]]
+
+
+def test_a_choice_is_answered_by_how_far_apart_the_best_can_be() -> None:
+    run = run_of({"ext2": 1.0, "ext3": 1.4, "ext4": 0.8, "xfs": 0.5}, BEST)
+    found = ranked(run)
+    near, far = found.cells[1], found.cells[2]
+    undecided = replace(
+        found.against_best[near.cell.id],
+        verdict=Verdict.INCONCLUSIVE,
+        alike=False,
+        ratio=0.97,
+        ci=(0.92, 1.04),
+    )
+    bounded = replace(found, contenders=(near,), against_best={**found.against_best, near.cell.id: undecided})
+    assert bounded.answered
+    assert join_plain_text(question_answers._describe_ranking(bounded, brief=True)).endswith(
+        " leads; 1 within 8.7 %"
+    )
+    wide = replace(undecided, ci=(0.6, 1.04))
+    both = replace(
+        bounded,
+        contenders=(near, far),
+        against_best={**bounded.against_best, far.cell.id: wide},
+    )
+    assert not both.answered
+    assert join_plain_text(question_answers._describe_ranking(both, brief=True)).endswith(
+        " leads; 1 within 8.7 %, 1 open"
+    )
 
 
 def test_the_best_is_found_among_cells_that_are_not_the_baseline() -> None:
