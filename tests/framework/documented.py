@@ -132,7 +132,7 @@ _ONCE = ("--iterations", "1", "--warmup", "0")
 _REPEATED = {"--iterations", "--warmup", "-w"}
 # Two of the 54 candidates, each with a proof: of more than these a race is no other race.
 _CANDIDATES = ("--only", "platform=tcg and cache=writeback and format=raw and preallocation=off")
-_SHORTER = {"--for": "90s", "--over": "4s", "--scale": "0.02"}
+_SHORTER = {"--for": "2m", "--over": "4s", "--scale": "0.02"}
 # A plan of the reader's has any number of rows: what is asked for by name is measured first.
 _OWN_PLAN = ("--for", "4m")
 # Each machine is one more of the same.

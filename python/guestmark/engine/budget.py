@@ -40,7 +40,7 @@ _SPARE_BLOCKS = 2
 # This share of a part's cells may be left out, the most expensive first, so that the others can be compared.
 _DROPPABLE_SHARE = 0.5
 # One trial may take this share of a budget, and half of a small one, as a guest that starts slowly may need.
-_LONGEST_TRIAL_SHARE, _SLOW_START_S = 0.25, 45.0
+_LONGEST_TRIAL_SHARE, _SLOW_START_S = 0.25, 60.0
 # A racing cell takes part in this many blocks on average, until it is dropped.
 _RACING_BLOCKS = 3
 # No proof is begun after this share of a budget.
