@@ -429,9 +429,17 @@ class _BudgetFit:
         return [cell for cell in self._able if cell.id in self._taken]
 
     def _list_parts(self) -> list[QuestionPart]:
-        """Return the parts of all questions; without questions, each cell is one."""
+        """Return the parts of all questions; without questions, each cell is one, with the baseline that it needs."""
         found = [part for question in self._plan.questions for part in split_question(question, self._able)]
-        return found or [QuestionPart((cell,)) for cell in self._able if cell.null_of is None]
+        if found:
+            return found
+        own = [cell for cell in self._able if cell.null_of is None]
+        for cell in own:
+            # A baseline alone answers nothing.
+            others = [other for other in own if other is not cell and cell.compares_with(other)]
+            if not cell.baseline or not others:
+                found.append(QuestionPart((cell,)))
+        return found
 
     def _take_named_levels(self, wanted: Sequence[QuestionPart]) -> None:
         """Take two cells for each level that the user named, so that it can be compared at all."""

@@ -37,7 +37,11 @@ def test_both_are_in_step() -> None:
         ),
         ("lib.rs", "    BadCwd,", "    BadDirectory,"),
         ("lib.rs", "    Sync,", "    SyncAll,"),
-        ("lib.rs", "/// Reads the metadata of a file, following symbolic links: [`Stat`].", "/// Metadata: [`Statfs`]."),
+        (
+            "lib.rs",
+            "/// Reads the metadata of a file, following symbolic links: [`Stat`].",
+            "/// Metadata: [`Statfs`].",
+        ),
         ("files.rs", "pub mtime_ns: i64", "pub mtime_s: f64"),
         ("files.rs", "    #[serde(default)]\n    pub lazy: bool", "    pub lazy: bool"),
     ],

@@ -198,6 +198,20 @@ def test_what_was_named_is_measured_whatever_else_is_left_out(
         assert kept.intersection(level), f"nothing is left of {level}"
 
 
+def test_a_baseline_is_never_left_alone_where_no_question_is_asked() -> None:
+    given = Overrides(on=["tcg"], settings=["network=tap,user"])
+    plan = assemble_plan(
+        override_outline(load_outline(library.read_builtin("network"), "network"), given), Caller()
+    )
+    plan = replace(plan, questions=())  # as inside another guest, where none of them can be asked
+    cells = [cell for cell in plan.cells if cell.null_of is None]
+    assert len(cells) == 2
+    for budget_s in (20.0, 60.0, 120.0):
+        fitted, _ = budget.fit_to_budget(plan, plan.cells, read_trial_costs(plan, None), budget_s, 5.0)
+        kept = {cell.id for cell in budget.select_planned_cells(fitted, fitted.cells)}
+        assert {cell.id for cell in cells} <= kept
+
+
 def test_enough_time_asks_everything() -> None:
     plan, _ = keep_answerable_questions(built_in("upload", 0.05), ())
     known = read_trial_costs(plan, None)
