@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from guestmark.core.errors import UsageError
 from guestmark.core.model import Cell, Plan, QuestionKind, Trial
 from guestmark.core.tuning import Settings
 from guestmark.core.units import format_count, format_duration, list_first_names
@@ -48,6 +49,8 @@ _PROVING_SHARE = 0.5
 # Later trials take this share of a cell's first one, which also creates files that they reuse.
 _LATER_TRIAL_SHARE = 0.9
 _USUAL_FINALISTS = 3  # finalists that a race usually has
+# A trial that is expected to take more than so many times what is left is not begun; expectations are rough.
+_WELL_BEYOND = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +161,7 @@ def fit_to_budget(
     """Return the plan reduced to fit into `budget_s`, of which `used_s` are used, and remarks on what is left out.
 
     `able` are the cells that can be measured here. If not even one part of a question fits, the plan gets the
-    cheapest one.
+    cheapest one. Raises `UsageError` if the plan consists of one trial that does not fit.
     """
     left_s = budget_s - used_s - _REPORT_S
     time_limit_s = max(budget_s - _REPORT_S, 1.0)
@@ -204,6 +207,12 @@ def fit_to_budget(
     needed_s = _estimate_needed_s(plan, kept, costs, fewest)
     if needed_s > left_s and racing is None:
         takes_s = _round_to_precision(needed_s + used_s + _REPORT_S)
+        if enough == 1 and len(kept) == 1 and needed_s > _WELL_BEYOND * left_s:
+            # No part of a single trial answers anything.
+            raise UsageError(
+                f"{within} is too short for the only trial of {kept[0].id}",
+                hint=f"use --for {math.ceil(takes_s)}s",
+            )
         notes.append(
             f"{within} is too short even for {format_count(fewest, 'block')} of these cells: --for "
             f"{math.ceil(takes_s)}s would suffice"

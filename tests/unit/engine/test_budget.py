@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from guestmark.core.context import Caller
+from guestmark.core.errors import UsageError
 from guestmark.core.metric import Better
 from guestmark.core.model import Plan, Policy, Published, PublishedFigure, Question, QuestionKind, RunState
 from guestmark.core.units import parse_duration
@@ -210,6 +211,18 @@ def test_a_baseline_is_never_left_alone_where_no_question_is_asked() -> None:
         fitted, _ = budget.fit_to_budget(plan, plan.cells, read_trial_costs(plan, None), budget_s, 5.0)
         kept = {cell.id for cell in budget.select_planned_cells(fitted, fitted.cells)}
         assert {cell.id for cell in cells} <= kept
+
+
+def test_a_single_trial_has_all_of_the_time_or_is_not_begun() -> None:
+    plan = built_in("clones")
+    (cell,) = plan.cells
+    costs = TrialCosts({cell.id: 120.0}, 0, 0.0)
+    fitted, notes = budget.fit_to_budget(plan, plan.cells, costs, 300.0, 5.0)
+    assert (fitted.policy.blocks, notes) == (1, [])
+    assert fitted.policy.trial_limit_s == pytest.approx(293.0)
+    with pytest.raises(UsageError, match="60 s is too short for the only trial") as refused:
+        budget.fit_to_budget(plan, plan.cells, costs, 60.0, 5.0)
+    assert refused.value.hint == "use --for 130s"
 
 
 def test_enough_time_asks_everything() -> None:
