@@ -130,10 +130,10 @@ def _both(part: str, name: str) -> Iterator[int]:
 @pytest.mark.long
 def test_a_wrong_byte_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[int] = []
-    check_fetched = workloads.check_fetched
+    find_fetched_file = workloads.find_fetched_file
 
     def check(machine: NetbootMachine, content: Content, number: int) -> int:
-        address = check_fetched(machine, content, number)
+        address = find_fetched_file(machine, content, number)
         found.append(address)
         other = mmap.mmap(-1, len(content))
         other[:] = content.view[:]
@@ -141,12 +141,12 @@ def test_a_wrong_byte_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         wrong = Content(-1, other, "")
         memory_says = pytest.raises(WorkloadError, match="not in the guest's memory")
         with memory_says:
-            check_fetched(machine, wrong, number)
+            find_fetched_file(machine, wrong, number)
         with memory_says:  # the next file is not there yet
-            check_fetched(machine, content, number + 1)
+            find_fetched_file(machine, content, number + 1)
         return address
 
-    monkeypatch.setattr(workloads, "check_fetched", check)
+    monkeypatch.setattr(workloads, "find_fetched_file", check)
     with prepared(console="none") as (booting, machine):
         booting.run(machine)
     assert len(found) == 1

@@ -131,7 +131,7 @@ unsafe fn set_state(pid: c_long, data: *mut c_void) -> c_long {
 unsafe fn count() {
     let mut stops = STOPS.load(Ordering::Relaxed);
     if stops.is_null() {
-        // SAFETY: the name is terminated, and so is what the environment holds; `mmap` refuses what is no file.
+        // SAFETY: the name is terminated, and so is what the environment holds; `mmap` refuses what is not a file.
         unsafe {
             let named = getenv(c"GUESTMARK_STOPS".as_ptr());
             let descriptor = if named.is_null() { -1 } else { atoi(named) };

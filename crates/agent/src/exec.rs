@@ -78,7 +78,7 @@ impl Job {
         let (pid, started_ns) = command
             .spawn()
             .map_err(|(step, error)| describe_spawn_failure(step, &error, &shown, exec))?;
-        // A limit beyond the clock's range is no limit.
+        // A limit beyond the clock's range is not a limit.
         let deadline = exec
             .time_limit_ns
             .and_then(|limit| Instant::now().checked_add(Duration::from_nanos(limit)));

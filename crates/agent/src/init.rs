@@ -58,7 +58,7 @@ fn boot_and_serve() -> io::Result<()> {
         marks: std::env::var_os("GUESTMARK_MARKS").is_some(),
     };
     phases.mark_ended("kernel");
-    let signals = sys::signal_fd(&[libc::SIGCHLD])?;
+    let signals = sys::reset_and_block_signals(&[libc::SIGCHLD])?;
     let plain = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("proc", "/proc", "proc", plain, "")?;
     mount("sysfs", "/sys", "sysfs", plain, "")?;

@@ -40,7 +40,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub fn keep(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let lifeline = parse(arguments).map_err(|error| io::Error::other(error.to_string()))?;
     // No signal except SIGKILL may end this process before its work is done.
-    let _signals = sys::signal_fd(&[])?;
+    let _signals = sys::reset_and_block_signals(&[])?;
     let mut kept = KeptPaths::default();
     let other = loop {
         match start_second(&mut kept, &lifeline)? {

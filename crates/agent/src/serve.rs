@@ -52,7 +52,8 @@ pub fn serve_stdio(
 ) -> io::Result<ExitCode> {
     let options = parse_options(arguments)
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-    let signals = sys::signal_fd(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
+    let signals =
+        sys::reset_and_block_signals(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
     sys::close_inherited_on_exec();
     let switches_off = options.channel.is_some();
     let channel = match &options.channel {

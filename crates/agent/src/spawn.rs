@@ -2,7 +2,7 @@
 //!
 //! `clone(CLONE_VM | CLONE_VFORK)` on a separate stack, like glibc's `posix_spawn`, but it also sets the user, the
 //! groups and the controlling terminal, and omits the 64 signal calls: the agent keeps every disposition at its default
-//! (see `sys::signal_fd`), so the child only has to unblock the signals.
+//! (see `sys::reset_and_block_signals`), so the child only has to unblock the signals.
 
 use std::ffi::{c_void, CString};
 use std::io;

@@ -82,7 +82,8 @@ pub fn supervise(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCo
     // SAFETY: it is open, as was just seen, and nothing else in this process uses it.
     let lifeline = unsafe { OwnedFd::from_raw_fd(options.lifeline) };
     rustix::io::fcntl_setfd(&lifeline, rustix::io::FdFlags::CLOEXEC)?;
-    let signals = sys::signal_fd(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
+    let signals =
+        sys::reset_and_block_signals(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
     sys::become_subreaper()?;
     let (status, by_itself) = match build_command(&options.command)?.spawn() {
         Ok((pid, _)) => watch(pid, &lifeline, &signals, &options),

@@ -207,7 +207,7 @@ pub fn close_inherited_on_exec() {
 /// The caller must be single-threaded. The C library's `clone` is not used because it needs a stack and a function, nor
 /// is `clone3`, which the filters of older container runtimes refuse.
 pub fn fork_into(namespaces: libc::c_int) -> io::Result<libc::pid_t> {
-    copies_return_twice()?;
+    require_copies_return_twice()?;
     let flags = libc::c_long::from(namespaces | libc::SIGCHLD);
     // `CONFIG_CLONE_BACKWARDS2` of the kernel: the stack comes first.
     let (first, second): (libc::c_long, libc::c_long) = if cfg!(target_arch = "s390x") {
@@ -223,7 +223,7 @@ pub fn fork_into(namespaces: libc::c_int) -> io::Result<libc::pid_t> {
 
 /// Like [`fork_into`], but creates the child in a control group of version 2, given as an open directory.
 pub fn fork_into_group(namespaces: libc::c_int, group: BorrowedFd<'_>) -> io::Result<libc::pid_t> {
-    copies_return_twice()?;
+    require_copies_return_twice()?;
     let arguments = CloneArguments {
         flags: namespaces as u64 | INTO_CGROUP,
         exit_signal: libc::SIGCHLD as u64,
@@ -238,7 +238,7 @@ pub fn fork_into_group(namespaces: libc::c_int, group: BorrowedFd<'_>) -> io::Re
 
 /// Fails with `ENOSYS` on SPARC, where child and parent are distinguished by a second register, which `syscall` does
 /// not return.
-fn copies_return_twice() -> io::Result<()> {
+fn require_copies_return_twice() -> io::Result<()> {
     if cfg!(target_arch = "sparc64") {
         return Err(io::Error::from_raw_os_error(libc::ENOSYS));
     }
@@ -304,7 +304,7 @@ pub fn connect_vsock(port: u32) -> io::Result<OwnedFd> {
 
 /// Gives every signal its default disposition, blocks all of them and returns a descriptor that becomes readable when
 /// one of `signals` is pending. Started programs get an empty signal mask, as after a fresh login.
-pub fn signal_fd(signals: &[libc::c_int]) -> io::Result<OwnedFd> {
+pub fn reset_and_block_signals(signals: &[libc::c_int]) -> io::Result<OwnedFd> {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     let mut wanted = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: the sets are initialised by sigfillset and sigemptyset before they are used; dispositions are set to

@@ -47,7 +47,8 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::E
 /// Serves until the controller has disconnected; then kills everything that was started, and removes the directory.
 pub fn serve_trials(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let options = parse(arguments).map_err(|error| io::Error::other(error.to_string()))?;
-    let signals = sys::signal_fd(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
+    let signals =
+        sys::reset_and_block_signals(&[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP])?;
     sys::close_inherited_on_exec();
     sys::become_subreaper()?;
     let ended = serve_conversations(&options, &signals);

@@ -210,7 +210,7 @@ pub struct Kill {
 /// A command to look up.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Lookup {
-    /// The command's first argument.
+    /// The command's first word, `argv[0]`.
     pub name: ByteBuf,
     /// The `PATH` to search.
     #[serde(default)]

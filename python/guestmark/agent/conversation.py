@@ -225,7 +225,7 @@ class Conversation:
             self.hello(timeout_s)
 
     def _wait_for_greeting(self, deadline: float, *, patience_until: float = math.inf) -> None:
-        """Waits for the greeting. If it has not come by `patience_until`, that is no error."""
+        """Waits for the greeting. If it has not come by `patience_until`, that is not an error."""
         begun = time.monotonic()
         with ConversationGuard(self, "hello"):
             while True:

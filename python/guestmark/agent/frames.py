@@ -96,7 +96,8 @@ class Link:
         """Waits for the next frame while sending what `feed` yields (framed), until `deadline` on the monotonic clock.
 
         Returns the frame's payload. Returns None if one of `wake_fds` became readable first (they are ignored while a
-        frame is being sent), or if nothing had come by `patience_until`, which unlike a missed deadline is no error.
+        frame is being sent), or if nothing had come by `patience_until`, which is not an error, unlike a missed
+        deadline.
         """
         while not self._frames:
             if not self._outgoing and feed is not None:

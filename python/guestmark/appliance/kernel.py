@@ -228,7 +228,7 @@ def _cache_kernel(archives: Sequence[Path], scratch: Path, origin: str) -> Kerne
         target.rename(scratch / "earlier")
     try:
         staged.rename(target)
-    # Another guestmark process may have unpacked the same kernel first, which is no error.
+    # Another guestmark process may have unpacked the same kernel first, which is not an error.
     except OSError:
         if not target.exists():
             raise

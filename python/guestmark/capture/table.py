@@ -192,7 +192,7 @@ def _make_remarks_below(trace: Trace, by: str, width: int) -> list[Text]:
         return []
     lines = []
     for connection in trace.connections:
-        # The handshake's duration is no anomaly, so a narrow screen leaves it out.
+        # The handshake's duration is not an anomaly, so a narrow screen leaves it out.
         remarks = [
             remark for remark in _list_connection_remarks(connection) if not remark.startswith("handshake")
         ]

@@ -155,7 +155,7 @@ def _list_from_ledger(
         with open_ledger_if_any(parameters.get("ledger")) as ledger:
             return [] if ledger is None else [(LATEST, newest), *find(ledger)]
     except GuestmarkError:
-        # The Tab key is no place to explain why a ledger cannot be opened.
+        # The Tab key is not the place to explain why a ledger cannot be opened.
         return []
 
 

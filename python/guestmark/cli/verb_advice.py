@@ -22,7 +22,7 @@ _RUN = re.compile(r"last|\d{8}-\d{6}-[0-9a-z]{3}")
 
 
 def refuse_verb(words: Sequence[str]) -> None:
-    """Raises `UsageError` with the line to type in place of `words`, whose first is no verb, or with similar verbs."""
+    """Raises `UsageError` for `words`, whose first word is not a verb; names the line to type, or similar verbs."""
     word = words[0]
     mistake = f"unknown verb {word!r}"
     if word in SYNONYMS:

@@ -146,7 +146,10 @@ class Keeper:
             _remove_unkept(self._record)
 
     def _begin_record(self) -> None:
-        """Create the file of names, in the cache and locked, or without a name if that is impossible."""
+        """Create the file of announced names: locked, in the cache.
+
+        If that is impossible, it is an anonymous file in memory.
+        """
         with contextlib.suppress(OSError):
             folder = find_cache_home() / _RECORDS / os.uname().nodename
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -227,7 +227,7 @@ class Policy:
     With `blocks` set exactly that many blocks run. Otherwise at least `min_blocks`, then until every comparison's 95 %
     interval of the primary metric has a half-width (of the ratio, relative) of at most `precision`, or until
     `time_limit_s` is used up. A run that has not taken `fine_s` yet goes on to half of that width. `margin` is the
-    equivalence margin for "no difference" (relative, e.g. 0.03). With `enough_s` precision is no goal: the run ends
+    equivalence margin for "no difference" (relative, e.g. 0.03). With `enough_s` precision is not a goal: the run ends
     after `min_blocks` blocks and this many seconds, whichever comes last. With `find` it ends when such slow runs, were
     there any, would have been found in 9 of 10 such runs.
     """

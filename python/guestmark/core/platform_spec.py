@@ -61,7 +61,7 @@ class Layer:
 class PlatformSpec:
     """A parsed platform name. `str()` gives its canonical spelling, which is also what the ledger stores.
 
-    Immutable, and equal to a spec of equal layers. It is no dataclass, because the codec would store its fields.
+    Immutable, and equal to a spec of equal layers. It is not a dataclass, because the codec would store its fields.
     """
 
     __slots__ = ("layers",)

@@ -28,7 +28,7 @@ def quote_words(words: Iterable[str]) -> str:
 def quote_word(word: str) -> str:
     """Return the word as a shell takes it: plain, in quotes, or as `$'…'` with everything invisible spelled out.
 
-    Single spaces stay; several in a row, and those at the ends, become `\\x20` each. Bytes that are no text become
+    Single spaces stay; several in a row, and those at the ends, become `\\x20` each. Bytes that are not text become
     `\\xff`.
     """
     if _PLAIN.fullmatch(word):

@@ -35,7 +35,7 @@ _SIZE = struct.Struct("<Q")
 
 
 class PatternError(ValueError):
-    """The text is no regular expression; `position` is where the mistake is."""
+    """The text is not a regular expression; `position` is where the mistake is."""
 
     def __init__(self, message: str, position: int = 0) -> None:
         super().__init__(message)

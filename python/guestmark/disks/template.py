@@ -155,7 +155,7 @@ def copy_image_to_device(image: Path, device: Path) -> None:
 
 
 def locate_xfs_log(superblock: bytes) -> tuple[int, int]:
-    """Return offset and length of the internal log in bytes. Raises `ValueError` if this is no superblock of XFS.
+    """Return offset and length of the internal log in bytes. Raises `ValueError` if this is not an XFS superblock.
 
     The fields are those of `struct xfs_dsb` (xfs_format.h); the upper bits of a block number select its group.
     """

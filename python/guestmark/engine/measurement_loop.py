@@ -38,7 +38,7 @@ from guestmark.stats.stopping import MOST_FAILURES, is_hopeless
 from guestmark.stats.tuning.race import replay_race
 from guestmark.workloads import base as workloads
 
-# The next analysis waits this many times as long as the last one took, so that at most 2 % of the time go to them.
+# The next analysis waits this many times as long as the last one took, so that analyses take at most 2 % of the time.
 _ESTIMATE_SHARE = 50.0
 # Seconds that a report takes after the last trial.
 _CLOSING_S = 0.5

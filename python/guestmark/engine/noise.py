@@ -172,7 +172,7 @@ def _read_thread_waits(proc: Path, pids: Iterable[int]) -> dict[str, tuple[int, 
 def _read_own_time(proc: Path, processors: Collection[int]) -> _OwnTime:
     """Read the processor time of this process and its descendants.
 
-    Of ended children the kernel keeps one sum for each parent, whichever processors they ran on.
+    For children that have ended, the kernel keeps one sum per parent, whichever processors they ran on.
     """
     running: dict[str, _ThreadTime] = {}
     whole: dict[int, int] = {}

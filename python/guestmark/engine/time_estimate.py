@@ -82,9 +82,9 @@ class TimeEstimate:
             sources.append("measured in earlier runs here")
         if self.declared:
             how = "as declared by the plan" + (" for its full size" if self.scale != 1 else "")
-            sources.append(f"{self.declared} cells {how}" if self.measured else how)
+            sources.append(f"{format_count(self.declared, 'cell')} {how}" if self.measured else how)
         if self.unknown:
-            sources.append(f"{self.unknown} cells of unknown cost not counted")
+            sources.append(f"{format_count(self.unknown, 'cell')} of unknown cost not counted")
         return ", ".join(sources)
 
 

@@ -51,7 +51,7 @@ def save_parts(architectures: Iterable[Architecture], archive: Path, progress: P
 def load_parts(archive: Path) -> list[Path]:
     """Unpacks the parts of an archive that are not in the cache yet; returns where all of them are.
 
-    Raises `UsageError` for a file that is no such archive, `GuestmarkError` if it is damaged; both change nothing.
+    Raises `UsageError` for a file that is not such an archive, `GuestmarkError` if it is damaged; both change nothing.
     """
     if not archive.is_file():
         raise UsageError(

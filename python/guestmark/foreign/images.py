@@ -272,7 +272,7 @@ def unpack_layer(archive: Path, root: Path) -> None:
     """Adds a layer to the files in `root`, and removes those that the layer marks as removed.
 
     Only directories, files and links are unpacked. Links are resolved as in a container, with `root` as the root
-    directory. Raises `ValueError` for a file that is no layer or points outside the image.
+    directory. Raises `ValueError` for a file that is not a layer or points outside the image.
     """
     try:
         with tarfile.open(archive) as layer:

@@ -12,7 +12,7 @@ from guestmark.core.errors import GuestmarkError
 from guestmark.core.units import format_duration
 from guestmark.page.text import make_inert
 
-# Seconds between lines if the output is no terminal, on which one line is overwritten.
+# Seconds between lines if the output is not a terminal; on a terminal one line is overwritten.
 _EVERY_S = 30.0
 
 

@@ -150,7 +150,7 @@ def find_runs_with_labels(ledger: Ledger, labels: Mapping[str, str]) -> list[str
         # Labels of imported runs are another user's, and must not make a fleet use such a run.
         elsewhere = connection.execute(select(said.c.run_id).where(said.c.kind == IMPORTED)).scalars()
         mine = sorted((found or set()) - set(elsewhere))
-        if not signatures.has_signed_rows(connection):
+        if not signatures.signs_all_rows(connection):
             return mine
         return [run_id for run_id in mine if signatures.is_own(connection, run_id)]
 

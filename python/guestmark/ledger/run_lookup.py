@@ -113,7 +113,7 @@ def list_overviews(
     wanted = [row for row in rows if (said.get(row.id, NO_ANNOTATIONS).removed is not None) == removed]
     ids = [row.id for row in wanted]
     standings = (
-        signatures.verify_signatures(connection, ids) if signatures.has_signed_rows(connection) else {}
+        signatures.verify_signatures(connection, ids) if signatures.signs_all_rows(connection) else {}
     )
     return [
         _make_overview(
@@ -248,7 +248,7 @@ _FIELDS: dict[str, Callable[[RunOverview], tuple[str, ...]]] = {
 def parse_filter(text: str) -> RunFilter:
     """Parse conditions joined by `and` or commas: `=` is, `!=` is not, `~` contains. Raises `UsageError`.
 
-    A name that is no field of a run is a label's; `label.NAME` always is. `since` and `before` take a date, or a
+    A name that is not a field of a run is a label's; `label.NAME` always is. `since` and `before` take a date, or a
     duration counted back from now.
     """
     conditions = [_parse_condition(part, text) for part in re.split(r"\s+and(?:\s+|$)|,", text.strip())]

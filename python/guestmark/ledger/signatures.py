@@ -46,7 +46,7 @@ class _Signature(msgspec.Struct, forbid_unknown_fields=True):
     signature: str
 
 
-def has_signed_rows(connection: Connection) -> bool:
+def signs_all_rows(connection: Connection) -> bool:
     """Return whether signatures cover all rows of a run: in files they do, on servers they do not."""
     return connection.dialect.name == "sqlite"
 
@@ -56,7 +56,7 @@ def sign_run(connection: Connection, run_id: str) -> None:
     table = schema.remarks
     table.create(connection, checkfirst=True)
     connection.execute(delete(table).where(table.c.run_id == run_id, table.c.kind.in_((KIND, _EARLIER))))
-    if has_signed_rows(connection):
+    if signs_all_rows(connection):
         rows = _digest_rows(connection, run_id)
         message = _make_run_message(run_id, rows, _digest_heads(connection, [run_id]).get(run_id, ""))
     else:
@@ -69,7 +69,7 @@ def sign_run(connection: Connection, run_id: str) -> None:
 @contextmanager
 def keep_signed(connection: Connection, run_id: str) -> Iterator[None]:
     """Sign the run again after the block if it was signed before."""
-    own = has_signed_rows(connection) and is_own(connection, run_id)
+    own = signs_all_rows(connection) and is_own(connection, run_id)
     yield
     if own:
         sign_run(connection, run_id)
@@ -106,7 +106,7 @@ def verify_signatures(connection: Connection, run_ids: Sequence[str]) -> dict[st
 
 def is_own(connection: Connection, run_id: str) -> bool:
     """Return whether the user's own key has signed the run as it is now; on a server, its plan."""
-    if has_signed_rows(connection):
+    if signs_all_rows(connection):
         return verify_signature(connection, run_id) is SignatureStatus.OWN
     made = _read_signatures(connection, [run_id]).get(run_id)
     if made is None or made.key != signing_key.read_public_key():

@@ -1,4 +1,4 @@
-"""Values of JSON documents as strict JSON."""
+"""Makes values fit for strict JSON, which has no NaN, infinities or lone surrogates."""
 
 import math
 from collections.abc import Mapping

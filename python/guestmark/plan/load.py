@@ -132,7 +132,7 @@ class _OutlineReader:
         self, path: tuple[str | int, ...], table: Mapping[str, Sequence[str]]
     ) -> dict[str, tuple[str, ...]]:
         """Return the levels of a pattern, in which `nested` is allowed too."""
-        # Patterns do not know `nested`, which is no factor.
+        # Patterns do not know `nested`, which is not a factor.
         known = {name: levels for name, levels in table.items() if name != NESTED}
         found = {condition.name: condition.levels for condition in self._read_pattern(path, known)}
         if NESTED in table:

@@ -90,7 +90,7 @@ class UnsyncedCall:
 
     @property
     def sync_point(self) -> SyncPoint | None:
-        """The place after which to sync; None after writes through a mapping, which are no calls."""
+        """The place after which to sync; None after writes through a mapping, which are not calls."""
         return None if self.call.kind is CallKind.MAP else locate_sync_point(self.call)
 
 

@@ -23,7 +23,7 @@ from guestmark.setting.base import (
 )
 
 KEY_ID = "image-key"
-# The key is no secret, as command lines contain it: LUKS images serve only to measure the cost of encryption.
+# The key is not a secret, as command lines contain it: LUKS images serve only to measure the cost of encryption.
 _LUKS_KEY = "guestmark"
 _SMALLEST_SUBCLUSTERED_BYTES = 16 << 10
 

@@ -207,13 +207,15 @@ class _GateEvidence:
         """The p value of the claim that the gate is broken, by wall time or by user time."""
         if self.by_user is None:
             return self.p_broken
-        return min(1.0, self._adjust_user_p(self.by_user), self._wall_p)
+        return min(1.0, self._adjust_user_p(self.by_user), self._adjusted_wall_p)
 
     @property
     def decisive_user_time(self) -> "_GateEvidence | None":
         """The evidence of user time if that would break the gate sooner; else None."""
         by_user = self.by_user
-        return by_user if by_user is not None and self._adjust_user_p(by_user) < self._wall_p else None
+        if by_user is not None and self._adjust_user_p(by_user) < self._adjusted_wall_p:
+            return by_user
+        return None
 
     @property
     def wall_time_share(self) -> float:
@@ -224,7 +226,7 @@ class _GateEvidence:
         return user.p_broken / _USER_TIME_SHARE
 
     @property
-    def _wall_p(self) -> float:
+    def _adjusted_wall_p(self) -> float:
         return math.inf if self.refused else self.p_broken / self.wall_time_share
 
 

@@ -3,8 +3,9 @@
 The typical difference is Hodges–Lehmann's estimate, with the exact signed-rank test and interval. Everything follows
 from the *Walsh averages* (d_i + d_j) / 2, i <= j, of n block differences: their median is the estimate, how many lie
 above a shift is Wilcoxon's statistic for that shift (Tukey 1949), and order statistics of them are the ends of the
-interval (Hollander, Wolfe and Chicken, "Nonparametric Statistical Methods", 3rd ed., 3.1-3.3). Their arrays have the
-blocks on their last axis, NaN where one is missing; any axes before it are runs that are computed together.
+interval (Hollander, Wolfe and Chicken, "Nonparametric Statistical Methods", 3rd ed., 3.1-3.3). The input of
+`walsh_averages` has the blocks on its last axis, NaN where one is missing; any axes before it are runs that are
+computed together.
 
 The tests compare every function here with its `scipy.stats` counterpart.
 """

@@ -63,7 +63,7 @@ def find_figure(cell: Cell, published: Published) -> PublishedFigure | None:
 
 
 def is_about(levels: Mapping[str, str], cell: Cell) -> bool:
-    """Return True if the cell has all these levels and is no null cell."""
+    """Return True if the cell has all these levels and is not a null cell."""
     return cell.null_of is None and all(get_level(cell, name) == level for name, level in levels.items())
 
 

@@ -23,7 +23,7 @@ from guestmark.stats.pairwise import compare_pairs
 from guestmark.stats.published import Conclusion, compute_published_ratio, judge_conclusion
 from guestmark.stats.repetition import count_blocks_until_within, half_width
 
-_MOST_BLOCKS = 1000  # a forecast beyond this is no help
+_MOST_BLOCKS = 1000  # a forecast beyond this does not help
 _FEWEST_PARTS = 2
 
 

@@ -199,7 +199,7 @@ def test_several_commands_are_compared_with_the_first() -> None:
     assert [cell.workload.label for cell in plan.cells] == ["fast", "gzip -9", "zstd"]
     assert [cell.baseline for cell in plan.cells] == [True, False, False]
     assert all(cell.compares_with(plan.cells[0]) for cell in plan.cells)
-    with pytest.raises(UsageError, match="2 names for 1 commands"):
+    with pytest.raises(UsageError, match="2 names for 1 command"):
         build_plan(ExecOptions(names=["a", "b"]), ["true"])
     with pytest.raises(UsageError, match=r"no command contains \{level\}"):
         build_plan(ExecOptions(parameters={"level": ("1",)}), ["true"])

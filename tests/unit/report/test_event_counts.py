@@ -66,7 +66,9 @@ def test_narrow_terminals_get_several_tables_and_kinds_are_told_in_words() -> No
     assert text.count("null") == 2
     assert "stops: ptrace stops" in text
     said_of_kinds = " ".join(text.split())
-    assert "tcg/kvm: KVM counted 98.2 exits for one of each call, including irq_exits 35.6" in said_of_kinds
+    assert (
+        "tcg/kvm: KVM counted 98.2 exits for one call of each kind, including irq_exits 35.6" in said_of_kinds
+    )
     assert "io_exits" not in said_of_kinds  # a third of a hundredth of them
 
 

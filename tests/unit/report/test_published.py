@@ -103,7 +103,7 @@ def test_both_are_shown_with_their_own_baselines() -> None:
     assert "Someone, 2012" in text
     assert "+6 % takes 6 % longer" in text
     said = " ".join(text.split())
-    assert "now is at scale 0.05, then was at full size: compare ratios, not seconds" in said
+    assert "this run is at scale 0.05, the published one at full size: compare ratios, not seconds" in said
     assert "×base: wall_s relative to the baseline; then: to the publication's own" in said
     assert "Then and now" not in printed(run_with(), published=False)
 

@@ -109,7 +109,7 @@ fn wait_for_cage(
     lifeline: Option<&OwnedFd>,
     ours: OwnedFd,
 ) -> io::Result<EnteredAs> {
-    let signals = sys::signal_fd(FORWARDED)?;
+    let signals = sys::reset_and_block_signals(FORWARDED)?;
     let mut message = Vec::new();
     let mut killed = false;
     loop {
@@ -242,7 +242,7 @@ impl First {
         mut connections: Option<Connections>,
         mut gauge: Option<Gauge>,
     ) -> io::Result<()> {
-        let signals = sys::signal_fd(&[&[libc::SIGCHLD], FORWARDED].concat())?;
+        let signals = sys::reset_and_block_signals(&[&[libc::SIGCHLD], FORWARDED].concat())?;
         // SAFETY: this process has a single thread.
         let pid = check(unsafe { libc::fork() })?;
         if pid == 0 {
@@ -323,7 +323,8 @@ pub fn watch(
     mut connections: Option<Connections>,
 ) -> io::Result<Option<ExitCode>> {
     let parent = rustix::process::getppid();
-    let signals = sys::signal_fd(&[&[libc::SIGCHLD, PARENT_ENDED], FORWARDED].concat())?;
+    let signals =
+        sys::reset_and_block_signals(&[&[libc::SIGCHLD, PARENT_ENDED], FORWARDED].concat())?;
     sys::become_subreaper()?;
     // SAFETY: plain system call.
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, PARENT_ENDED, 0, 0, 0) })?;

@@ -205,7 +205,7 @@ impl Conn {
             // A first packet that was lost before the point of capture and sent again looks like this; and an end that
             // acknowledges nothing for so long may have done so in a packet that was lost.
             self.account.spent[on::UNKNOWN] += rest;
-        } else if rest <= self.tolerate_variation(from) {
+        } else if rest <= self.find_tolerated_variation(from) {
             // Packets overtake each other by as much, so either the path or the end may have caused this time.
             self.account.spent[on::UNKNOWN] += rest;
         } else {

@@ -75,7 +75,7 @@ impl Conn {
         let least = 4 * self.largest_segment(from);
         let freed = view.ack.wrapping_sub(arrived.ack_before);
         let since = segment.ts.saturating_sub(began).max(0) as u64;
-        let slack = self.both_trips() / 16 + EXACTLY + self.tolerate_variation(from);
+        let slack = self.both_trips() / 16 + EXACTLY + self.find_tolerated_variation(from);
         let flew = segment.seq.wrapping_sub(arrived.ack_before);
         freed >= least.max(flew / 4) && since > self.paths[from].round_trip() + slack
     }
@@ -197,7 +197,7 @@ impl Conn {
 
     /// Return how much longer than usual a packet of `from` may take on a path that varies.
     #[inline]
-    pub(crate) fn tolerate_variation(&self, from: usize) -> u64 {
+    pub(crate) fn find_tolerated_variation(&self, from: usize) -> u64 {
         let seen = self.losses().map_or(0, |losses| losses.varies);
         let queues = self.queues.as_ref();
         queues

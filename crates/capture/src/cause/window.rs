@@ -49,7 +49,7 @@ impl Conn {
         let waited = (until.saturating_sub(self.account.mark).max(0) as u64).min(gap);
         let rest = gap - waited;
         let spread =
-            (base - self.paths[from].round_trip() + slack).max(self.tolerate_variation(from));
+            (base - self.paths[from].round_trip() + slack).max(self.find_tolerated_variation(from));
         let (waited, rest) = if rest <= spread {
             (gap, 0)
         } else {

@@ -132,7 +132,7 @@ impl Endpoints {
             (&summary.client, client, Role::Client),
             (&summary.server, 1 - client, Role::Server),
         ];
-        // A single direction shows no responses, so it is no evidence about either end.
+        // A single direction shows no responses, so it is not evidence about either end.
         let both = summary.client.packets > 0 && summary.server.packets > 0;
         if both {
             add(&mut self.time[0], summary.duration_ns);

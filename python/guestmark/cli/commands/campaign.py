@@ -27,7 +27,10 @@ class Options(MeasureOptions):
             "[-- COMMAND...]", "Begin a campaign that measures this command. Without a command: continue."
         ),
     ] = None
-    sides: Annotated[str, Option("--sides", "Names of the host's two sides.", metavar="A,B")] = "A,B"
+    sides: Annotated[
+        str,
+        Option("--sides", "Names of the two states of the host to compare, e.g. two kernels.", metavar="A,B"),
+    ] = "A,B"
     rounds: Annotated[
         int, Option("--rounds", "Number of rounds, each of four boots: A B B A.", metavar="N", minimum=1)
     ] = 2

@@ -1,4 +1,4 @@
-"""Compares two sides of a host, boot by boot."""
+"""Compares a host before and after a restart (its two sides), boot by boot."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(given: Options) -> int:
         _ = campaign.state
         campaign.remove()
     elif given.unit and not given.argv:
-        _print_unit(campaign)
+        _print_systemd_unit(campaign)
     elif given.status:
         _show_status(campaign, given)
     else:
@@ -43,7 +43,7 @@ def run(given: Options) -> int:
             _begin_campaign(campaign, given.argv, given)
             if not given.unit:
                 return _continue_campaign(campaign, given)
-            _print_unit(campaign)
+            _print_systemd_unit(campaign)
     return ExitStatus.ALL_MEASURED
 
 
@@ -129,7 +129,7 @@ def _show_status(campaign: Campaign, given: Options) -> None:
     write_page(session_comparison.make_page(result), lambda: session_comparison.make_document(result), paths)
 
 
-def _print_unit(campaign: Campaign) -> None:
+def _print_systemd_unit(campaign: Campaign) -> None:
     tell(make_systemd_unit(campaign.state, [_find_program(), "campaign", campaign.state.name]).rstrip())
 
 

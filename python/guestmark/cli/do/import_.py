@@ -77,7 +77,7 @@ def _check_can_be_shown(packed: PackedRun) -> None:
     except GuestmarkError:
         raise
     except Exception as error:
-        # Values from outside may break a report in any way; that is no bug, but it must not be stored.
+        # Values from outside may break a report in any way; that is not a bug, but it must not be stored.
         raise LedgerError(
             f"run {stored.id} cannot be shown: its record contains values that guestmark never writes "
             f"({type(error).__name__}: {str(error)[:100]})",

@@ -102,7 +102,9 @@ def _explain_publication(pairs: Sequence[_Pair], published: Published, plan: Pla
         remarks.append(f"the baselines differ, now {ours.id}, then {theirs}: the ratios are not comparable")
     remarks.append(_MEANING[published.percent_of])
     if (scale := plan.context.scale) != 1.0:
-        remarks.append(f"now is at scale {scale:g}, then was at full size: compare ratios, not seconds")
+        remarks.append(
+            f"this run is at scale {scale:g}, the published one at full size: compare ratios, not seconds"
+        )
     return remarks
 
 

@@ -24,13 +24,13 @@ def mark_verdict(compared: Comparison | SlowComparison) -> str:
     """Return the sign for a verdict, or for an undecided but bounded difference."""
     if isinstance(compared, Comparison) and compared.is_bounded:
         return _BOUNDED
-    return "≈" if _is_typical_alike(compared) else MARKS[compared.verdict]
+    return "≈" if _is_typical_run_alike(compared) else MARKS[compared.verdict]
 
 
 def choose_verdict_tone(compared: Comparison | SlowComparison) -> Tone:
     """Return the tone for a verdict, which determines its colour."""
     bounded = isinstance(compared, Comparison) and compared.is_bounded
-    return Tone.SAME if bounded or _is_typical_alike(compared) else TONES[compared.verdict]
+    return Tone.SAME if bounded or _is_typical_run_alike(compared) else TONES[compared.verdict]
 
 
 def format_verdict(comparison: Comparison, metric: Metric) -> str:
@@ -40,7 +40,7 @@ def format_verdict(comparison: Comparison, metric: Metric) -> str:
     return ALIKE if comparison.alike else label_verdict(comparison.verdict, metric)
 
 
-def _is_typical_alike(compared: Comparison | SlowComparison) -> bool:
+def _is_typical_run_alike(compared: Comparison | SlowComparison) -> bool:
     """Return whether the typical run is shown to equal the baseline's, while rarer slow runs are not excluded."""
     return isinstance(compared, Comparison) and compared.alike
 

@@ -36,7 +36,7 @@ _APART_S, _APART = 0.01, 0.1
 _DECLARED = "1G"
 # Bytes that a machine takes in addition to its own memory: hypervisor, runtime, their page tables.
 _OVERHEAD = 64 << 20
-# The host always keeps this fraction (one in 8) of its memory, and at least as many bytes as below.
+# The host always keeps one eighth of its memory, and never less than _LEAST_LEFT bytes.
 _SHARE = 8
 _LEAST_LEFT = 512 << 20
 

@@ -142,7 +142,7 @@ class DensityTrial(DensityWorkload):
     def _check_room(self) -> None:
         """Raises `WorkloadError` unless the host has room for one more machine and no memory pressure."""
         wanted = max(read_declared_memory(self.cell), self.params.touch) // 4
-        # The kernel's average still contains waits of a moment ago, which are no reason to give up.
+        # The kernel's average still contains waits of a moment ago, which are not a reason to give up.
         patience = time.monotonic() + _PATIENCE_S
         while (
             compute_spare_memory() >= wanted

@@ -219,7 +219,8 @@ def _name_commands(
     """
     if len(names) > len(commands):
         raise UsageError(
-            f"{len(names)} names for {len(commands)} commands", hint="give -n at most once for each command"
+            f"{format_count(len(names), 'name')} for {format_count(len(commands), 'command')}",
+            hint="give -n at most once for each command",
         )
     if len(commands) == 1:
         return [("", names[0] if names else texts.get(0, shlex.join(commands[0])))]

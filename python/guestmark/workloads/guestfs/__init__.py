@@ -72,7 +72,8 @@ class GuestfsApiWorkload(Workload[GuestfsApiParams]):
 
     name = "guestfs-api"
     help = (
-        "makes several hundred calls of libguestfs's API through guestfish; its launch is measured separately"
+        "makes several hundred calls to libguestfs's API through guestfish; "
+        "the launch of its guest is measured separately"
     )
     measures = SESSION
     topic = Topic.CALLS

@@ -79,7 +79,7 @@ class Settings:
             raise UsageError(f"no machine boots over network={network}", hint="use user, tap or passt")
         if cell.platform.is_nested and cell.workload.read_params(NetbootParams).kernel:
             raise UsageError(
-                "a boot inside an outer guest cannot continue with a kernel",
+                "a network boot inside an outer guest cannot go on to boot a kernel",
                 hint="omit params.kernel, or use --on tcg or kvm",
             )
         ip, serving = levels[IP], _read_serving(cell)

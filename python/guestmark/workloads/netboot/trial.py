@@ -185,7 +185,7 @@ class NetbootTrial(NetbootWorkload):
             if request.values.get("number") != str(number):
                 raise WorkloadError(f"iPXE reports that it has fetched {request.values}, not file {number}")
             time.sleep(_CLOSING_S)
-            at = check_fetched(machine, self._content, number)
+            at = find_fetched_file(machine, self._content, number)
             self.found.fetched_to = f"{at:#x}"
             begin = time.monotonic()
             request.answer(NOTHING)
@@ -282,7 +282,7 @@ _DUMP_DEADLINE_S = 120.0
 _PIECE = 1 << 20
 
 
-def check_fetched(machine: NetbootMachine, content: Content, number: int) -> int:
+def find_fetched_file(machine: NetbootMachine, content: Content, number: int) -> int:
     """Returns the guest-physical address of file `number`.
 
     Raises `WorkloadError` if it is not contiguous anywhere; iPXE keeps fetched files contiguous under both BIOS and

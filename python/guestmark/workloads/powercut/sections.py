@@ -34,7 +34,7 @@ _KEPT = {
 
 
 def render_proofs(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
-    """Renders a row for each cell, and notes on how it was determined."""
+    """Renders a row for each cell with a proof, and notes on how its verdict was determined."""
     shown = _collect_proofs(workload)
     if not shown:
         return []

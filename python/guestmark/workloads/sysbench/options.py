@@ -114,7 +114,7 @@ OPTIONS = {
         Option("file_rw_ratio", "fileio", "reads per write in the mode rndrw", _parse_ratio),
     )
 }  # fmt: skip
-# Limits and the seed do not change what is measured, so they are no factors.
+# Limits and the seed do not change what is measured, so they are not factors.
 _NO_FACTORS = {"events", "time", "rand_seed"}
 FACTORS = {
     option.name: Factor(

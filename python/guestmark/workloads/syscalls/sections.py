@@ -87,7 +87,7 @@ def average_calls(result: CellResult) -> dict[str, dict[str, float]]:
 
 
 def _describe_exits(result: CellResult, calls: Mapping[str, Mapping[str, float]]) -> list[Inline]:
-    """Returns a sentence on the reasons of KVM's exits, summed over one of each call."""
+    """Returns a sentence on the reasons for KVM's exits, summed over one call of each kind."""
     totals: dict[str, float] = {}
     for call in calls.values():
         for counter, value in call.items():
@@ -100,7 +100,7 @@ def _describe_exits(result: CellResult, calls: Mapping[str, Mapping[str, float]]
     return [
         spans(
             Span(f"{result.cell.id}: ", Tone.STRONG),
-            f"KVM counted {every} exits for one of each call, including {kinds}",
+            f"KVM counted {every} exits for one call of each kind, including {kinds}",
         )
     ]
 
