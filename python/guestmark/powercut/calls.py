@@ -96,7 +96,7 @@ class UnsyncedCall:
 
 @dataclass(frozen=True, slots=True)
 class AddedSyncs:
-    """Syncs added to a program: after some calls, before `each` acknowledgement, and after `every` change."""
+    """Syncs added to a program: `after` some calls, before `each` acknowledgement, or after `every` change."""
 
     after: tuple[SyncPoint, ...] = ()
     each: bool = False
@@ -121,7 +121,7 @@ def list_sync_points(done: Sequence[Call]) -> list[SyncPoint]:
 
 
 def widen_sync_point(point: SyncPoint, done: Sequence[Call]) -> SyncPoint:
-    """Return the narrowest place containing `point` in which the program made such a call; else `point` itself."""
+    """Return the narrowest place around `point` in which `done` has a call of its kind; without any, `point` itself."""
     kind, path = point
     if not any(call.kind == kind for call in done):
         return point
@@ -164,7 +164,7 @@ def find_unsynced_call(done: Sequence[Call], difference: Difference) -> Unsynced
 
 
 def find_late_call(later: Sequence[Call], difference: Difference) -> UnsyncedCall | None:
-    """Return the call after the acknowledgement that changed a file; None if there is none."""
+    """Return the call that changed the file after the acknowledgement; None if there is none."""
     changed, _ = _last_content_change(later, difference.path)
     if difference.change is Change.CONTENT and changed is not None:
         call = later[changed]

@@ -52,8 +52,8 @@ _CONSISTENCY = "reordered and torn writes"
 class CheckRequest:
     """A command whose exit status judges a disk.
 
-    `lines` are the acknowledged lines that it gets as input, `limit_s` limits one run in seconds, `limits` all of them.
-    `tell` is called with progress messages.
+    `lines` are the acknowledged lines that it gets as input, `limit_s` is the time limit of one run in seconds,
+    `limits` apply to all runs together. `tell` is called with progress messages.
     """
 
     command: str
@@ -273,7 +273,7 @@ def _run_control(
     request: proof.ProofRequest,
     asked: CheckRequest,
 ) -> Control:
-    """Judge the log as if a hypervisor had dropped its flushes, until a first state fails."""
+    """Judge the log as if a hypervisor had dropped its flushes, until the first state fails."""
     start = max(request.written.start, seen.requests_before_first_record)
     if asked.only_consistency:
         chosen = cuts.choose_scrambled_cuts(entries, start=start, count=_SCRAMBLED_STATES, seed=request.seed)
@@ -377,7 +377,7 @@ def _explain_missing_states(survey: Survey) -> str:
 def _decide_consistency(
     controls: list[Control], unseen: stack.Layer | None, flushes: str
 ) -> tuple[Durability, str]:
-    """Return the verdict and its reason for a program that acknowledges nothing, when no state failed."""
+    """Return the verdict and its reason for a program that acknowledges nothing, if no state failed."""
     if unseen is not None:
         return Durability.UNKNOWN, proof.explain_unseen_layer(unseen)
     if not all(control.is_caught for control in controls):
@@ -391,7 +391,7 @@ def _decide_consistency(
 def _decide_durability(
     controls: list[Control], unseen: stack.Layer | None, flushes: str
 ) -> tuple[Durability, str]:
-    """Return the verdict and its reason when nothing was lost."""
+    """Return the verdict and its reason if nothing was lost."""
     if missed := [control.name for control in controls if not control.is_caught]:
         return Durability.REACHED, f"no proof: the control found no loss with {missed[0]}"
     if unseen is not None:

@@ -73,7 +73,7 @@ Outcome = tuple[int, tuple[Piece, ...]]  # the kept requests, and pieces of the 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """One crash state after `after` requests: the first `kept` are on the disk, and of the others `pieces`."""
+    """A crash state after `after` requests: the first `kept` are on the disk, and so are `pieces` of the others."""
 
     after: int
     kept: int
@@ -150,7 +150,7 @@ def choose_cuts(
     most: int | None = None,
     checkpoints: Sequence[range] = (),
 ) -> ChosenCuts:
-    """Return the states that a proof judges, of a log whose first `start` requests are not cut.
+    """Return the crash states that a proof judges, for a log whose first `start` requests are not cut.
 
     - For each of `moments`, at which something had just been acknowledged, the worst state: only what was flushed
       survives.
@@ -161,7 +161,7 @@ def choose_cuts(
       first, and are torn in several places.
     - `count` random states.
 
-    With `most` there are about that many in all.
+    With `most`, about that many states are chosen in all.
     """
     flushed = _count_flushed_requests(entries)
     # Survivals of these kinds draw no random numbers.
@@ -218,7 +218,7 @@ def choose_cuts(
 
 
 def choose_scrambled_cuts(entries: Sequence[Entry], *, start: int, count: int, seed: int) -> ChosenCuts:
-    """Return states of a disk that ignores flushes, of a log whose first `start` requests are not cut.
+    """Return crash states of a disk that ignores flushes, for a log whose first `start` requests are not cut.
 
     In up to half of them, only the first write before a flush is missing, while everything after it is present, because
     programs sync what later writes depend on. In the others, a random choice of one, some or half of the writes in

@@ -22,7 +22,7 @@ _FLUSHES = 6
 
 @dataclass(frozen=True, slots=True)
 class EarlyReturns:
-    """How many losing states are due to a call that returned too early, and by how many requests in the first one."""
+    """The number of states that lost data because a call returned early, and by how many requests in the first."""
 
     states: int = 0
     requests: int = 0
@@ -49,7 +49,7 @@ def find_early_returns(
 def _count_late_requests(
     evidence: JudgeInput, entries: Sequence[Entry], newest: int, moment: int, parent: Path
 ) -> int:
-    """Return the number of requests after its acknowledgement until a record was safe; 0 if no such flush was found."""
+    """Return how many requests after its acknowledgement a record became safe; 0 if no flush made it safe."""
     flushes: list[int] = []
     for position in range(moment, len(entries)):
         if entries[position].is_flush and len(flushes) < _FLUSHES:

@@ -104,7 +104,7 @@ def _encode_crash(crash: Crash) -> dict[str, Any]:
 
 
 def load_evidence(directory: str, ledger: Path | None = None) -> KeptLog:
-    """Open stored evidence by its directory, or by the end of its name beside the ledger. Raises `UsageError`."""
+    """Open stored evidence by its path, or by the end of its name, beside the ledger. Raises `UsageError`."""
     path = Path(directory)
     if not (path / _ABOUT).is_file():
         names = _list_kept_directories(locate_evidence(ledger))

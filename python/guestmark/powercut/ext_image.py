@@ -117,7 +117,7 @@ def _list_journal_extents(superblock: bytes | bytearray) -> Iterator[tuple[int, 
 
 
 def _read_used(descriptor: int, block_size: int, used: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the pieces that are not all zeroes, each with its number; unused blocks read as zeroes.
+    """Yield the pieces of the image that are not all zeroes, each with its number; unused blocks count as zeroes.
 
     Holes and zeroes are treated alike, because a write may turn a hole into blocks of zeroes.
     """

@@ -57,7 +57,7 @@ _KINDS = (
 
 
 def split_rebuilt(unsynced: Iterable[Unsynced], read: ReadFile) -> tuple[list[Unsynced], list[Unsynced]]:
-    """Split the files: a power cut may take data from the first, while the second are recreated after it."""
+    """Split the files into those that may lose data in a power cut, and those that are recreated after it."""
     lacking, rebuilt = list[Unsynced](), list[Unsynced]()
     for file in unsynced:
         (rebuilt if _is_rebuilt(file.path, read) else lacking).append(file)

@@ -112,7 +112,7 @@ class Acknowledged:
         return self.newest[at - 1] if at else -1
 
     def find_newest_moment(self, requests: int) -> int:
-        """Return how many requests had been logged when that record was acknowledged."""
+        """Return after how many requests the record from `find_newest_after` was acknowledged; 0 without one."""
         at = bisect.bisect_right(self.after_requests, requests)
         return self.after_requests[at - 1] if at else 0
 

@@ -288,7 +288,7 @@ class MountedRecovery:
         """Mount the image and return why it cannot be mounted; empty if it is mounted.
 
         btrfs may take a device for another copy that is just being mounted or unmounted, here or by another run, and
-        then fails with EEXIST. Only a disk that is refused for longer than that is damaged.
+        then fails with EEXIST. Only a disk that is refused for longer counts as damaged.
         """
         deadline = time.monotonic() + _TWIN_S
         while True:

@@ -40,7 +40,7 @@ class FileState:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A file after that many promises: the blocks promised then, and those that have changed since it was last seen."""
+    """A file after `after` promises: the blocks promised then, and those changed since it was last seen."""
 
     after: int
     path: str
@@ -194,7 +194,7 @@ class Promises:
         return ExpectedFile(self.calls[last][0], paths, least, most, promised)
 
     def _list_possible_paths(self, file: _File, last: int, newest: int, exactly: bool) -> tuple[str, ...]:
-        """Return the paths at which a file may be that promise `last` covered; empty if it may have been removed."""
+        """Return the paths at which a file covered by promise `last` may be; empty if it may have been removed."""
         paths = [path for after, path in file.paths if after == last]
         if not all(paths):
             # Another thread removed the file while it was being promised.
