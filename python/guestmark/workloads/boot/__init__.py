@@ -1,6 +1,6 @@
 """The start and the end of a guest, phase by phase, and its slowest initcalls.
 
-`docs/guide/boot.md` says how each end is known.
+`docs/guide/boot.md` describes how the end of each phase is determined.
 """
 
 from __future__ import annotations

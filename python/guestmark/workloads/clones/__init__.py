@@ -14,7 +14,7 @@ from guestmark.workloads.base import Sections, Workload
 
 
 class Word(StrEnum):
-    """The result for one source of values that machines may share."""
+    """The possible results for a source of values that machines may share."""
 
     DISTINCT = "proven distinct"
     IDENTICAL = "identical"
@@ -26,7 +26,7 @@ class Word(StrEnum):
 
 
 class Verdict(StrEnum):
-    """The result for all sources together."""
+    """The possible results for all sources together."""
 
     STRANGERS = "no twins"
     TWINS = "twins"

@@ -76,7 +76,7 @@ class ColdstartTrial(ColdstartWorkload):
 
     @classmethod
     def impossible(cls, cell: Cell) -> str:
-        """Returns why its machines cannot be started this way, or the page cache not be dropped; empty if both can."""
+        """Returns why its machines cannot be started this way, or why the page cache cannot be dropped; else empty."""
         if not cell.platform.starts_are_seen:
             return "its machines run on another host, so their starts cannot be timed from here"
         launch = cls.params_of(cell.workload).launch

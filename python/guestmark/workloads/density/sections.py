@@ -349,7 +349,7 @@ def _describe_speed(group: _Group) -> str:
 
 
 def _describe_peak(found: Fit, most: int) -> str:
-    """Returns where the total throughput peaks within the measured range: no law holds beyond its points."""
+    """Describes the peak of the total throughput, or the throughput of `most` machines if the peak is beyond them."""
     law = found.law
     if law.knee > most:
         share = law.predict_throughput(most) / law.rate

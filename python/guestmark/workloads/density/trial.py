@@ -175,7 +175,7 @@ class DensityTrial(DensityWorkload):
         )
 
     def _compute_memory_per_machine(self, held: Sequence[HeldMemory]) -> dict[Metric, float]:
-        """Returns the bytes that one more machine takes, as slopes over their number."""
+        """Returns the bytes that one more machine takes, as slopes over the number of machines."""
         found = {
             density.PSS: least_squares_slope([(each.machines, each.pss) for each in held]),
             density.RSS: least_squares_slope([(each.machines, each.rss) for each in held]),

@@ -53,7 +53,7 @@ class UploadWorkload(_DiskWorkload[UploadedBytes]):
 
     @classmethod
     def list_metrics(cls, params: UploadedBytes) -> tuple[Metric, ...]:
-        """Returns the metrics; the channel alone has none of a disk."""
+        """Returns the metrics; an upload through the channel alone has no disk metrics."""
         return CHANNEL if params.variant == "channel" else WRITING
 
     @classmethod

@@ -181,7 +181,7 @@ def explain_unusable(spec: PlatformSpec) -> str:
 def _explain_missing_uml() -> str:
     """Returns why libguestfs cannot start a User-Mode Linux guest.
 
-    It had a backend for it until 1.47, so the installed version is tried.
+    libguestfs had a backend for UML until version 1.47, so the installed version is tried.
     """
     if shutil.which(libguestfs.GUESTFISH) is None:
         return ""  # `libguestfs.prepare` gives a better reason

@@ -497,7 +497,7 @@ class PowercutTrial(powercut.PowercutWorkload):
         )
 
     def _write_without_barriers(self, agent: Agent, disk: AttachedDisk) -> proof.LogPart | None:
-        """Writes records to a disk mounted without barriers; None if the filesystem cannot be."""
+        """Writes records to a disk mounted without barriers; None if its filesystem cannot be mounted that way."""
         if disk.spec.filesystem not in _BARRIERS or disk.spec.mount_options:
             return None
         self._disk = replace(disk, spec=disk.spec.with_levels(mount="barrier=0"), facts=Mount())

@@ -188,7 +188,7 @@ class ServiceWorkload(Workload[ServiceParams]):
 
 
 def substitute(words: Sequence[str], values: Mapping[str, str]) -> list[str]:
-    """Returns the words with their placeholders replaced by values."""
+    """Returns the arguments with their placeholders replaced by values."""
     done = list(words)
     for name, value in values.items():
         done = [word.replace(f"{{{name}}}", value) for word in done]

@@ -105,7 +105,7 @@ class ServiceTrial(ServiceWorkload):
             self._check_alive("while it was loaded")
 
     def run(self, machine: Machine) -> list[Measurement]:
-        """Runs the client once. Raises `WorkloadError` if either fails, or if the server answers with errors."""
+        """Runs the client once. Raises `WorkloadError` if client or server fails, or the server answers with errors."""
         assert self._sides is not None
         words = self._substitute_words(self.params.client, at_server=False)
         result = self._sides[1].exec(words, env=_ENVIRONMENT, cwd="/", timeout_s=self.limit_s, tail=True)

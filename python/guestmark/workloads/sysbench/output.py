@@ -19,7 +19,7 @@ anywhere; LC_ALL must be C. `N` is a whole number, `X` one with decimals::
                 "percentile stats: disabled" ) / "sum: X"
     fairness  = "Threads fairness:" / "events (avg/stddev): X/X" / "execution time (avg/stddev): X/X"
 
-`WARNING: …` lines may be anywhere and are kept; `FATAL: …` and `ALERT: …` are the reasons of a failure.
+`WARNING: …` lines may be anywhere and are kept; `FATAL: …` and `ALERT: …` give the reason for a failure.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class PostgreSQL(Database):
         return [str(folder) for folder in sorted(_VERSIONS.glob("*/bin"), key=version, reverse=True)]
 
     def derive_settings(self, sizes: ServerSizes, threads: int) -> dict[str, str]:
-        """Returns settings with which the log may grow to its given size, and which do not listen on the network."""
+        """Returns settings that let the log grow to its given size and keep the server off the network."""
         return {
             "shared_buffers": f"{parse_size(sizes.buffer) >> 20}MB",
             "max_wal_size": f"{max(_SMALLEST_LOG, parse_size(sizes.log)) >> 20}MB",
