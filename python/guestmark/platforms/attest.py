@@ -314,7 +314,7 @@ def read_host_cpu_flags() -> frozenset[str]:
 
 
 def check_kernel(asked: str, inside: Inside, guest: Guest, root: str = "overlay") -> None:
-    """Raises `AttestationError` if another kernel runs, or if the root has not the filesystem type `root`.
+    """Raises `AttestationError` if another kernel runs, or if the root does not have the filesystem type `root`.
 
     By default that is the overlay over the shared root.
     """

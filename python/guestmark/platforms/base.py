@@ -192,7 +192,7 @@ class LoggedIn(Protocol):
 
 
 def find_login(machine: Machine) -> LoggedIn | None:
-    """Returns the innermost machine, or this one, if commands on it run as another user; None if on neither."""
+    """Returns the innermost machine, or else this one, if commands on it run as another user; else None."""
     inner = find_innermost(machine)
     return inner if isinstance(inner, LoggedIn) else machine if isinstance(machine, LoggedIn) else None
 

@@ -32,7 +32,7 @@ _LOOK_S = 0.25  # seconds between two checks of the output's size
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a command ended: `status` is its exit status, 128 and more for a signal; None if guestmark ended it."""
+    """How a command ended: `status` is its exit status, 128 or more for a signal; None if guestmark ended it."""
 
     status: int | None
     stdout: bytes

@@ -140,7 +140,7 @@ def await_ready(
 ) -> None:
     """Waits for the agent's hello and records the phases of the start.
 
-    Raises `MachineError` with the console if the guest has ended or did not answer until the deadline.
+    Raises `MachineError` with the console if the guest has ended or did not answer before the deadline.
     """
     try:
         hello = agent.hello(timeout_s=deadline_s)
@@ -214,7 +214,7 @@ def _find_ended_helper(process: HypervisorProcess) -> tuple[str, Cause] | None:
 def _quote_console(process: HypervisorProcess, *, hangs: bool = False) -> str:
     """Returns the most informative line of the console: an error of the agent or kernel, else the last line.
 
-    For a guest that `hangs`, the last line is called so, because it may have nothing to do with the reason.
+    For a guest that `hangs`, it is introduced as the last line, which may have nothing to do with the reason.
     """
     lines = [line.strip() for line in process.console.read_text().splitlines() if line.strip()]
     for mark in ("guestmark-agent: ", "Kernel panic", "qemu-system", "BUG:"):

@@ -27,7 +27,7 @@ def locate_machines_directory() -> Path:
 def list_definition_files() -> Iterator[tuple[Path, bool]]:
     """Yield each file that defines a machine, and whether it is shipped; the first file with a name takes precedence.
 
-    Files of the variable come first, then those in the user's folder, then shipped ones.
+    Files named by the environment variable come first, then those in the user's folder, then shipped ones.
     """
     for name in os.environ.get(VARIABLE, "").split(":"):
         if name:
@@ -101,7 +101,7 @@ def check_trust(definition: Definition) -> None:
 
 
 def describe_execution(definition: Definition) -> list[str]:
-    """Return all of a file that decides what is executed, one line each, with all characters visible."""
+    """Return all parts of a file that decide what is executed, one per line, with all characters made visible."""
     lines = [_describe_words("host", [definition.host])] if definition.host else []
     for key, template in definition.iterate_commands():
         lines.append(_describe_words(key, template.words))

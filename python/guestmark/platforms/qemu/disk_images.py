@@ -199,7 +199,7 @@ def find_image_boot(
 ) -> ImageBoot:
     """Return the boot of the level `image`; the image is prepared if it is new or has changed.
 
-    Raises `PlatformUnusableError` for an image without place for the agent, and for levels that contradict it.
+    Raises `PlatformUnusableError` for an image that cannot take the agent, and for levels that contradict the image.
     """
     for factor in (KERNEL, KERNEL_ARGS, MODULES, ROOTFS):
         if levels.get(factor):

@@ -185,7 +185,7 @@ def format_command(program: str, initramfs: str, levels: Levels, serial: str, sc
 
 
 def _skip_parity_trials(cell: Cell) -> list[str]:
-    """Returns kernel arguments that shorten the start.
+    """Returns kernel arguments that skip benchmarks of parity algorithms, which shortens the start.
 
     Empty if btrfs may need parity, or if the cell has its own `initcall_blacklist`.
     """
