@@ -62,8 +62,8 @@ def build_supervise_command(
 
     `lifeline_fd` is the read end of a pipe (to be in `pass_fds`) whose only write end this process keeps open. Paths in
     `remove` (base names that start with `guestmark-`) are removed then, or when the command ends. Descriptors in `hold`
-    stay open until that is done. With `spare_keepers` the keepers of guestmarks inside it are left alive, to remove
-    what those have created.
+    stay open until that is done. With `spare_keepers` the keepers of guestmark processes in it stay alive, to remove
+    what these have created.
     """
     words = [str(find_agent_binary()), "supervise", "--lifeline", str(lifeline_fd)]
     for path in remove:

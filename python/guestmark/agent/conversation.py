@@ -160,7 +160,7 @@ class Conversation:
         return following
 
     def hello(self, timeout_s: float = 60.0) -> Hello:
-        """Returns the agent's greeting. The first call waits for it, so make it first, with the boot's deadline.
+        """Returns the agent's greeting. The first call waits for it, so call this first, with the boot's deadline.
 
         Raises `AgentError` if the agent speaks another protocol.
         """
@@ -202,7 +202,7 @@ class Conversation:
         return self.ping()
 
     def _ping_if_needed(self) -> Ping | None:
-        """Returns a reading to relate the machine's clock by; None if durations need not be converted."""
+        """Returns a reading that relates the machine's clock to ours; None if durations need not be converted."""
         assert self._hello is not None
         # A machine of this boot is on this host's kernel, and reads the same clock.
         if self._own_clock or self._hello.boot_id == clocks.read_host_boot_id():
@@ -300,7 +300,7 @@ class Conversation:
         raise make_refusal(failure, command=command or call.name == wire.EXEC.name)
 
     def _remember_question(self, name: str, asked: bytes, *, question: bool) -> None:
-        """Keeps what is asked, until the first call that may change the answers."""
+        """Stores the question unless an earlier call may have changed its answer."""
         if question or name in _QUESTIONS:
             if self._only_asked:
                 self._questions.append(asked)

@@ -55,6 +55,6 @@ class EventReader(Generic[E]):
 
 
 def frame_message(message: msgspec.Struct) -> bytes:
-    """Frames a message for the standard input of such a program."""
+    """Frames a message for the standard input of one of the agent's programs."""
     body = msgspec.msgpack.encode(message)
     return len(body).to_bytes(_HEADER, "little") + body

@@ -82,5 +82,5 @@ class ExecResult:
 
 
 def make_refusal(failure: Failure, *, command: bool) -> CallError | CommandError:
-    """Returns the error for a failed call; `command` is true if the call was to start a command of the user."""
+    """Returns the error for a failed call; `command` is true if the call was to start the user's command."""
     return CommandError(failure) if command and failure.kind in _COMMAND_HINTS else CallError(failure)

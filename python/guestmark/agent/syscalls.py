@@ -40,7 +40,7 @@ def measure_syscalls(
     The first section is empty, and shows the cost of measuring.
 
     `counters` is read right before and right after each timed part. Raises `WorkloadError` if the agent cannot perform
-    one of them, or if that takes longer than `timeout_s`.
+    an operation, or if all of them take longer than `timeout_s`.
     """
     deadline = time.monotonic() + timeout_s
     arguments = ["--operations", str(operations), "--time", str(max(1, round(time_s * 1e9)))]

@@ -60,8 +60,8 @@ def measure_traffic(
 ) -> Iterator[TrafficSection]:
     """Measures one task after the other between the agent and the server at `address`.
 
-    `counters` is read right before and right after each. Raises `WorkloadError` if the peer cannot be reached or falls
-    silent, or if all of it takes longer than `timeout_s`.
+    `counters` is read right before and right after each task. Raises `WorkloadError` if the peer cannot be reached or
+    falls silent, or if all of it takes longer than `timeout_s`.
     """
     program = agent.background(
         [PROGRAM, "traffic", "measure", address, str(ports.main), str(ports.bare)], stdin=True

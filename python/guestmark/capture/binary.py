@@ -40,8 +40,7 @@ def _find_binary(override: str | None) -> Path:
 
 
 def find_capture_binary() -> Path:
-    """Return the path of `guestmark-capture`: `GUESTMARK_CAPTURE`, else the build of the checkout, else beside the
-    scripts.
+    """Return the path of `guestmark-capture`: `GUESTMARK_CAPTURE`, the checkout's build, or beside the scripts.
 
     A checkout builds it on first use. Raises `GuestmarkError` if there is none.
     """

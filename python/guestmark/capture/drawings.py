@@ -27,7 +27,7 @@ _LATE = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The dimensions of a drawing; each one exists twice, for wide and for narrow windows."""
+    """The dimensions of a drawing; each drawing exists twice, for wide and for narrow windows."""
 
     css: str
     width: int

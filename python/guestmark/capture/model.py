@@ -310,7 +310,7 @@ class Trace(msgspec.Struct, frozen=True):
 
 
 class Document(msgspec.Struct, frozen=True):
-    """The whole answer."""
+    """The complete output of `guestmark-capture`."""
 
     schema: str
     files: list[Trace]

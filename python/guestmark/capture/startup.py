@@ -57,7 +57,7 @@ def find_startup(trace: Trace) -> Startup | None:
 
 
 def find_lease(trace: Trace, *, last: bool = True) -> Exchange | None:
-    """Return the exchange that granted an address, the last one or the first; None without any."""
+    """Return the first exchange that granted an address, or the `last` one; None if there is none."""
     leases = [exchange for exchange in trace.exchanges if exchange.protocol == "dhcp" and exchange.server]
     if not leases:
         return None

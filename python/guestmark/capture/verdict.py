@@ -108,7 +108,7 @@ def describe_longest_waits(trace: Trace) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Why a verdict is weak; with `refused` there is none."""
+    """The reason why a verdict is weak; with `refused`, no verdict is given."""
 
     reason: str
     refused: bool

@@ -53,7 +53,7 @@ class DiskWatch:
     def read_since(self, *, reads: bool = False) -> Traffic | None:
         """Return what reached the disk meanwhile, after a sync if nothing has.
 
-        `reads`: the workload reads the disk, which nothing counts if the disk is a directory. Returns None without a
+        `reads` tells that the workload reads the disk; reads from a directory are not counted. Returns None without a
         disk, if the kernel does not count, for a directory that was only read, and when the machine has ended.
         """
         before, now = self._before, self._read_counters()

@@ -91,7 +91,7 @@ def list_fleets(ledger: Ledger) -> list[str]:
 
 
 def find_fleet(ledger: Ledger, wanted: str) -> str:
-    """Return the fleet of that name, of a unique part of it, or the latest. Raises `UsageError` for other names."""
+    """Return the latest fleet, the one with that name, or the only one whose name contains it. Raises `UsageError`."""
     known = list_fleets(ledger)
     if wanted == LATEST and known:
         return known[-1]

@@ -17,7 +17,7 @@ from guestmark.testing.workload import check_workload
 
 
 def main(words: Sequence[str]) -> int:
-    """Check `workload NAME [JSON]`, `platform NAME` or `factor NAME [PLATFORM]`, and print what it violates."""
+    """Check `workload NAME [JSON]`, `platform NAME` or `factor NAME [PLATFORM]`; print the rules that it violates."""
     match words:
         case ["workload", name, *rest]:
             found = check_workload(name, json.loads(rest[0]) if rest else None)
