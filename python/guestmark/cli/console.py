@@ -1,4 +1,4 @@
-"""Where tables are printed: Rich's console without markup. It ends as other programs do when its reader goes away."""
+"""The console for tables: Rich's, without markup. It ends as other programs do when its reader exits."""
 
 from __future__ import annotations
 

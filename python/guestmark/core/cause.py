@@ -21,7 +21,7 @@ class Cause(Enum):
     hint: str
 
     def __new__(cls, value: str, words: str = "", hint: str = "") -> Cause:
-        """Make a member with its wording, which is part of a sentence, and a hint on what to do."""
+        """Create a member with its wording, which is part of a sentence, and a hint on what to do."""
         member = object.__new__(cls)
         member._value_, member.words, member.hint = value, words, hint
         return member

@@ -1,6 +1,6 @@
 """The types shared by all of guestmark, named as in the documentation: cells, policies, plans, trials.
 
-Frozen dataclasses whose only behaviour derives from their own fields. `plan.load` makes them, `engine` executes them,
+Frozen dataclasses whose only behaviour derives from their own fields. `plan.load` creates them, `engine` executes them,
 `ledger` stores them, `report` shows them.
 """
 
@@ -44,7 +44,7 @@ class _Derived:
 
 
 class TrialStatus(StrEnum):
-    """How a trial ended. Failed trials are results too and are kept with their console."""
+    """How a trial ended. Failed trials are results too and are kept with their console output."""
 
     OK = "ok"
     FAILED = "failed"

@@ -11,7 +11,7 @@ _HARDWARE, _SOFTWARE = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class PerformanceEvent:
-    """One event, by the numbers of perf_event_open(2); hardware events exclude the kernel."""
+    """One event, by its type and config in perf_event_open(2); hardware events are counted in user space only."""
 
     name: str
     kind: int

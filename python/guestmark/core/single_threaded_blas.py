@@ -2,8 +2,8 @@
 
 The products here are small, and a BLAS that divides them among all processors makes its threads spin while they wait
 for their parts: eight times the processor time on a busy host, some of it on the processors of the machine that is
-measured. The library reads the variable when it is loaded; it is set no longer than that, so that no command that is
-measured has it. A value set by the user is kept.
+measured. The library reads the variable when it is loaded. It is removed right after that, so that no measured command
+inherits it. A value set by the user is kept.
 """
 
 import os

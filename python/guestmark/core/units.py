@@ -117,7 +117,7 @@ def join_names(names: Iterable[str]) -> str:
 
 
 def format_share(share: float, places: int = 0, *, signed: bool = False) -> str:
-    """Return a share of one as a percentage with that many decimals: `12 %`, or `+1.3 %` if it is `signed`."""
+    """Return a fraction as a percentage with that many decimals: `12 %`, or `+1.3 %` if it is `signed`."""
     return f"{100 * share:{'+' if signed else ''}.{places}f} %"
 
 
@@ -167,7 +167,7 @@ _UNITS = {
 
 
 def compute_unit_size(unit: str, measured: str) -> float:
-    """Return how many of the `measured` unit one `unit` is; 1.0 if they are the same. Raises `KeyError`."""
+    """Return how many `measured` units make one `unit`; 1.0 if they are the same. Raises `KeyError`."""
     if unit == measured:
         return 1.0
     own, size = _UNITS[unit]

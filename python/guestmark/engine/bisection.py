@@ -68,7 +68,7 @@ class Bisection:
 
     @contextmanager
     def make_worktrees(self) -> Iterator[None]:
-        """Make both worktrees, the second one at the bad commit, and remove them at the end of the block."""
+        """Create both worktrees, the second one at the bad commit, and remove them at the end of the block."""
         try:
             for folder, commit in ((self.good_build, self.good), (self.candidate_build, self.bad)):
                 self._run_git(

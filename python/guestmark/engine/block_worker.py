@@ -27,7 +27,7 @@ _WORKER_GONE = "its worker ended in the middle of the trial"
 
 
 def is_divisible(plan: Plan) -> bool:
-    """Return whether blocks of the plan may be measured at the same time: none decides what the next one measures."""
+    """Return whether blocks of the plan may be measured at the same time: if none decides what a later one does."""
     context = plan.context
     return context.tune is None and context.budget_s is None and not context.prove and not context.around.run
 

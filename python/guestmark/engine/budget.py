@@ -237,7 +237,7 @@ def refit_cells(  # noqa: PLR0917 (the choice of cells depends on all of it)
     resting: Collection[str],
     read_costs: Callable[[], TrialCosts],
 ) -> tuple[Cell, ...]:
-    """Return the cells of `alive` for which there is time, by how long blocks took so far.
+    """Return the cells of `alive` for which there is time, judging by how long blocks took so far.
 
     Before one block is complete, the choice stays. Until there are `_FEWEST_BLOCKS` blocks there must be time for
     these, then for as many as every answer needs, except for cells that are `resting`. Cells that were left out come
@@ -344,7 +344,7 @@ def _find_unrepeated_cells(plan: Plan, analysis: Analysis) -> set[str]:
 
 
 def _find_cells_with_known_durability(plan: Plan, cells: Sequence[Cell], analysis: Analysis) -> set[str]:
-    """Return the ids of cells about which only their durability is asked, and whose trials have shown it."""
+    """Return the ids of cells of which only the durability is asked for, and whose trials have shown it."""
     asked_more: set[str] = set()
     for question in plan.questions:
         if question.wants is not QuestionKind.DURABILITY:

@@ -105,7 +105,7 @@ def make_confirmation(before: StoredRun, after: StoredRun, policy: Mapping[str, 
 
 
 def _make_context(before: StoredRun, after: StoredRun) -> Context:
-    """Return a context with the later run's directory, variables and costs, and no more of its context."""
+    """Return a context with the later run's directory, variables and costs, and nothing else of its context."""
     context, me = after.plan.context, Caller.current()
     return replace(
         Context.for_caller(me if not context.cwd else replace(me, cwd=context.cwd, env=context.env)),
@@ -170,7 +170,7 @@ def _read_attested(run: StoredRun, trial: Trial) -> Iterator[tuple[str, str]]:
 
 
 def _parse_qemu_version(line: str) -> str:
-    """Return `7.2.22 (Debian 1:7.2+dfsg-7)` of the first line that QEMU prints."""
+    """Return the version from the first line that QEMU prints, such as `7.2.22 (Debian 1:7.2+dfsg-7)`."""
     return line.partition(" version ")[2] or line
 
 

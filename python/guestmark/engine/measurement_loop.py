@@ -373,7 +373,7 @@ class MeasurementLoop:
         return group_cells(self._plan, self._plan.cells)
 
     def _fit_cells_to_budget(self) -> bool:
-        """Leave out cells for which there is no time, by how long blocks took so far, and take back others.
+        """Leave out cells for which there is no time, judging by how long blocks took so far, and take back others.
 
         Returns whether any came back.
         """

@@ -313,7 +313,7 @@ def _compute_noise(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[
 
 
 def _subtract_counters(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Return how far the counters that both readings have advanced."""
+    """Return the advance of each counter that is in both readings."""
     return {name: after[name] - before[name] for name in before.keys() & after.keys()}
 
 

@@ -101,7 +101,7 @@ def read_proofs(plan: Plan) -> dict[str, Proof]:
 
 
 def attach_proofs(plan: Plan, proofs: Mapping[str, Proof]) -> Plan:
-    """Return the plan with its proofs, so that a resumed run need not make them again."""
+    """Return the plan with its proofs, so that a resumed run need not repeat them."""
     facts = {cell_id: Facts(flatten_fact(proof)) for cell_id, proof in proofs.items()}
     return replace(plan, context=replace(plan.context, proofs=facts))
 
@@ -115,7 +115,7 @@ def prove_cells(
     *,
     find_left_s: Callable[[], float | None] = lambda: None,
 ) -> Iterator[Mapping[str, Proof]]:
-    """Yield all proofs so far, by cell id, after each new one; `known` ones are not made again.
+    """Yield all proofs so far, by cell id, after each new one; `known` ones are not repeated.
 
     `find_left_s` returns the seconds left of the run's budget.
     """

@@ -81,7 +81,7 @@ def make_extended_plan(stored: StoredRun, request: ExtensionRequest) -> Plan:
 def _keep_iterations(stored: StoredRun) -> Mapping[str, int]:
     """Return how many iterations the next trials of each cell hold: as many as before, whatever the new limits.
 
-    Trials of another length would be left out of its answers.
+    The run's answers would leave out trials of another length.
     """
     last = max((trial.block for trial in stored.trials), default=-1)
     # Before the first block nothing has been chosen yet.

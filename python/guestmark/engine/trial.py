@@ -218,7 +218,7 @@ def _compute_time_share_s(plan: Plan, slot: TrialSlot) -> float | None:
     """Return this cell's share of the seconds left of the budget; None without a budget.
 
     The last cell gets all of it, and others twice an equal share, as most cells need less: with equal shares, a plan of
-    42 programs ended with two of five parts of its time unused, while the slowest programs had not enough.
+    42 programs ended with two fifths of its time unused, although the slowest programs did not have enough.
     """
     if slot.left_s is None:
         return None

@@ -66,7 +66,7 @@ def dump_json(value: Any) -> str:
 
 
 def load_json(text: str, kind: type[T], what: str, budget: ReadBudget | None = None) -> T:
-    """Return the `kind` that `dump_json` made `text` from. Raises `LedgerError` naming `what` if the text is damaged.
+    """Return the object of type `kind` that `dump_json` wrote. Raises `LedgerError` naming `what` for damaged text.
 
     The cost is charged to the `budget`, which untrusted data has.
     """
@@ -86,7 +86,7 @@ def _parse_json(text: str, what: str, budget: ReadBudget | None) -> Any:
 
 
 def convert_plain(stored: Any, kind: type[T], what: str) -> T:
-    """Return the `kind` that is stored as these builtin types. Raises `LedgerError` naming `what`."""
+    """Return the object of type `kind` that is stored as builtin types. Raises `LedgerError` naming `what`."""
     try:
         return msgspec.convert(stored, kind, dec_hook=_decode_other)
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors

@@ -251,7 +251,7 @@ def _check_structure(connection: Connection, where: str) -> None:
 
 
 def _check_pages(connection: Connection, where: str) -> None:
-    """Raise `LedgerError` for pages that belong to two tables, or to one in a circle, which would never end."""
+    """Raise `LedgerError` for pages that two tables share, or that form a cycle, which a reader would never leave."""
     found = str(connection.exec_driver_sql("PRAGMA quick_check(1)").scalar())
     if found != "ok":
         raise LedgerError(

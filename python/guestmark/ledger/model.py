@@ -108,7 +108,7 @@ class RunOrigin:
     standing: SignatureStatus = SignatureStatus.OWN
 
     def describe(self) -> str:
-        """Return a predicate that says why the run is not this user's own."""
+        """Return the rest of a sentence about the run: why it is not this user's own."""
         match self.standing:
             case SignatureStatus.OWN:
                 signed = f", signed by {self.signer}" if self.signer else ""

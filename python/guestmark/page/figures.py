@@ -280,7 +280,7 @@ def format_limit(near: float, value: float) -> str:
 
 
 def format_percent(share: float) -> str:
-    """Return a share of one as a percentage with two significant digits, `0.8 %`, `12 %`."""
+    """Return a fraction as a percentage with two significant digits, `0.8 %`, `12 %`."""
     value = share * 100
     places = 2
     if value >= 9.95 or value == 0:

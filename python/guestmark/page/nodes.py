@@ -64,7 +64,7 @@ class Definitions:
 
 @dataclass(frozen=True, slots=True)
 class MatrixCell:
-    """A figure of a matrix; `heat` from -1 (best) over 0 (like the baseline) to 1 (worst), None if it is unknown."""
+    """A figure of a matrix; `heat` ranges from -1 (best) through 0 (the baseline) to 1 (worst), None if unknown."""
 
     text: str
     tone: Tone = Tone.PLAIN

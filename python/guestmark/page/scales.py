@@ -25,7 +25,7 @@ class Axis:
     whole: bool = False
 
     def position(self, value: float) -> float:
-        """Return the position of a value; that of an end for values beyond it."""
+        """Return the position of a value; values beyond an end of the axis are placed at that end."""
         value = min(max(value, self.low), self.high)
         if self.log:
             return self.width * math.log(value / self.low) / math.log(self.high / self.low)

@@ -64,7 +64,7 @@ class MachineResult:
 
 @dataclass(frozen=True, slots=True)
 class FleetComparison:
-    """All machines of a lab. `pooled` has ratios by class and cell, `unlike` a machine's differences from its class."""
+    """All machines of a lab; `pooled` has ratios by class and cell, `unlike` how machines differ from their class."""
 
     fleet: str
     machines: tuple[MachineResult, ...]

@@ -78,8 +78,8 @@ def _make_hyperfine_benchmark(name: str, result: CellResult) -> dict[str, Any] |
 def make_bencher_document(analysis: Analysis) -> dict[str, Any]:
     """Return Bencher's metric format: for each benchmark and measure the mean over trials, with its interval.
 
-    Each gate is a measure of its cells, so that an upper boundary of 0 alerts to every gate that is not kept: 1 if it
-    is broken, 0 if it is kept, and 0.5 with an interval from 0 to 1 if it is undecided or was not measured.
+    Each gate is a measure of its cells, so that an upper boundary of 0 alerts to every gate that is not met: 1 if it is
+    broken, 0 if it is met, and 0.5 with an interval from 0 to 1 if it is undecided or was not measured.
     """
     document = {}
     gates: dict[str, dict[str, dict[str, float]]] = {}

@@ -221,7 +221,7 @@ def _is_small_print(node: Node) -> bool:
 
 
 def _list_shown_cells(workloads: Sequence[WorkloadResult]) -> list[CellResult]:
-    """Return the cells that have a row: copies show the noise, and failures are listed below the table."""
+    """Return the cells that have a row: no copies, which only show the noise, and no cells that cannot be measured."""
     shown = []
     for workload in workloads:
         for result in workload.shown_cells:

@@ -1,6 +1,6 @@
 """Statistics: pure functions on arrays, one row per block, NaN where a trial is missing (docs/reference/statistics.md).
 
-Importing this costs numpy.
+Importing this package imports numpy.
 """
 
 import guestmark.core.single_threaded_blas  # noqa: F401  (before anything imports numpy)

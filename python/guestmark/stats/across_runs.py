@@ -1,12 +1,12 @@
 """Comparison of runs of the same cells: whether their ratios differ by more than those of unchanged cells.
 
 Only ratios to each run's own baseline are compared, never times, because a host that is slower today is slower for
-both. Even so, ratios of equal things measured on different days differ by more than the blocks inside each run tell.
-How far is estimated from earlier runs of the same question on the same host; without any, nothing can be claimed.
+both. Even so, ratios of identical cells measured on different days differ by more than the blocks within a run show. By
+how much is estimated from earlier runs of the same question on the same host; without any, nothing can be claimed.
 
 If the host restarts in between, or runs took place at other times or on other machines, the boot or the session is the
-replicate. What it fixes (where the kernel lies in memory, which neighbours a machine has) is the same for
-everything measured in it, so its blocks do not show how much sessions vary.
+replicate. Whatever is fixed for its duration (where the kernel lies in memory, which neighbours a machine has) is the
+same for everything measured in it, so its blocks do not show how much sessions vary.
 """
 
 import math
@@ -146,10 +146,11 @@ def compare_two_runs(
 ) -> Change:
     """Compare a cell's ratio in two runs, given `earlier` runs of the same question, other than these two.
 
-    With J earlier log ratios y, the variance between runs is what their variance exceeds that inside each of them, t² =
-    max(var(y) - mean(v), 0), after DerSimonian and Laird (1986). The difference of two runs has the variance v1 + v2 +
-    2 t², and its interval uses Student's quantile with J - 1 degrees of freedom, as t² is known no better than that.
-    Several `claims` of one report share its level (Bonferroni), as they share the runs they are estimated from.
+    With J earlier log ratios y, the variance between runs is the excess of their variance over the variance within each
+    run, t² = max(var(y) - mean(v), 0), after DerSimonian and Laird (1986). The difference of two runs has the variance
+    v1 + v2 + 2 t², and its interval uses Student's quantile with J - 1 degrees of freedom, as t² is known no better
+    than that. Several `claims` of one report share its level (Bonferroni), as they share the runs they are estimated
+    from.
     """
     d = math.log(after.ratio / before.ratio)
     own = before.log_variance + after.log_variance
@@ -168,9 +169,9 @@ def compare_two_runs(
 def compare_with_earlier(now: PastRatio, earlier: Sequence[PastRatio], claims: int = 1) -> Change | None:
     """Compare a cell's ratio in a run with the mean of all earlier ones; None below `FEWEST_RUNS` of them.
 
-    The mean of J earlier log ratios has the variance (t² + v)/J, with t² as in `compare_two_runs`; this run's differs
-    from it by its own variance and another t². Student's t with J - 1 degrees of freedom: a longer history makes the
-    test stronger. `claims` of one report share an error of `_CHANGE_ERROR`.
+    The mean of J earlier log ratios has the variance (t² + v)/J, with t² as in `compare_two_runs`; this run adds its
+    own variance and another t² to that of the difference. Student's t with J - 1 degrees of freedom: a longer history
+    makes the test stronger. `claims` of one report share an error of `_CHANGE_ERROR`.
     """
     if len(earlier) < FEWEST_RUNS:
         return None
@@ -209,9 +210,9 @@ class Drift:
 def detect_drift(runs: Sequence[PastRatio], claims: int = 1) -> Drift | None:
     """Test whether the ratio goes up or down over these runs, in their order; None below `FEWEST_IN_DRIFT`.
 
-    Kendall's exact test of order, which is valid for exchangeable runs of any law, and Theil and Sen's slope with the
-    matching interval (Hollander, Wolfe and Chicken, 3rd ed., 9.2 and 9.3). Several `claims` of one report share its
-    level; there is no interval if so few runs cannot reach their part of it.
+    Kendall's exact test of order, which is valid for exchangeable runs of any distribution, and Theil and Sen's slope
+    with the matching interval (Hollander, Wolfe and Chicken, 3rd ed., 9.2 and 9.3). Several `claims` of one report
+    share its level; there is no interval if so few runs cannot reach their part of it.
     """
     n = len(runs)
     if n < FEWEST_IN_DRIFT:
@@ -228,7 +229,7 @@ def detect_drift(runs: Sequence[PastRatio], claims: int = 1) -> Drift | None:
 
 
 def _find_critical_discordances(n: int, tail: float) -> int:
-    """Return the largest number of discordant pairs that at most the share `tail` of all orders of n runs reaches.
+    """Return the largest number of discordant pairs that is not exceeded in at most the share `tail` of all orders.
 
     -1 if there is none.
     """

@@ -181,10 +181,10 @@ def analyse_run(
 ) -> Analysis:
     """Return summaries and comparisons of every cell, paired by block within each workload.
 
-    Only trials that are ok give values. A missing or failed trial removes its block from the comparisons that it
-    belongs to, and from nothing else. Trials of cells that are not in the plan are ignored. `metrics` limits the work
-    to these names; a workload that has none of them is analysed by its primary metric. `environments` are those in
-    which the run was started and resumed, `history` is what earlier runs of this host showed.
+    Only trials with the status ok contribute values. A missing or failed trial removes its block from the comparisons
+    that it belongs to, and from nothing else. Trials of cells that are not in the plan are ignored. `metrics` limits
+    the work to these names; a workload that has none of them is analysed by its primary metric. `environments` are
+    those in which the run was started and resumed, `history` is what earlier runs of this host showed.
     """
     kept = list(trials)
     blocks = sorted({trial.block for trial in kept})

@@ -76,7 +76,7 @@ class Comparison:
     - `stretch`: the log by which each end of `ci` was moved outward beyond chance alone, see `widen_interval`.
     - `scatter`: standard deviation of a block's log ratio, estimated robustly by the median absolute deviation.
     - `alike`: the typical run lies within the margin, but rarer slow runs are not excluded: weaker than no difference.
-    - `withdrawn`: a severe finding took the verdict back, so the interval is not about what was asked.
+    - `withdrawn`: a severe finding withdrew the verdict, because the interval does not answer the question.
     - `reason`: the reason for the verdict in a few words; empty if it needs none.
 
     Without a ratio (see `log_ratios`) everything but `n`, `noise_floor`, `verdict` and `reason` is None.

@@ -20,7 +20,7 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Creations:
-    """The machines of one platform that a run asked for.
+    """The machines of one platform that a run tried to start.
 
     `share` of them never answered, with its 95 % interval (`estimate_failed_share`) and `reasons`, commonest first. A
     trial asks for one machine and never tries again. `ready_s` is the mean time until one answers; None if none did.

@@ -1,15 +1,15 @@
 """Outcomes of gates: a regression beyond a limit is shown, excluded, or neither.
 
-A gate is two one-sided signed-rank tests of the paired block differences against its limit. Each is held to half of
-what the interval of a ratio leaves out, so a gate decides exactly if the interval lies on one side of its limit.
+A gate is two one-sided signed-rank tests of the paired block differences against its limit. Each is tested at half of
+the error probability of a ratio's interval, so a gate is decided exactly if the interval lies on one side of its limit.
 Which of several gates are broken is decided by Holm's step-down method (1979), so a set of gates is wrongly called
-broken no more often than a single one. A set is kept only if each gate is: an intersection-union test, which needs no
+broken no more often than a single one. A set is met only if every gate is: an intersection-union test, which needs no
 adjustment (Berger 1982).
 
 A gate that names no metric is about wall time. If other programs take processors, they lengthen a program's wall time,
 but hardly its user time. Then user time may break the gate as well, at a fifth of the level, which leaves four fifths
 for wall time (weighted Bonferroni; six blocks still decide). Its limit is moved to where it would be if only user time
-had changed. User time never keeps such a gate, as it does not cover all of a run.
+had changed. User time never shows that such a gate is met, as it does not cover all of a run.
 """
 
 import math

@@ -80,9 +80,10 @@ def estimate_bias_from_nulls(
     *,
     interval: Callable[[Array, Array], tuple[float, float, int] | None],
 ) -> float:
-    """Return q·t·√(J/(J+2)) of `estimate_floor_from_nulls`: the difference of equal cells between runs beyond scatter.
+    """Return q·t·√(J/(J+2)) of `estimate_floor_from_nulls`: how far runs shift the ratio of equal cells.
 
-    A log; 0 without history. Without a null pair in this run, the whole deviation of earlier ones counts.
+    The result is a log; it is 0 without history. Without a null pair in this run, the whole deviation of earlier ones
+    counts.
     """
     own = [found for found in (interval(a, b) for a, b in null_pairs) if found is not None]
     return _estimate_reach_between_runs(_compute_variance_per_block(own) if own else 0.0, history)

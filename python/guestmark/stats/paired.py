@@ -39,8 +39,8 @@ EXACT_BLOCKS = 30
 def signed_rank_cdf(n: int) -> Array:
     """Return P(W <= w) for w = 0 … n(n+1)/2, where W is the sum of the positive ranks of n symmetric differences.
 
-    Each rank r is in the sum with probability 1/2 whatever law the differences have, so the generating function is the
-    product of (1 + z^r) / 2. Beyond `EXACT_RANKS` the normal approximation with continuity correction.
+    Each rank r is in the sum with probability 1/2 whatever distribution the differences have, so the generating
+    function is the product of (1 + z^r) / 2. Beyond `EXACT_RANKS` the normal approximation with continuity correction.
     """
     if n > EXACT_RANKS:
         w = np.arange(n * (n + 1) // 2 + 1)
@@ -96,9 +96,10 @@ def hodges_lehmann(walsh: Array) -> Array:
 def signed_rank_interval(walsh: Array, confidence: float = NOMINAL) -> tuple[Array, Array]:
     """Return the ends of the interval of the pseudo-median, shape (…,); NaN if there are too few blocks.
 
-    It holds the shifts that the two-sided signed-rank test at 1 - `confidence` does not reject. So it covers at least
-    that often if d is symmetric around its centre; the random order inside each block makes it so for cells whose laws
-    differ by a factor. With the default `NOMINAL` it covers 95 % in a run that stops once it is narrow.
+    It holds the shifts that the two-sided signed-rank test at 1 - `confidence` does not reject. So its coverage is at
+    least `confidence` if d is symmetric around its centre; the random order inside each block makes it symmetric for
+    cells whose distributions differ by a factor. With the default `NOMINAL` it covers 95 % in a run that stops once it
+    is narrow.
     """
     n = count_blocks(walsh)
     cuts = np.array(
@@ -230,8 +231,8 @@ def t_interval(d: Array, confidence: float = 0.95) -> tuple[float, float]:
 def t_p(d: Array) -> float:
     """Return the two-sided p of Student's test of mean d = 0, as `scipy.stats.ttest_1samp`; never below 2^-2n.
 
-    The lower bound keeps differences without any scatter from being surer than n of them can be. Raises ValueError
-    below two values.
+    Without the lower bound, a few differences without any scatter would claim more certainty than n of them can give.
+    Raises ValueError below two values.
     """
     if d.size < 2:
         raise ValueError("a test needs two values")
@@ -278,14 +279,14 @@ _PRIOR_SPREAD, _PRIOR_FREEDOM = 0.25, 4
 def early_p(d: Array, spread: float = 0.0) -> float:
     """Return a two-sided p of "the cells are equal" from two to five blocks, where ranks cannot reach .05.
 
-    Such few blocks show only what lies far beyond any scatter, and only if all of them agree; otherwise p is 1. They
-    say nothing about the law of starts, so the bounds come from laws that were simulated:
+    So few blocks show only what lies far beyond any scatter, and only if all of them agree; otherwise p is 1. They say
+    nothing about the distribution of starts, so the bounds come from simulated distributions:
 
-    - Each block differs by over six times. No simulated law (starts in two modes up to five times apart, Pareto tails
-      with index 1.5) does that in more than one block in twenty, so p is at least 2 (1/40)^n. It is also at least that
-      of Student's moderated t: the variance of the blocks has n - 1 degrees of freedom beside `_PRIOR_FREEDOM` of all
-      cells' log ratios, whose variance is `spread` squared but at least `_PRIOR_SPREAD` squared (Smyth, Stat. Appl.
-      Genet. Mol. Biol. 3, 2004).
+    - Each block differs by over six times. No simulated distribution (starts in two modes up to five times apart,
+      Pareto tails with index 1.5) does that in more than one block in twenty, so p is at least 2 (1/40)^n. It is also
+      at least that of Student's moderated t: the variance of the blocks has n - 1 degrees of freedom beside
+      `_PRIOR_FREEDOM` of all cells' log ratios, whose variance is `spread` squared but at least `_PRIOR_SPREAD` squared
+      (Smyth, Stat. Appl. Genet. Mol. Biol. 3, 2004).
     - From four blocks on, each differs by over a half. Cells whose starts have two modes differ in the same direction
       in at most one block in four, so p is at least 2 / 4^n, and at least that of Student's t.
     """
@@ -364,9 +365,9 @@ class Summary:
     `ci` is the 95 % interval of the mean over trials (never over iterations), None below two values. If all values are
     above 0, it is the t interval of the mean's log (by the delta method), so it never reaches 0. `typical` is the
     typical trial as ratios estimate it, and is shown beside them; see `estimate_typical`, also for its interval
-    `typical_ci`. Whatever the host does for longer than a block does not cancel in these values, so from six on both
-    intervals are longer by `autocorrelation_stretch`. They describe one cell; comparisons use paired blocks,
-    never two summaries.
+    `typical_ci`. Whatever the host does for longer than a block does not cancel in these values, so from six values on
+    both intervals are longer by `autocorrelation_stretch`. They describe one cell; comparisons use paired blocks, never
+    two summaries.
     """
 
     n: int

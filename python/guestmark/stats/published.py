@@ -92,7 +92,7 @@ def convert_ratio(ratio: float, percent_of: str, better: Better) -> float:
 def is_same_work(one: Published, other: Published) -> bool:
     """Return True if two publications give times and throughputs of the same work.
 
-    Then the product of both figures, the amount of work, is alike for all cells.
+    Then the product of both figures, the amount of work, is about the same for all cells.
     """
     mine, theirs = (
         {frozenset(figure.cell.items()): figure.value for figure in published.figures}

@@ -1,9 +1,10 @@
 """Power of the test of slow runs: the share of slow runs that some blocks find, and the blocks that find a share.
 
-A block speaks for a cell's slow runs if more of the cell's runs than of the baseline's are slow in it, and against them
-if fewer are. Under equal laws both are equally likely, so the claim is a sign test over blocks. Without slow runs on
-the baseline this is exactly the test of `tails.excess_counts_p`; otherwise that test, which also counts by how many
-runs the two differ, finds a little more. The level is that of slow runs in a cell's table, see `family`.
+A block counts for more slow runs in a cell if more of the cell's runs than of the baseline's are slow in it, and
+against that if fewer are. If both have the same distribution, either is equally likely, so the claim is a sign test
+over blocks. Without slow runs on the baseline this is exactly the test of `tails.excess_counts_p`; otherwise that test,
+which also counts by how many runs the two differ, finds a little more. The level is that of slow runs in a cell's
+table, see `family`.
 """
 
 import bisect

@@ -1,4 +1,4 @@
-"""Distribution functions of Student's t, F, beta and normal laws, without importing SciPy, which takes 140 MB.
+"""Student's t, F, beta and normal distribution functions, without importing SciPy, which takes 140 MB.
 
 The regularised incomplete beta function is Lentz's continued fraction (Press et al., *Numerical Recipes*, 6.4). The
 tests compare every function with its counterpart in `scipy.special`: ten digits agree for up to 10,000 degrees of

@@ -450,8 +450,8 @@ def forecast_more_time(plan: Plan, analysis: Analysis) -> ExtensionForecast | No
     """Return the gain from continuing; None if every ratio is as precise as asked for and every verdict is given.
 
     It assumes as many blocks as the precision needs, but no more than there are already, since forecasts reach no
-    further. If there are too few for any verdict, as many as a verdict needs. Withdrawn verdicts need another host or
-    order, not more blocks.
+    further. If there are too few for any verdict, it assumes as many as a verdict needs. Withdrawn verdicts need
+    another host or order, not more blocks.
     """
     precision = plan.policy.precision
     more, lacking = 0, []

@@ -259,9 +259,9 @@ def estimate_share_difference(
 def excess_counts_p(excess: NDArray[np.int64]) -> float:
     """Return the two-sided p of the sign-flip test of whole numbers, shape (n,), exact for any n.
 
-    `excess` is how many more slow iterations the cell had than the baseline in each block. Under equal laws each is as
-    likely as its negative, so the null distribution is that of the sum of ±|excess|, which is enumerated by
-    convolution.
+    `excess` is how many more slow iterations the cell had than the baseline in each block. If both have the same
+    distribution, each is as likely as its negative, so the null distribution is that of the sum of ±|excess|, which is
+    enumerated by convolution.
     """
     sizes = np.abs(excess[excess != 0])
     reach = int(sizes.sum())
@@ -281,9 +281,10 @@ def estimate_quantile_ratio(
 ) -> tuple[float, tuple[float, float] | None]:
     """Return the ratio of two cells' quantiles over all iterations, and its interval; None if it is unbounded.
 
-    For a ratio r the cell's iterations are divided by r and pooled with the baseline's. Under equal laws the largest 5
-    % fall equally on both cells of each block, which the sign-flip test of their counts per block tests exactly. The
-    interval holds all r that are not rejected; its ends are found by bisection on a logarithmic scale.
+    For a ratio r the cell's iterations are divided by r and pooled with the baseline's. If both have the same
+    distribution, the largest 5 % fall equally on both cells of each block, which the sign-flip test of their counts per
+    block tests exactly. The interval holds all r that are not rejected; its ends are found by bisection on a
+    logarithmic scale.
     """
     ratio = float(np.quantile(cell, quantile) / np.quantile(baseline, quantile))
     if not math.isfinite(ratio) or ratio <= 0:

@@ -1,9 +1,9 @@
 """The total cost of a batch: the ratio of two cells' means, with allowance for events that few machines cannot show.
 
-Arrays hold one mean per trial, shape (K,), NaN if a trial is missing or failed. No method can tell a mean that rare
-events determine from a few trials (Bahadur and Savage 1956). The interval covers what the trials showed. A second one
-says how far off a total could be if an event stayed unseen: whole trials that take five times as long, in as large a
-share as could have.
+Arrays hold one mean per trial, shape (K,), NaN if a trial is missing or failed. No method can determine from a few
+trials a mean that depends on rare events (Bahadur and Savage 1956). The interval covers what the trials showed. A
+second one says how far off a total could be if an event stayed unseen: whole trials that take five times as long, in as
+large a share as could have.
 """
 
 import functools
@@ -50,9 +50,9 @@ def ratio_interval(x: Array, y: Array, confidence: float = NOMINAL) -> tuple[flo
     """Return the interval of mean x / mean y for paired x and y, shape (n,); None if it is unbounded or n < 2.
 
     It holds all ratios r for which the sign-flip test of x - r·y does not reject. Those lie between two order
-    statistics of the ratios sum x / sum y over the subsets of the blocks (Hartigan's typical values, 1969), of which
-    random ones serve as well. So it covers at least that often whatever law the cells have that differ by a factor.
-    Below `MIN_BLOCKS` blocks, where that test has no interval, it is Fieller's.
+    statistics of the ratios sum x / sum y over the subsets of the blocks (Hartigan's typical values, 1969), and random
+    subsets serve as well. So its coverage is at least `confidence` for cells of any distribution that differ by a
+    factor. Below `MIN_BLOCKS` blocks, where that test has no interval, it is Fieller's.
     """
     n = x.size
     masks = _list_block_subsets(n)
@@ -163,8 +163,8 @@ def widen_for_unseen(
 ) -> tuple[float, float]:
     """Return the interval in which a ratio of means could lie if `trials` trials of each cell missed some event.
 
-    It is a worst case, and holds far more often than `interval`. In the share `bound_unseen_share` of the cell's
-    trials, or of the baseline's, they take `factor` times as long.
+    It is a worst case, and holds far more often than `interval`. It assumes that the share `bound_unseen_share` of the
+    cell's trials, or of the baseline's, takes `factor` times as long.
     """
     growth = 1 + bound_unseen_share(trials) * (factor - 1)
     return interval[0] / growth, interval[1] * growth

@@ -147,7 +147,7 @@ def _is_good_commit_within_limit(search: BisectionSearch, bisection: Bisection) 
 
 
 def _explain_no_commit(search: BisectionSearch, bisection: Bisection) -> GateStatus:
-    """Says why the search has found no commit, and returns the exit status."""
+    """Prints why the search found no commit, and returns the exit status."""
     bad, good = bisection.bad.description, bisection.good.description
     if search.end is SearchEnd.NOT_SLOWER:
         reason = f"it is not shown to be slower than {good}"

@@ -191,7 +191,7 @@ def _render_head(lane: _Lane, number: int, count: int) -> Markup:
 
 
 def _compute_lane_height(lane: float, count: int) -> float:
-    """Return the height of a place, counted in lanes: from half a lane above the first to a little below the last."""
+    """Return the y coordinate of a position in lanes; there is half a lane above the first, less below the last."""
     return (lane + 0.5) / (count + 0.15) * (_LANE * count + 6)
 
 

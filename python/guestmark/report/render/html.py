@@ -123,7 +123,7 @@ def _keep_words_whole(command: str) -> Markup:
 
 
 def _keep_options_whole(text: str) -> Markup:
-    """Return text in which no line ends within an option: browsers break lines behind hyphens."""
+    """Return text in which no line ends within an option: browsers break lines after hyphens."""
     if " -" not in text:
         return escape(make_inert(text))
     return Markup(" ").join(_mark_words(text.split(" ")))
@@ -169,7 +169,7 @@ def _is_figure(column: Column) -> bool:
 
 
 def _compute_decimal_padding(table: Table, position: int, cell: Cell, number: int) -> int:
-    """Return the half digits to leave free behind a piece, so that decimal points stand under each other."""
+    """Return the padding after a piece, in half digits, that aligns the decimal points of its column."""
     column = table.columns[position]
     if cell.words or number >= len(column.pieces) or column.pieces[number] is not Align.POINT:
         return 0

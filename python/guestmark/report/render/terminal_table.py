@@ -1,7 +1,7 @@
 """Tables on a terminal, fitted to its width; figures are never cut.
 
-Where room is short, bars go first, then the names of rows become numbers, then tables are divided, and at last each row
-stands by itself as a list of headings and values.
+Where room is short, bars go first, then the names of rows become numbers, then tables are divided, and finally each row
+becomes a list of headings and values.
 """
 
 from collections.abc import Sequence
@@ -117,7 +117,8 @@ def style_span(span: Span) -> Text:
 def needs_numbers(key: Table | None, lead: Table | None, width: int) -> bool:
     """Return whether a section's rows get numbers for names.
 
-    They do where names need more than the section's first table leaves, or half of the width, and numbers save room.
+    They do if names need more room than the section's first table leaves, or more than half of the width, and numbers
+    are shorter.
     """
     if key is None or len(key.rows) < 3:
         return False
