@@ -174,7 +174,7 @@ class BootWorkload(Workload[BootParams]):
 
     @classmethod
     def describe_params(cls, params: BootParams) -> str:
-        """Names the command, if there is one, and says whether initcalls are traced."""
+        """Names the command, if there is one, and states whether initcalls are traced."""
         work = f" with {shlex.join(params.command)}" if params.command else ""
         return f"boot{work}{', initcalls traced' if params.watch.initcalls else ''}"
 

@@ -53,7 +53,7 @@ def average_initcalls(found: Sequence[Initcalls]) -> list[tuple[str, float]]:
 
 
 def _select_phased_cells(workload: WorkloadResult) -> list[CellResult]:
-    """Returns the cells whose starts have phases; those of a peer may have none."""
+    """Returns the cells whose starts have phases; the starts of a peer may have none."""
     return [
         result
         for result in workload.shown_cells

@@ -75,7 +75,7 @@ ALL = (IDENTICAL, DISTINCT, UNTRIED)
 class ClonesParams(Params, frozen=True, kw_only=True):
     """Parameters: `machines` are started one after the other and compared, and `controls` for each control.
 
-    More machines find rarer faults; the report says which share of faulty machines would have been detected.
+    More machines find rarer faults; the report states which share of faulty machines would have been detected.
     """
 
     machines: Annotated[int, param("number of machines to compare", ge=2, le=1000)] = 10
@@ -114,7 +114,7 @@ class ClonesWorkload(Workload[ClonesParams]):
 
     @classmethod
     def report_conclusion(cls) -> Sections | None:
-        """Returns the section that says whether the machines are twins."""
+        """Returns the section that states whether the machines are twins."""
         from guestmark.workloads.clones.sections import conclude_twins
 
         return conclude_twins

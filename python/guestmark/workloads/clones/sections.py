@@ -22,7 +22,7 @@ _VERDICTS = {Verdict.STRANGERS: Tone.FASTER, Verdict.TWINS: Tone.SLOWER, Verdict
 
 
 def conclude_twins(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
-    """Returns a sentence for each cell that says whether its machines are twins."""
+    """Returns a sentence for each cell that states whether its machines are twins."""
     return [
         Note(
             spans(

@@ -190,7 +190,7 @@ class ColdstartTrial(ColdstartWorkload):
 
     @contextlib.contextmanager
     def _provide_cache_dropper(self) -> Iterator[Callable[[], None]]:
-        """Yields a function that empties the page cache, if asked for, and checks this with a test file."""
+        """Yields a function that empties the page cache, if the cell requests it, and tests that with a file."""
         if self._caches is CacheState.WARM:
             yield lambda: None
             return

@@ -67,7 +67,7 @@ def judge_flushes(
 ) -> Verdict:
     """Returns the verdict on the flushes between two readings of the counters.
 
-    `flushed` says whether the workload asks for flushes; None if only a counter can tell. A layer below the image that
+    `flushed` tells whether the workload requests flushes; None if only a counter can tell. A layer below the image that
     drops flushes, or is in memory, decides before anything else.
     """
     if (settled := _judge_without_counters(machine, disk, flushed=flushed)) is not None:
@@ -317,7 +317,7 @@ class CounterReading:
     def read_changes(self, *, flushed: bool | None = True) -> Changes:
         """Returns the changes since `read_before`; the image must have been flushed.
 
-        `flushed` says whether the workload reports that it asked for a flush, which is the only source on the host
+        `flushed` tells whether the workload reports that it requested a flush, which is the only source on the host
         itself; None if it reports nothing.
         """
         now = _read_counters(self.machine)

@@ -100,7 +100,7 @@ class ReadBytes(MovedBytes, frozen=True, kw_only=True):
 
 
 class SourcedBytes(MovedBytes, frozen=True, kw_only=True):
-    """Bytes that come from outside the guest, so that they may be those of a file."""
+    """Bytes that come from outside the guest, and so may be read from a file."""
 
     file: Annotated[
         str | None, param("file whose bytes are moved, in place of `content`", "path", parse=_find_file)

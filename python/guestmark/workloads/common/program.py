@@ -258,7 +258,7 @@ _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 def check_command(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, typed: bool) -> None:
     """Raises `UsageError` if `execvp`, called in `cwd`, would find no such program on the host.
 
-    `typed` says that the command was given on the command line rather than in a plan; the hint is written that way.
+    `typed` tells that the command was given on the command line and not in a plan; the hint depends on that.
     """
     name = argv[0]
     path = env.get("PATH", _DEFAULT_PATH)

@@ -55,7 +55,7 @@ def copy_files_to_machine(
 
     Without files the command runs in the remote user's home directory, else in the directory that holds the files,
     which is also searched first for commands. Arguments that name such a file, relative to `cwd`, are replaced
-    by its name there. Raises `WorkloadError` for a file that has changed since the plan was made.
+    by its name there. Raises `WorkloadError` for a file that has changed since the plan was created.
     """
     user = login.caller()
     if not files:
@@ -346,7 +346,7 @@ class ExecTrial(ExecWorkload):
         self.facts.add(Written(least=int(self._least_written)))
 
     def cleanup(self, machine: Machine) -> None:
-        """Runs the user's cleanup. Files of the command stay on the host; those in a guest disappear with it."""
+        """Runs the user's cleanup. Files that the command created stay on the host; in a guest they end with it."""
         self._run_hook("cleanup", machine)
 
     def _report_events(self, counted: Sequence[int]) -> Iterator[tuple[Metric, float]]:

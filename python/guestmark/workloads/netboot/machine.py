@@ -291,7 +291,7 @@ def describe_failure(
     """Returns in one clause why a boot got no further, judged by its packets.
 
     `asked` is true if iPXE has fetched its first script; `screen` is the text on screen and serial line;
-    `invariant_tsc` says whether the processor has one, None if unknown.
+    `invariant_tsc` tells whether the processor has an invariant TSC, None if unknown.
     """
     # Steps are tried from the latest to the earliest: the first one that was reached is where the boot ended.
     if asked:

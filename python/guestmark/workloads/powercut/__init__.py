@@ -188,7 +188,7 @@ class PowercutWorkload(Workload[PowercutParams]):
 
     @classmethod
     def report_conclusion(cls) -> Sections | None:
-        """Returns the section that says what would be left on each disk."""
+        """Returns the section that states what would be left on each disk."""
         from guestmark.workloads.powercut.sections import conclude_proofs
 
         return conclude_proofs

@@ -192,7 +192,7 @@ def describe_cure(why: Explanation) -> str:
 
 
 def describe_torn(untorn: Untorn | None) -> str:
-    """Returns a sentence that says that all losses are caused by torn writes."""
+    """Returns a sentence that attributes all losses to torn writes."""
     assert untorn is not None
     return f"A write is torn in each of them: where writes are whole, none of {untorn.states:,} fails"
 

@@ -298,7 +298,7 @@ class PowercutTrial(powercut.PowercutWorkload):
         )  # fmt: skip
 
     def _wait_for_settled_log(self, agent: Agent, disk: AttachedDisk, log: Path) -> int:
-        """Returns the log's length once the machine, and those around it, have written everything."""
+        """Returns the log's length once the machine, and the machines around it, have written everything."""
         if self._disk is not None:
             self._check_log_room(self._disk)
         self._unmount_disk(agent)
