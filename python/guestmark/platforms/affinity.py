@@ -130,7 +130,7 @@ class Seat:
 class _ActivePlacements:
     """The placements in effect in this process, the innermost last.
 
-    The placement of an outer guest that several trials share outlasts those of the trials.
+    The placement of an outer guest that several trials share outlasts the trials' own placements.
     """
 
     def __init__(self) -> None:

@@ -110,7 +110,7 @@ class InUseError(GuestmarkError):
 
 @dataclass(slots=True)
 class _LockState:
-    """The locks of this process, and how it waits for those of others."""
+    """The locks of this process, and how it waits for other processes' locks."""
 
     policy: LockPolicy | None = None
     depth: int = 0

@@ -79,7 +79,7 @@ class Watch:
         return ["-device", f"{port},chardev=console"] if port else []
 
     def build_qemu_kernel_arguments(self, architecture: Architecture) -> list[str]:
-        """Returns words for the kernel's command line, to be put first.
+        """Returns arguments for the beginning of the kernel's command line.
 
         A `quiet` after them still silences the kernel after its first line.
         """

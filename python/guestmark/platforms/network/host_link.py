@@ -26,7 +26,7 @@ _USUAL_MTU = 65520
 def open_host_network(name: str, levels: Levels) -> Iterator[TrialNetwork | None]:
     """Creates the network of a machine of the platform `name`; yields None with network=none.
 
-    Raises `UsageError` for a network that such machines cannot have, and `PlatformUnusableError`.
+    Raises `UsageError` for a network that these machines cannot have, and `PlatformUnusableError`.
     """
     level = levels[NETWORK]
     if level is Network.NONE:

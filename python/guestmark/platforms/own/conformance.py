@@ -1,4 +1,4 @@
-"""Checks whether a definition provides what measuring needs: tests each point on machines, and says what to change."""
+"""Checks whether a definition provides what measuring needs: tests each point on machines, and tells what to change."""
 
 from __future__ import annotations
 

@@ -300,7 +300,7 @@ def _destroy_recorded_machine(content: bytes, file: Path, *, dry_run: bool) -> O
 
 
 def _destroy_orphan(record: Record, file: Path) -> str:
-    """Destroy a machine as its record says; return why that failed, or an empty string."""
+    """Destroy a machine with the command in its record; return why that failed, or an empty string."""
     try:
         run_to_success(record.destroy, {**os.environ, **record.env}, record.limit_s)
     except MachineError as error:

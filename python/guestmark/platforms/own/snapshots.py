@@ -109,7 +109,7 @@ class Snapshots:
 
     @contextlib.contextmanager
     def take(self, definition: Definition, values: Mapping[str, str]) -> Iterator[tuple[Snapshot, int]]:
-        """Yield a snapshot of such a machine, and the number of the next clone.
+        """Yield a snapshot of a machine with these values, and the number of its next clone.
 
         Raises `MachineError` if no snapshot can be taken.
         """

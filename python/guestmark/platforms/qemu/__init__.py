@@ -16,7 +16,7 @@ def load_platform_class() -> PlatformClass:
 
 
 def load_nested_class() -> NestedPlatformClass:
-    """Imports the class that starts guests inside such a guest."""
+    """Imports the class that starts guests inside a QEMU guest."""
     from guestmark.platforms.qemu.nested.platform import NestedPlatform
 
     return NestedPlatform

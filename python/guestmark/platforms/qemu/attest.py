@@ -69,7 +69,7 @@ def attest_qemu(guest: Guest, vmm: Vmm, levels: Levels, boot: Boot | ImageBoot) 
 
 
 def _find_backing_file(guest: Guest) -> str:
-    """Return the backing file of the guest's overlay, as QEMU's monitor reports it; empty without such a disk."""
+    """Return the backing file of the guest's overlay, as QEMU's monitor reports it; empty if it has no overlay."""
     nodes = guest.query("query-named-block-nodes") if guest.query else []
     for node in nodes:
         if node.get("node-name") == NODE:

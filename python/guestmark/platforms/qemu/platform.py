@@ -407,7 +407,7 @@ def _start_process(
 
 
 def _has_generation_id(architecture: Architecture) -> bool:
-    """Returns whether QEMU has a generation id for such guests, which shows a guest that it is a copy."""
+    """Returns whether QEMU has a generation id on this architecture, which shows a guest that it is a copy."""
     return architecture.is_host and architecture.generation_id
 
 

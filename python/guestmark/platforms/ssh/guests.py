@@ -131,7 +131,7 @@ class RemotePlace(OuterPlace):
         return int(text) if text.isdigit() else None
 
     def choose_environment(self) -> Mapping[str, str] | None:
-        """Returns None: hypervisors get the environment of the agent, and so of the user there."""
+        """Returns None: hypervisors get the agent's environment, which is that of the user there."""
         return None
 
     def locate_port(self, name: str) -> str:

@@ -80,7 +80,7 @@ def is_final(said: str) -> bool:
 
 
 def make_session_error(dest: str, said: str, why: str, *, gone: bool) -> MachineError:
-    """Returns the error for a session that had begun: `why` its agent failed, and whether the other side had `gone`."""
+    """Returns the error for a session that had begun: `why` its agent failed, and whether the other side is `gone`."""
     last = last_inert_line(said)
     message = (
         f"the connection to {dest} was lost{f': {last}' if last else ''}"
@@ -240,7 +240,7 @@ class Greeting:
 
 
 def make_ssh_words(dest: str) -> list[str]:
-    """Returns the words of an ssh call that never prompts, before the line that a shell at `dest` runs."""
+    """Returns the arguments of an ssh call that never prompts, up to the line that a shell at `dest` runs."""
     return [*build_ssh_command(), *OPTIONS, "--", dest]
 
 

@@ -153,7 +153,7 @@ class UmlPlatform:
                 agent.close()
 
     def find_missing(self, levels: Levels) -> Unusable | None:
-        """Returns a finding about what has to be installed first; None with a kernel of the user."""
+        """Returns a finding about what has to be installed first; None if the user gives a kernel."""
         if not find_host_architecture().user_mode_linux:
             return Unusable("there is no User-Mode Linux for this host's architecture", "use tcg")
         return None if levels.get(KERNEL) else find_missing_program(Program(UML, "user-mode-linux"))

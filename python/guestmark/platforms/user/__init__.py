@@ -4,7 +4,7 @@ from guestmark.platforms.descriptions import PlatformClass, describe_host_like
 
 
 def load_platform_class() -> PlatformClass:
-    """Imports the class that runs such programs."""
+    """Imports the class that runs programs of another architecture."""
     from guestmark.platforms.user.platform import UserPlatform
 
     return UserPlatform

@@ -9,7 +9,7 @@ from guestmark.setting.image import FORMAT, Format
 
 
 def load_platform_class() -> PlatformClass:
-    """Imports the class that starts such guests."""
+    """Imports the class that starts guests in these hypervisors."""
     from guestmark.platforms.vmm.platform import VmmPlatform
 
     return VmmPlatform
