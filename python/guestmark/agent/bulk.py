@@ -24,8 +24,8 @@ class MoveResult:
 
     `wall_s` is on the host's monotonic clock, from taking the call to the end of the flush, uncertain by
     `wall_error_s`. `guest_wall_s` is on the machine's own clock; `flush_s` is the part of it spent in fsync and syncfs.
-    `user_s` and `system_s` are the agent's processor time. `direct` says whether O_DIRECT was used, `dirtied_bytes` how
-    much went through the machine's page cache nevertheless (of the whole machine; exact to some pages).
+    `user_s` and `system_s` are the agent's processor time. `direct` tells whether O_DIRECT was used, `dirtied_bytes`
+    how much went through the machine's page cache nevertheless (of the whole machine; exact to some pages).
     """
 
     bytes: int
@@ -71,7 +71,7 @@ class BulkCalls(Conversation):
 
         Buffered copies move one block after the other, as dd does. With `direct`, both sides use O_DIRECT: `in_flight`
         requests at once if the filesystem can preallocate, else several reads ahead of one write. Nothing falls back:
-        if O_DIRECT is refused, a `CallError` says on which side. With `length` None everything is copied; a shorter
+        if O_DIRECT is refused, a `CallError` names the side. With `length` None everything is copied; a shorter
         source is an error.
         """
         copy = wire.Copy(

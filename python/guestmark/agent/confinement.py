@@ -62,9 +62,9 @@ class Confinement:
     ) -> list[str]:
         """Returns the command that runs `command` with only these permissions.
 
-        `temporary` is its `TMPDIR`. What it writes to `/tmp` all the same is kept apart, in memory, if it is given an
-        empty directory `over_temporary` for that. It ends when the other end of the pipe `lifeline` is closed, and is
-        put into the control groups `groups`. If it traces, its stops are counted in its directory `scratch`.
+        `temporary` is its `TMPDIR`. With an empty directory `over_temporary`, whatever it nevertheless writes to `/tmp`
+        is kept apart, in memory. It ends when the other end of the pipe `lifeline` is closed, and is put into the
+        control groups `groups`. If it traces, its stops are counted in its directory `scratch`.
         """
         words = [str(find_agent_binary()), "confine"]
         words += [f"--writable={path}" for path in dict.fromkeys(writable)]

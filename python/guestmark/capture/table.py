@@ -1,4 +1,4 @@
-"""Shows the answer in a terminal: a table, a sentence that says who is slow, and what limits that verdict."""
+"""Shows the answer in a terminal: a table, a sentence on which side is slow, and what limits that verdict."""
 
 from __future__ import annotations
 

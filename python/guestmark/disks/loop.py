@@ -2,7 +2,7 @@
 
 They are mounted in a mount namespace that contains only the trial's agent and what it runs. The agent ends at the
 latest when this process does, whatever the signal; the namespace and its mounts disappear with it, and so do the loop
-devices, which detach when their last user has gone.
+devices, which detach once nothing uses them.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ def _describe_answer(answer: dict[str, Any] | None) -> Iterator[str]:
 
 
 def rebuild_cut(kept: KeptLog, log: WriteLog, after: int, survival: str | None) -> Cut:
-    """Return the cut after that many requests with this survival; by default, the first one there that lost something.
+    """Return the cut after `after` requests with this survival; by default, the first one stored, which lost something.
 
     Raises `UsageError`.
     """

@@ -21,7 +21,7 @@ _WAL_INDEX_VERSION = 3_007_000
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A kind of such files: the end of its name, its first bytes in either byte order, and the database beside it."""
+    """A kind of recreated file: the end of its name, its first bytes in either byte order, and its database."""
 
     ending: str
     begins: tuple[bytes, ...]

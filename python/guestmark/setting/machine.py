@@ -85,7 +85,7 @@ def iterate_guest_levels(levels: Levels) -> Iterator[tuple[MachineSetting[Any], 
 
 
 def list_kernel_command_line_words(levels: Levels) -> list[str]:
-    """Return the words that levels add to the kernel's command line."""
+    """Return the arguments that levels add to the kernel's command line."""
     return [word for factor, level in iterate_guest_levels(levels) for word in factor.kernel(level)]
 
 

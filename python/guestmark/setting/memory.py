@@ -245,7 +245,7 @@ def make_memory_arguments(levels: Levels, *, shared: bool) -> list[str]:
 
 
 def check_memory(levels: Levels, *, here: bool, on_pci: bool) -> None:
-    """Raises `PlatformUnusableError` for memory that this host cannot provide, or that such a guest cannot have."""
+    """Raises `PlatformUnusableError` for memory that this host cannot provide, or that the guest cannot have."""
     # Without a factor of memory, the host needs no special feature.
     asked = [factor.name for factor in _MEMORY_FACTORS if factor in levels]
     if not asked:
