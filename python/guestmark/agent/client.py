@@ -446,7 +446,7 @@ class Agent(BulkCalls):
         return self._call(wire.STATFS, _encode_path(path), timeout_s)
 
     def mkdir(self, path: str, *, mode: int = 0o755, parents: bool = False, timeout_s: float = 10.0) -> None:
-        """Makes a directory; with `parents` also those above it, and it may exist already."""
+        """Creates a directory; with `parents` also the directories above it, and it may exist already."""
         directory = wire.Mkdir(path=os.fsencode(path), mode=mode, parents=parents)
         self._call(wire.MKDIR, directory, timeout_s)
 

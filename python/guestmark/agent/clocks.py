@@ -29,7 +29,7 @@ class Ping:
 
     @classmethod
     def from_call(cls, span_ns: tuple[int, int], bracket_ns: tuple[int, int]) -> Ping:
-        """Makes a reading from a call whose span on the machine's clock lies within a bracket on ours.
+        """Creates a reading from a call whose span on the machine's clock lies within a bracket on the host's.
 
         The round trip is the difference of the two lengths; the reading is at the middle of both.
         """

@@ -38,12 +38,12 @@ class Transport:
 
     @classmethod
     def of_socket(cls, connection: socket.socket) -> Transport:
-        """Makes a transport over a connected stream socket, which it then owns."""
+        """Creates a transport over a connected stream socket, which it then owns."""
         return cls(connection.fileno(), connection.fileno(), connection.close)
 
     @classmethod
     def of_process(cls, process: Popen[bytes], *, patience_s: float = 10.0) -> Transport:
-        """Makes a transport over the standard input and output of a child; closing waits for its end, then kills it."""
+        """Creates a transport over a child's standard input and output; closing waits for its end, then kills it."""
         assert process.stdin is not None
         assert process.stdout is not None
         stdin, stdout = process.stdin, process.stdout

@@ -4,9 +4,9 @@ The user consents by writing `overwrite:` in front of the name. Even then a devi
 `wipefs` finds no signature of a filesystem, a partition table or a volume on it. At its end a run wipes what it has
 written.
 
-What a killed run left behind is recognised by its UUID: filesystems are made with one that only guestmark makes
-(`make_mark`), and if nothing else has a signature, the next run takes the device again. Filesystems whose maker takes
-no UUID have to be wiped by the user.
+What a killed run left behind is recognised by its UUID: filesystems are created with a UUID that only guestmark
+generates (`make_mark`), and if nothing else has a signature, the next run takes the device again. Filesystems whose
+maker takes no UUID have to be wiped by the user.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Store:
 
     def directory(self, location: str) -> Path:
         """Return the run's own directory in `location`, created at first use. Raises `MachineError` if it cannot be
-        made.
+        created.
         """
         # Machines of one trial may create their images in several threads.
         with self._lock:

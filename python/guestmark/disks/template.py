@@ -1,8 +1,8 @@
 """Formatted images kept in the cache, so that a trial's image is a copy and not another run of mkfs.
 
-A filesystem with initial content is made by mkfs from a directory. mke2fs turns every zero block into a hole, but a log
-that a server has filled with zeroes has no holes, and a later write to it would then behave differently in guest and
-host. So mke2fs is given marked blocks instead, and in the finished image the marks become zeroes.
+A filesystem with initial content is created by mkfs from a directory. mke2fs turns every zero block into a hole, but a
+log that a server has filled with zeroes has no holes, and a later write to it would then behave differently in guest
+and host. So mke2fs is given marked blocks instead, and in the finished image the marks become zeroes.
 
 `mkfs.xfs` sets the device's block size, for which it lacks the privileges here. So it makes a sparse image of the same
 size, which is then copied to the device.
@@ -255,7 +255,7 @@ def _make_template(spec: DiskSpec, target: Path) -> None:
 
 
 def format_fresh(spec: DiskSpec, device: Path) -> None:
-    """Make the filesystem directly on a block device of any size. Raises `MachineError`."""
+    """Create the filesystem directly on a block device of any size. Raises `MachineError`."""
     if spec.filesystem is Filesystem.NONE:
         return
     known = _build_mark_options(spec)

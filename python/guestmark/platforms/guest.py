@@ -301,7 +301,7 @@ class GuestPlatform(Platform, Protocol):
         """See `Platform.start`; the hypervisor runs at `place`, and the start may take `deadline_s`."""
 
     def find_missing(self, levels: Levels) -> Unusable | None:
-        """Returns a finding about what has to be installed for guests with these levels; None if nothing."""
+        """Returns a finding about what has to be installed for guests with these levels; None if nothing is missing."""
 
 
 class GuestWithin:

@@ -97,7 +97,7 @@ class CutKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ChosenCuts:
-    """Crash states with different outcomes, in the order in which their images are made, and what they cover.
+    """Crash states with different outcomes, in the order in which their images are created, and what they cover.
 
     `kinds` has the outcomes of each kind in the order of their moments; one outcome may be of several kinds.
     """

@@ -1,6 +1,6 @@
 """Judges crash states: recovers each one, and checks whether it holds every record acknowledged by then.
 
-Images of crash states are made one after the other without writing the whole image again.
+Images of crash states are created one after the other without writing the whole image again.
 """
 
 from __future__ import annotations

@@ -266,7 +266,7 @@ class VmmPlatform:
                 agent.close()
 
     def find_missing(self, levels: Levels) -> Unusable | None:
-        """Returns a finding about what has to be installed first; None if nothing."""
+        """Returns a finding about what has to be installed first; None if nothing is missing."""
         name = self._hypervisor.program.name
         if not find_host_architecture().kernel_unpacked:
             return Unusable(f"{name} runs only on x86-64 hosts")

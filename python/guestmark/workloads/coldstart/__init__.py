@@ -55,7 +55,7 @@ def _parse_touch(text: str) -> int:
 
 
 class ColdstartParams(Params, frozen=True, kw_only=True):
-    """Parameters: a trial makes at most `starts` starts, and only as many as fit into `time`, judging by the first.
+    """Parameters: a trial performs at most `starts` starts, and only as many as fit into `time`, judging by the first.
 
     `touch` is the working set that each machine touches once; `launch` is `new`, `fork` or `resumed`.
     """

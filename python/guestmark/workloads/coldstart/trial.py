@@ -146,7 +146,7 @@ class ColdstartTrial(ColdstartWorkload):
         return max(self._pattern.burst, min(self.params.starts, int(self.params.time_s / max(took_s, 1e-6))))
 
     def _start_burst(self, platform: Platform, number: int) -> list[OneStart]:
-        """Starts this many machines at the same moment; none is ended until all of them run."""
+        """Starts this many machines at the same moment, and ends them only once all of them run."""
         there: list[StartedMachine] = []
         decided = time.monotonic()
         try:

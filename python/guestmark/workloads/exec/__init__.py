@@ -52,7 +52,7 @@ class ExecWorkload(Workload[ExecParams]):
 
     @classmethod
     def acknowledging_params(cls, cell: Cell) -> Mapping[str, Any]:
-        """Returns parameters that take the command's own syncs as acknowledgements."""
+        """Returns parameters with which the command's own syncs count as acknowledgements."""
         from guestmark.workloads.exec.trial import build_proof_params
 
         return build_proof_params(cell)

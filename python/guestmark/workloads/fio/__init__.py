@@ -184,7 +184,7 @@ class FioWorkload(Workload[FioParams]):
 
     @classmethod
     def acknowledging_params(cls, cell: Cell) -> Mapping[str, Any]:
-        """Returns parameters that take the same job's syncs as acknowledgements, with its files laid out beforehand."""
+        """Returns parameters with which the job's syncs count as acknowledgements; its files are laid out first."""
         params = cell.workload.read_params(FioParams)
         return {
             "method": "syncs",

@@ -60,7 +60,7 @@ def count_calls(rounds: int) -> int:
 
 
 def find_missing_output(printed: str, rounds: int) -> str:
-    """Returns a sentence about output that is missing for this many rounds; empty if none is."""
+    """Returns a sentence about output that is missing for this many rounds; empty if no output is missing."""
     lines = printed.splitlines()
     expected: Sequence[tuple[str, int]] = ((_SUM, rounds), (_TEXT, rounds), ("ext4", 1), ("false", rounds))
     for line, times in expected:

@@ -117,7 +117,7 @@ def _build_host_data_disk(kind: str) -> list[dict[str, Any]]:
 
 
 class OltpParams(Params, frozen=True, kw_only=True):
-    """`time` ends a measurement, or `transactions` if not 0; `buffer` is the size of the server's own cache.
+    """A measurement ends after `time`, or `transactions` if not 0; `buffer` is the size of the server's own cache.
 
     `log` is the size of its log, `settings` are further settings. `host_disk` is as in the workload `sysbench`.
     """
@@ -246,7 +246,7 @@ class OltpWorkload(Workload[OltpParams]):
 
     @classmethod
     def acknowledging_params(cls, cell: Cell) -> Mapping[str, Any]:
-        """Returns parameters that take rows committed by the same server with the same settings as acknowledgements."""
+        """Returns parameters with which commits to the same server, with its settings, count as acknowledgements."""
         params = cell.workload.read_params(OltpParams)
         return {"method": params.server, "settings": params.settings}
 
