@@ -1,4 +1,4 @@
-"""How errors reach the user: a line that says what is wrong, one that says what to do, and the right exit status."""
+"""How errors reach the user: one line on what is wrong, one on what to do, and the right exit status."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class Environment(TypedDict, total=False):
 
 
 def hash_machine_id(name: str) -> str:
-    """Return a hash that identifies a machine, made from its machine id or host name; empty without one.
+    """Return a hash that identifies a machine, derived from its machine id or host name; empty without one.
 
     machine-id(5) asks programs not to expose the id itself.
     """

@@ -88,7 +88,7 @@ def run_setup(part: str) -> bool:
 def install_extra(module: str, extra: str, what: str) -> None:
     """Install `module` if it is missing; only a checkout can do so, by its lock file.
 
-    `extra` is its extra in pyproject.toml; `what`, in the plural, is what the error says needs it. Raises
+    `extra` is its extra in pyproject.toml; `what`, in the plural, names in the error what needs it. Raises
     `GuestmarkError` if the module is still missing.
     """
     if importlib.util.find_spec(module) is None:

@@ -188,7 +188,7 @@ class PlatformKind:
 
     @property
     def example_name(self) -> str:
-        """Name of one of its machines, for errors."""
+        """An example of a platform of this kind, for errors."""
         return f"{self.name}:{self.example_destination}" if self.takes_destination else self.name
 
     @property

@@ -244,7 +244,7 @@ class MeasurementLoop:
             self._store_plan(measured)
 
     def run_blocks(self) -> RunState:
-        """Run blocks until the policy says stop."""
+        """Run blocks until the policy ends the run."""
         if (settings := self._plan.context.tune) is not None:
             return self._run_race(settings)
         block = self._find_first_incomplete_block()

@@ -92,7 +92,7 @@ def find_missing_trials(
 def count_iterations(plan: Plan, cell: Cell, block: int, trials: Sequence[Trial]) -> int:
     """Return how many iterations the trial of `cell` in `block` holds, given the trials so far.
 
-    Cells that are compared hold equally many, chosen from their pilots: their trials in the first block.
+    Trials of compared cells hold the same number, chosen from their pilots: their trials in the first block.
     """
     policy = plan.policy
     fixed = plan.context.iterations.get(cell.id) if policy.iterations is None else policy.iterations

@@ -1,7 +1,7 @@
 """The annotations of runs: a name, notes, labels and tags; and which runs were removed.
 
-They are stored beside the runs, in a table that is created when first needed, so that ledgers of all versions are
-alike.
+They are stored beside the runs, in a table that is created when first needed, so that all other tables are the same in
+ledgers of every version.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ def _make_name_columns(results: Sequence[CellResult]) -> list[tuple[str, list[st
 
 
 def _list_distinct_labels(results: Sequence[CellResult], others: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return each workload's label; its key, or key and parameters, if two rows would be alike with `others`."""
+    """Return each workload's label; its key, or key and parameters, if rows with the same `others` would share it."""
     labels = [format_workload_label(result) for result in results]
     keys = [result.cell.workload.key or label for result, label in zip(results, labels, strict=True)]
     params = _list_differing_params([result.cell.workload.params for result in results])

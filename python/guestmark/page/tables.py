@@ -17,7 +17,7 @@ class Align(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column beside the names: `heading` includes the unit; `pieces` says how each piece of its cells is aligned."""
+    """A column beside the names: `heading` includes the unit; `pieces` has the alignment of each piece of its cells."""
 
     heading: str
     pieces: tuple[Align, ...] = (Align.LEFT,)

@@ -66,7 +66,7 @@ WHOLE = Extent()
 def make_short_report(
     run: StoredRun, analysis: Analysis, *, width: int, latest: bool, extent: Extent = WHOLE
 ) -> Page:
-    """Return the answer for a screen of `width` columns; `latest` says that the run is the ledger's newest.
+    """Return the answer for a screen of `width` columns; `latest` is set if the run is the ledger's newest.
 
     A race of configurations, and workloads that are not compared, are shown whole. If every workload of the run
     explains its figures (phases of starts, counts of system calls), that is part of the answer.

@@ -486,7 +486,7 @@ def _compare_metrics(
 
 
 def _collect_metrics(group: _Group) -> list[Metric]:
-    """Return the metrics that the group's trials hold: those of the plan in its order, then others as they appear."""
+    """Return the metrics that the group's trials hold: first the plan's, in its order, then others as they appear."""
     seen: dict[str, Metric] = {}
     for cell in group.cells:
         for trial in group.trials[cell.id]:

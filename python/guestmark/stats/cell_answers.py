@@ -49,8 +49,8 @@ class SlowComparison:
 
     `difference` is the cell's share of slow iterations minus the baseline's, `ci` its interval. `ratio` is the ratio of
     the 95th percentiles with `ratio_ci` (None if these blocks do not bound it). `p` is of the exact test that slow
-    iterations fall equally on both cells of a block, `q` the same adjusted over the cells. `unseen` says how frequent
-    an event may be and still have escaped the cell altogether.
+    iterations fall equally on both cells of a block, `q` the same adjusted over the cells. `unseen` is how frequent an
+    event may be that no run of the cell showed.
     """
 
     n: int

@@ -15,7 +15,7 @@ _NOT_KEPT = frozenset({Durability.LOST, Durability.MEMORY})
 
 
 def describe_row_durability(result: CellResult) -> str:
-    """Return the word for what the row itself flushed; empty if no trial says anything about it."""
+    """Return the word for what the row itself flushed; empty if no trial has determined it."""
     return _choose_common_word(find_durability(result))
 
 
@@ -30,13 +30,13 @@ def describe_disk_durability(result: CellResult) -> str:
 
 
 def find_durability(result: CellResult) -> set[Durability]:
-    """Return the words of all trials that say anything about what the row itself flushed."""
+    """Return the words of all trials that have determined what became of the data that the row itself flushed."""
     words = (_judge_trial(result, trial) for trial in result.trials)
     return {word for word in words if word is not None}
 
 
 def is_about_row(result: CellResult, proven: Proven) -> bool:
-    """Return True if a proof is about what the row itself acknowledged: it says so, or the row's disk was logged."""
+    """Return True if a proof is about what the row itself acknowledged: it records that, or the disk was logged."""
     return proven.of_row or any(disk.get("logged") for disk in result.cell.workload.params.get("disks") or ())
 
 

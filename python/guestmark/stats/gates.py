@@ -365,7 +365,7 @@ def _list_paired_log_ratios(
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRatio:
-    """A ratio with Student's interval on its logarithm (None: `unknown` says why), over `n` blocks or sessions."""
+    """A ratio with Student's interval on its logarithm (None: `unknown` is the reason), over `n` blocks or sessions."""
 
     ratio: float
     ci: tuple[float, float] | None
@@ -377,7 +377,7 @@ class MeasuredRatio:
 
 @dataclass(frozen=True, slots=True)
 class RatioClaim:
-    """A gate and a cell that it is about; without `measured`, `missing` says why there is no ratio."""
+    """A gate and a cell that it is about; without `measured`, `missing` is the reason why there is no ratio."""
 
     gate: Gate
     cell: str

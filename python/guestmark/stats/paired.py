@@ -280,15 +280,15 @@ def early_p(d: Array, spread: float = 0.0) -> float:
     """Return a two-sided p of "the cells are equal" from two to five blocks, where ranks cannot reach .05.
 
     So few blocks show only what lies far beyond any scatter, and only if all of them agree; otherwise p is 1. They say
-    nothing about the distribution of starts, so the bounds come from simulated distributions:
+    nothing about the distribution of starts, so the bounds come from simulated distributions, for two cases:
 
     - Each block differs by over six times. No simulated distribution (starts in two modes up to five times apart,
       Pareto tails with index 1.5) does that in more than one block in twenty, so p is at least 2 (1/40)^n. It is also
       at least that of Student's moderated t: the variance of the blocks has n - 1 degrees of freedom beside
       `_PRIOR_FREEDOM` of all cells' log ratios, whose variance is `spread` squared but at least `_PRIOR_SPREAD` squared
       (Smyth, Stat. Appl. Genet. Mol. Biol. 3, 2004).
-    - From four blocks on, each differs by over a half. Cells whose starts have two modes differ in the same direction
-      in at most one block in four, so p is at least 2 / 4^n, and at least that of Student's t.
+    - With four or five blocks, each differs by over a half. Cells whose starts have two modes differ in the same
+      direction in at most one block in four, so p is at least 2 / 4^n, and at least that of Student's t.
     """
     n = d.size
     if not 2 <= n < MIN_BLOCKS or not (bool((d > 0).all()) or bool((d < 0).all())):
@@ -365,9 +365,9 @@ class Summary:
     `ci` is the 95 % interval of the mean over trials (never over iterations), None below two values. If all values are
     above 0, it is the t interval of the mean's log (by the delta method), so it never reaches 0. `typical` is the
     typical trial as ratios estimate it, and is shown beside them; see `estimate_typical`, also for its interval
-    `typical_ci`. Whatever the host does for longer than a block does not cancel in these values, so from six values on
-    both intervals are longer by `autocorrelation_stretch`. They describe one cell; comparisons use paired blocks, never
-    two summaries.
+    `typical_ci`. Whatever the host does for longer than a block does not cancel in these values, so with six or more
+    values both intervals are longer by `autocorrelation_stretch`. They describe one cell; comparisons use paired
+    blocks, never two summaries.
     """
 
     n: int

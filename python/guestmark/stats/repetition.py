@@ -50,9 +50,10 @@ def compute_wanted_half_width(ratio: float, precision: float, relative: float = 
 def is_precise_enough(comparison: Comparison, precision: float, relative: float = RELATIVE_PRECISION) -> bool:
     """Return True if the interval is as narrow as `compute_wanted_half_width`; False without an interval.
 
-    Checked after every block from the eighth on, this keeps coverage above .93 (docs/reference/statistics.md), while
-    stopping at p < .05 finds a difference between equal cells in a quarter of the runs. `stretch` does not count, since
-    more blocks do not shrink it. A cell without a ratio never becomes precise; the caller leaves failed cells out.
+    Checked after every block, starting with the eighth, this keeps coverage above .93 (docs/reference/statistics.md),
+    while stopping at p < .05 finds a difference between equal cells in a quarter of the runs. `stretch` does not count,
+    since more blocks do not shrink it. A cell without a ratio never becomes precise; the caller leaves failed cells
+    out.
     """
     if comparison.ci is None or comparison.ratio is None:
         return False

@@ -182,7 +182,7 @@ def _estimate_needed_blocks(
 
 @dataclass(frozen=True, slots=True)
 class _BlocksNeeded:
-    """Numbers of complete blocks that a run needs to be precise: `wanted`, or `coarse` from block `from_then` on.
+    """Numbers of complete blocks that a run needs to be precise: `wanted`, or `coarse` once it has `from_then` blocks.
 
     Without more outliers it needs `steady`. It has at least `fewest`, at most `most`, and `slow` if it continues
     because of slow runs.

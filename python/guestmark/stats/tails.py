@@ -35,11 +35,11 @@ _RATIO_CONFIDENCE, _RATIO_STEPS = 0.99, 7
 class CellRuns:
     """All measured runs of one cell, in the metric's unit.
 
-    `typical` is the median over trials of each trial's median, `total` the mean (of rates the harmonic mean, which says
-    what a batch costs). `p95` and `worst` lie towards the slow end. `slow` iterations took over `SLOW` times the level
-    that they are held to (by default the typical one); they fell on `slow_trials` trials, and `over_twice` of them took
-    over twice that level. `share_ci` is the 95 % interval of the share of slow iterations. `correlation` says how far
-    the iterations of one trial are slow together, from 0 to 1 (None: too few slow ones to tell).
+    `typical` is the median over trials of each trial's median, `total` the mean (of rates the harmonic mean, from which
+    the cost of a batch follows). `p95` and `worst` lie towards the slow end. `slow` iterations took over `SLOW` times
+    the level that they are held to (by default the typical one); they fell on `slow_trials` trials, and `over_twice` of
+    them took over twice that level. `share_ci` is the 95 % interval of the share of slow iterations. `correlation`,
+    from 0 to 1, is how strongly slow iterations cluster in trials (None: too few slow ones to tell).
     """
 
     trials: int

@@ -139,7 +139,7 @@ def _probe_platforms(
 
 
 def _locate_ledger() -> str:
-    """Finds where runs are kept unless `--ledger` says otherwise; opens nothing, and hides a password."""
+    """Finds where runs are kept unless `--ledger` names another place; opens nothing, and hides a password."""
     where = os.environ.get("GUESTMARK_LEDGER")
     if not where:
         return str(find_default_ledger())

@@ -69,7 +69,7 @@ def _describe_source(source: str) -> str:
 
 
 def _check_can_be_shown(packed: PackedRun) -> None:
-    """Raises `LedgerError` for a run of which no report can be made, so that every stored run can be shown."""
+    """Raises `LedgerError` for a run that no report can show, so that every stored run can be shown."""
     stored = packed.run
     try:
         analysis = analyse_run(stored.plan, stored.trials, stored.unusable, environments=stored.environments)

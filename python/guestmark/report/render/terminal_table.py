@@ -246,7 +246,7 @@ def _make_column(table: Table, position: int, *, bar: int = 0, noted: bool = Fal
 
 
 def _pad_pieces(column: Column, cells: Sequence[Cell]) -> list[list[str]]:
-    """Return the texts of each cell's pieces, padded so that they stand under those of the other cells."""
+    """Return the texts of each cell's pieces, padded so that they line up with those of the other cells."""
     texts = [[make_inert(span.text) for span in cell.pieces] for cell in cells]
     for number, align in enumerate(column.pieces):
         rows = [row for row, cell in enumerate(cells) if not cell.words and number < len(texts[row])]

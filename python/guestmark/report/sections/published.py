@@ -56,7 +56,7 @@ class _Pair:
 
 
 def make_tables(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
-    """Return a table for each publication that says something about this workload's cells."""
+    """Return a table for each publication that has figures for this workload's cells."""
     tables = []
     for published in run.plan.published:
         cells = [result for result in workload.cells if result.cell.null_of is None]

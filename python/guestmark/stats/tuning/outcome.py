@@ -91,7 +91,7 @@ def compute_mean_by_cell(trials: Iterable[Trial], metric: str) -> dict[str, floa
 
 
 def convert_distance_to_ratio(interval: Interval, better: Better) -> tuple[float, tuple[float, float]]:
-    """Return a distance, which says how many times worse a cell is, as a ratio of values with its interval."""
+    """Return a distance (how many times worse a cell is) as a ratio of values with its interval."""
     if better is Better.LOWER:
         return interval.ratio, (interval.low, interval.high)
     return 1 / interval.ratio, (1 / interval.high, 1 / interval.low)

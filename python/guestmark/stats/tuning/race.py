@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class DropReason(StrEnum):
-    """Why a candidate was dropped, which also says how certain that is."""
+    """Why a candidate was dropped; the reason also shows how certain that is."""
 
     BARRED = "barred"  # it is not what was asked for
     FAILED = "failed"
