@@ -58,7 +58,7 @@ class Distribution:
     name: str
 
     def translate_packages(self, debian: Iterable[str]) -> list[str]:
-        """Return its names for these packages of Debian; packages it does not have are left out."""
+        """Return the distribution's names for these Debian packages, without those that it lacks."""
         return list(dict.fromkeys(name for package in debian for name in self._translate_package(package)))
 
     def _translate_package(self, package: str) -> Iterator[str]:

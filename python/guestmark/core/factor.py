@@ -76,7 +76,7 @@ class Labelled(str):
     label: str
 
     def __new__(cls, label: str, level: str) -> "Labelled":
-        """Make the level with its label."""
+        """Create the level with its label."""
         made = super().__new__(cls, level)
         made.label = label
         return made

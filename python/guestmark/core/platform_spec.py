@@ -110,7 +110,8 @@ class PlatformSpec:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether all of it runs on another machine, so that not even its hypervisors take anything of this host.
+        """Whether all of it runs on another machine, so that not even its hypervisors use this host's processors or
+        memory.
 
         Reports also ask this of runs whose kind this version does not have; the answer is then False.
         """
@@ -119,7 +120,7 @@ class PlatformSpec:
 
     @property
     def starts_are_seen(self) -> bool:
-        """Whether this process starts each machine itself, and can see what it takes of this host."""
+        """Whether this process starts each machine itself, and can see how much of this host it uses."""
         return not self.is_elsewhere or self.outer.description.starts_timed
 
     @property

@@ -46,13 +46,13 @@ class Audience:
     tells_notes: bool = True
 
     def tell_left_out(self, left_out: Sequence[LeftOut]) -> None:
-        """Tell what cannot be measured here, and what would help."""
+        """Report what cannot be measured here, and what would help; nothing without `tells_notes`."""
         for entry in left_out if self.tells_notes else ():
             hint = f"\n  {entry.hint}" if entry.hint else ""
             self.tell(f"{entry.name} cannot be used here and is left out: {entry.reason}{hint}")
 
     def tell_notes(self, notes: Sequence[str]) -> None:
-        """Tell the notes of a run."""
+        """Report the notes of a run; nothing without `tells_notes`."""
         for note in notes if self.tells_notes else ():
             self.tell(note)
 

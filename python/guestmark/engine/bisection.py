@@ -116,7 +116,7 @@ class Bisection:
         return "; ".join(tail) or f"exit status {done.returncode}"
 
     def find_commit(self, name: str) -> Commit:
-        """Return the commit of that name."""
+        """Return the commit that a branch, tag or hash names."""
         return self._read_commit(name)
 
     def _check_out_candidate(self) -> Commit:

@@ -47,7 +47,7 @@ class CellSelection:
         return [trial for trial in self._trials if trial.cell_id in ids]
 
     def is_given_up(self, cell: Cell) -> bool:
-        """Return whether the cell is not tried again."""
+        """Return whether the cell is no longer tried."""
         return is_given_up([trial for trial in self._trials if trial.cell_id == cell.id])
 
     def fit(self, kept: Collection[Cell]) -> tuple[list[Cell], list[Cell]]:

@@ -60,7 +60,7 @@ class Cost:
 
     @property
     def is_high(self) -> bool:
-        """True if the cost is clear and large."""
+        """True if the cost is clear, and the ratio is above `_HIGH`."""
         return self.is_clear and self.ratio > _HIGH
 
 

@@ -88,7 +88,7 @@ class PairAnswer:
 
     @property
     def answered(self) -> bool:
-        """True if there is a verdict, or any difference is known to be small."""
+        """True if there is a verdict, or the interval shows that any difference is small."""
         return self.comparison is not None and (
             self.comparison.is_bounded or not self.comparison.is_undecided
         )
@@ -125,7 +125,7 @@ class Breakdown:
 
 @dataclass(frozen=True, slots=True)
 class DurabilityGroup:
-    """Cells with the same word of durability."""
+    """Cells whose durability is described by the same word."""
 
     word: Durability
     results: tuple[CellResult, ...]

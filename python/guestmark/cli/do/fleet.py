@@ -25,7 +25,7 @@ from guestmark.report import fleet_report
 
 
 def run(given: Options) -> int:
-    """Performs the action, and returns the exit status."""
+    """Measures on all machines, shows results or examines the machines; returns the exit status."""
     arguments = _check_arguments(given)
     if given.action == "worker":
         return worker.run_worker()

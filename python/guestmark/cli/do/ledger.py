@@ -22,7 +22,7 @@ _ARGUMENT_COUNTS: dict[str, tuple[int, int | None]] = {
 
 
 def run(given: Options) -> int:
-    """Performs the action."""
+    """Copies or signs runs, or prints the user's key or the SQL that creates a role."""
     action, arguments = given.action, given.arguments or []
     if action not in ACTIONS:
         raise make_unknown_name_error("action", action, ACTIONS)

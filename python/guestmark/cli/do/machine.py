@@ -52,7 +52,7 @@ image = "debian:stable-slim"
 
 
 def run(given: Options) -> int:
-    """Performs the action."""
+    """Lists, shows, creates, checks or trusts definitions; returns the exit status."""
     if given.action not in ACTIONS:
         raise make_unknown_name_error("action", given.action, ACTIONS)
     wanted = ACTIONS[given.action]

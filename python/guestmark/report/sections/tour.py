@@ -41,7 +41,7 @@ DEEPER = {
 
 @dataclass(frozen=True, slots=True)
 class PlatformFinding:
-    """A finding of the doctor about one platform."""
+    """What `guestmark doctor` found out about one platform."""
 
     platform: str
     usable: bool
