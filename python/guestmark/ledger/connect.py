@@ -352,7 +352,7 @@ class _TimedConnection(sqlite3.Connection):
 
 
 def _connect_safely(uri: str, busy_timeout_s: float) -> _TimedConnection:
-    """Connect to a file that may come from anywhere, such that its content is data and never code."""
+    """Connect to a file that may come from anywhere, so that its content is data and never code."""
     # isolation_level=None: transactions are begun by SQLAlchemy's events and nowhere else.
     link: _TimedConnection = sqlite3.connect(
         uri,

@@ -177,7 +177,7 @@ def _group_by_run(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, list[t
 
 
 def _serialise_rows(rows: Sequence[tuple[Any, ...]]) -> bytes:
-    """Serialise rows such that bytes differ from text of the same digits: SQLite's columns hold any type."""
+    """Serialise rows so that bytes never equal text with the same digits: SQLite's columns hold any type."""
     return json.dumps(rows, default=lambda value: {"bytes": value.hex()}).encode()
 
 

@@ -29,7 +29,7 @@ TableFormat = Literal[
 
 
 def render_table(analysis: Analysis, form: TableFormat, *, referenced: bool) -> str:
-    """Return a table of the run's benchmarks in that format of hyperfine."""
+    """Return a table of the run's benchmarks in that hyperfine format."""
     match form:
         case Format.HYPERFINE_CSV:
             return _render_csv(analysis)
