@@ -152,6 +152,8 @@ def briefly(words: list[str]) -> list[str]:
     for name, value in _SHORTER.items():
         if name in options and verb not in _WHOLE:
             options[options.index(name) + 1] = value
+    if verb == "run" and "--blocks" in options:
+        options[options.index("--blocks") + 1] = "1"
     added: tuple[str, ...] = ()
     if not _FIXED & set(options):
         added = _OWN_PLAN if verb == "run" and "mine.toml" in options else _BRIEFLY.get(verb, ())
