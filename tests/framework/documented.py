@@ -115,7 +115,8 @@ def _words(text: str) -> tuple[str, ...] | None:
 
 
 _FIXED = frozenset({
-    "--blocks", "-r", "--runs", "--quick", "--precision", "--find", "--for", "--list", "--prepare-only", "replay",
+    "--blocks", "-r", "--runs", "--quick", "--precision", "--find", "--for", "--time-limit", "--list", "--prepare-only",
+    "replay",
 })  # fmt: skip
 _BRIEFLY = {
     "exec": ("--blocks", "1"),
@@ -132,7 +133,7 @@ _ONCE = ("--iterations", "1", "--warmup", "0")
 _REPEATED = {"--iterations", "--warmup", "-w"}
 # Two of the 54 candidates, each with a proof: of more than these a race is no other race.
 _CANDIDATES = ("--only", "platform=tcg and cache=writeback and format=raw and preallocation=off")
-_SHORTER = {"--for": "2m", "--over": "4s", "--scale": "0.02"}
+_SHORTER = {"--for": "2m", "--over": "4s", "--scale": "0.02", "--time-limit": "2m"}
 # A plan of the reader's has any number of rows: what is asked for by name is measured first.
 _OWN_PLAN = ("--for", "4m")
 # Each machine is one more of the same.
