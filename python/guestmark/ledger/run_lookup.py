@@ -112,9 +112,7 @@ def list_overviews(
     said = run_annotations.read_all_annotations(connection)
     wanted = [row for row in rows if (said.get(row.id, NO_ANNOTATIONS).removed is not None) == removed]
     ids = [row.id for row in wanted]
-    standings = (
-        signatures.verify_signatures(connection, ids) if signatures.signs_all_rows(connection) else {}
-    )
+    standings = signatures.verify_signatures(connection, ids) if signatures.signs_all_rows(connection) else {}
     return [
         _make_overview(
             row,
