@@ -30,7 +30,7 @@ class CopiedRuns:
 def copy_runs(
     source: OpenedStore, target: OpenedStore, origin_of: Callable[[str], RunOrigin | None]
 ) -> CopiedRuns:
-    """Copy every run that the target does not have; a run that has continued since gets what is missing.
+    """Copy every run that the target does not have; a run that was continued after it was copied gets the missing rows.
 
     Each run is copied in one transaction, so this may be interrupted and repeated. `origin_of` returns where a run of
     the source comes from, by its id, and raises `LedgerError` for an invalid run. Raises `LedgerError` for a damaged

@@ -216,7 +216,7 @@ def _choose_short_name(result: CellResult, workload: WorkloadResult) -> str:
 
 
 def _find_usual_level(name: str, level: str, usual: Cell, shown: Sequence[CellResult]) -> str:
-    """Return the level that need not be named: the usual cell's, or the only one if that lacks the factor."""
+    """Return the level that need not be named: the usual cell's or, if that cell lacks the factor, the only one."""
     if name in usual.factors:
         return usual.get_displayed_level(name) or ""
     levels = {each.cell.get_displayed_level(name) or "" for each in shown if name in each.cell.factors}

@@ -546,7 +546,7 @@ def _describe_durability(group: DurabilityGroup) -> Inline:
 
 
 def _count_losses(results: Sequence[CellResult]) -> list[str]:
-    """Return how many states of how many lose acknowledged records, for each of many rows.
+    """Return for each row how many of its crash states lose acknowledged records, such as `3 of 120`.
 
     Empty if there are few rows, which have room for a sentence each, or if one of them is about something else.
     """

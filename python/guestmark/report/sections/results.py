@@ -86,7 +86,7 @@ def _format_baseline_heading(workload: WorkloadResult) -> str:
 def make_estimate_cell(
     result: CellResult, metric: Metric, unit: figures.Unit, failed: Tone = Tone.PLAIN
 ) -> Cell:
-    """Return a cell's typical value with half of its interval; without a value its status, in the tone `failed`."""
+    """Return a cell's typical value and the half-width of its interval; else its status, in the tone `failed`."""
     summary = result.summary.get(metric.name)
     if summary is None:
         return make_word_cell(result.status.value, failed)

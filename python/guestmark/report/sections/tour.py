@@ -155,7 +155,7 @@ def _list_failures(analysis: Analysis) -> list[Note]:
 
 
 def _list_extremes(analysis: Analysis) -> list[Paragraph]:
-    """Return a sentence for each guest: where it costs least and most, of what is clear."""
+    """Return a sentence for each guest: which workloads cost least and most in it, among those with a clear cost."""
     sentences = []
     for platform, costs in list_clear_costs(analysis).items():
         if len(costs) < 2:

@@ -45,10 +45,10 @@ _DIGEST = 12  # digits of a digest that are shown
 def compare_environments(
     old: Environment, new: Environment, hypervisors: frozenset[str] | None = None
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the differences of two environments that decide figures and those that may, as `old → new` by name.
+    """Return the differences that change figures and those that may change them, as `old → new` by name.
 
-    Only facts known in both count. Programs decide if they are among `hypervisors` (file names), or if that is None;
-    others may decide.
+    Only facts known in both environments count. Programs change figures if they are among `hypervisors` (file names),
+    or if that is None; other programs may change them.
     """
     decisive, other = _compare_facts(DECISIVE, old, new), _compare_facts(OTHER, old, new)
     if memory := _describe_memory_change(_look_up(old, ("memory_bytes",)), _look_up(new, ("memory_bytes",))):

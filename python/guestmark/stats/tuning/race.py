@@ -399,7 +399,7 @@ def _compute_moderated_variances(values: Values, names: Sequence[str]) -> dict[s
 def _measure_distance_from_leader(
     values: Values, name: str, leader: str, variances: Mapping[str, float], error: float
 ) -> Interval | None:
-    """Return the distance over the blocks that hold both; None if there is none."""
+    """Return the distance over the blocks that hold candidate and leader; None without such a block."""
     if name == leader:
         return Interval(1.0, 1.0, 1.0)
     differences = [row[name] - row[leader] for row in values.values() if name in row and leader in row]
