@@ -268,7 +268,11 @@ class SupervisedProcess:
         """
         assert self._process is not None, "not started"
         # Before the hypervisor exists, the end of its supervisor counts.
-        handle = os.pidfd_open(self.pid() or self._process.pid) if self.is_running() else -1
+        handle = -1
+        if self.is_running():
+            # It may end at any moment, even before it is opened.
+            with contextlib.suppress(ProcessLookupError):
+                handle = os.pidfd_open(self.pid() or self._process.pid)
         try:
             ordered = time.monotonic()
             order()
