@@ -128,6 +128,11 @@ class Comparison:
         return self.verdict is Verdict.INCONCLUSIVE and not self.alike
 
     @property
+    def is_open(self) -> bool:
+        """True if there is neither a verdict nor a bound on the difference."""
+        return self.is_undecided and not self.is_bounded
+
+    @property
     def is_bounded(self) -> bool:
         """True if there is no verdict, but the interval bounds any difference by `BOUNDED_RATIO`."""
         if self.ci is None or self.withdrawn or not self.is_undecided or self.n < MIN_BLOCKS:

@@ -56,7 +56,8 @@ class Ranking:
         found = []
         for result in self.contenders:
             comparison = self.against_best.get(result.cell.id)
-            if comparison and not comparison.typical_is_equal and not comparison.is_bounded:
+            # Cells without a common block were never compared.
+            if comparison is None or comparison.is_open:
                 found.append(result)
         return found
 

@@ -95,6 +95,12 @@ def test_a_choice_is_answered_by_how_far_apart_the_best_can_be() -> None:
     assert join_plain_text(question_answers._describe_ranking(bounded, brief=True)).endswith(
         " leads; 1 within 8.7 %"
     )
+    # Two cells without a common block are never compared.
+    uncompared = replace(bounded, against_best={})
+    assert not uncompared.answered
+    assert join_plain_text(question_answers._describe_ranking(uncompared, brief=True)).endswith(
+        " leads; 1 open"
+    )
     wide = replace(undecided, ci=(0.6, 1.04))
     both = replace(
         bounded,
