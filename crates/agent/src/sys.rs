@@ -17,7 +17,7 @@ pub fn check(value: libc::c_int) -> io::Result<libc::c_int> {
     }
 }
 
-/// Returns the error with a description of what failed in front.
+/// Prefixes the error with what failed.
 pub fn add_context(what: impl std::fmt::Display, error: &io::Error) -> io::Error {
     io::Error::other(format!("{what}: {error}"))
 }

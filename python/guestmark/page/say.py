@@ -33,7 +33,7 @@ def tell_json(text: str) -> None:
 
 
 def redraw_lines(lines: Sequence[str], above: int) -> None:
-    """Write lines to a terminal on standard error, over the `above` lines that this wrote before."""
+    """Write lines to the terminal on standard error, overwriting the last `above` lines."""
     # ANSI: move up, then clear each line before it is written.
     up = f"\x1b[{above}A" if above else ""
     with contextlib.suppress(OSError, ValueError):

@@ -89,7 +89,7 @@ def count_slow_runs(costs: Array, times: float = SLOW, level: float | None = Non
 class CommonScale:
     """A common scale for the slow runs of two cells, from their costs in complete blocks, shape (K, m) each.
 
-    `log_ratio` is that of the typical runs; `low` and `high` are the ends of its interval at `_RATIO_CONFIDENCE`.
+    `log_ratio` compares the typical runs; `low` and `high` are the ends of its interval at `_RATIO_CONFIDENCE`.
     Divided by a ratio, the cell's costs are held to the same level as the baseline's: the median of both cells' trials
     together. A cell's own median cannot define slow runs: if nearly half of the runs are slow, it jumps from one mode
     to the other, and equal cells get different shares.

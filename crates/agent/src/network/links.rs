@@ -330,7 +330,7 @@ fn read_line(path: &Path) -> String {
         .unwrap_or_default()
 }
 
-/// Returns the error with a description of what failed in front.
+/// Prefixes the error with what failed.
 pub fn failed(what: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{what}: {error}"))
 }

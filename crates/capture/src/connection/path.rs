@@ -229,8 +229,8 @@ impl Path {
         }
     }
 
-    /// Record an acknowledgement without data that came after this time: the time includes none of a program, but
-    /// perhaps that of a delayed acknowledgement, from 40 ms to half a second.
+    /// Record an acknowledgement without data that came after this time. No program's time is part of it, but
+    /// perhaps the delay of an acknowledgement, 40 ms to half a second.
     #[inline]
     pub fn note_acknowledged(&mut self, nanos: u64) {
         if nanos <= self.longest_undelayed() {

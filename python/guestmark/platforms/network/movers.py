@@ -63,7 +63,7 @@ class Surroundings:
 
 
 def name_ties(process: NetworkProcess) -> list[str]:
-    """Returns the names of what connects a process to a network."""
+    """Returns what ties a process to a network: its namespace, a tap, or else open descriptors."""
     ties = []
     if process.in_namespace:
         ties.append("namespace")

@@ -146,7 +146,7 @@ class ImageBoot:
 
 @dataclass(slots=True)
 class ImageGuest(Guest):
-    """A guest whose system is that of a disk image."""
+    """A guest that boots the system of a disk image."""
 
     _caller: Caller | None = None
 

@@ -125,7 +125,7 @@ def _build_runsc_command(sandbox: Sandbox) -> list[str]:
     return [
         RUNSC.name, f"--root={sandbox.state}", f"--network={network}", "--ignore-cgroups",
         f"--debug-log={sandbox.bundle}/",
-        # The container's name is also that of an abstract socket, so it must be unique on the host.
+        # The container's name also names an abstract socket, so it must be unique on the host.
         "run", f"--bundle={sandbox.bundle}", sandbox.bundle.name,
     ]  # fmt: skip
 

@@ -102,7 +102,7 @@ class Remote:
     disks: tuple[AttachedDisk, ...] = ()
     query: None = None
     place: Place = HERE
-    # A description of what made the machine fresh.
+    # How the machine was made fresh.
     fresh: str = ""
     _found: RemoteMachine | None = None
     _caller: Caller | None = None
@@ -218,7 +218,7 @@ class SshPlatform:
             )
 
     def _describe_freshness(self, agent: Agent, restarted: bool) -> str:
-        """Returns a description of what made the machine fresh, and whether it was booted since the last trial."""
+        """Describes how the machine was made fresh, and whether it was booted since the last trial."""
         before, self._boot_id = self._boot_id, agent.hello().boot_id
         if not restarted:
             return ""
