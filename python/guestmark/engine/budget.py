@@ -25,7 +25,7 @@ from guestmark.ledger.store import Ledger
 from guestmark.stats import stopping
 from guestmark.stats.analysis import Analysis
 from guestmark.stats.paired import MIN_BLOCKS
-from guestmark.stats.published import compute_ratio_to_baseline, find_figure
+from guestmark.stats.published import list_published_ratios
 from guestmark.stats.tuning.race import list_candidates
 from guestmark.stats.tuning.screen import choose_informative
 
@@ -185,8 +185,8 @@ def fit_to_budget(
             fewest = enough
     ids = {cell.id for cell in kept}
     gone = [cell for cell in able if cell.id not in ids]
-    # A single trial is all there is to do.
-    longest_s = left_s if enough == 1 and len(kept) == 1 else _limit_trial(budget_s)
+    is_single_trial = enough == 1 and len(kept) == 1
+    longest_s = left_s if is_single_trial else _limit_trial(budget_s)
     policy = replace(
         plan.policy,
         blocks=plan.policy.blocks if enough < 2 else None,
@@ -207,7 +207,7 @@ def fit_to_budget(
     needed_s = _estimate_needed_s(plan, kept, costs, fewest)
     if needed_s > left_s and racing is None:
         takes_s = _round_to_precision(needed_s + used_s + _REPORT_S)
-        if enough == 1 and len(kept) == 1 and needed_s > _WELL_BEYOND * left_s:
+        if is_single_trial and needed_s > _WELL_BEYOND * left_s:
             # No part of a single trial answers anything.
             raise UsageError(
                 f"{within} is too short for the only trial of {kept[0].id}",
@@ -321,11 +321,12 @@ def find_open_cells(
         known |= {pair.first, pair.second}
         if not stopping.is_settled(pair.comparison, plan.policy.precision):
             wanted |= {pair.first, pair.second}
-    # What becomes of flushes is the same in every block.
-    known |= _find_cells_with_known_durability(plan, cells, analysis)
+    seen = {result.cell.id for result in analysis.cells if len(result.trials) >= _FEWEST_BLOCKS}
     for question in plan.questions:
+        # What becomes of flushes is the same in every block.
+        settled = known | seen if question.wants is QuestionKind.DURABILITY else known
         for part in split_question(question, cells):
-            wanted |= {cell.id for cell in part.cells if cell.id not in known}
+            wanted |= {cell.id for cell in part.cells if cell.id not in settled}
     return {cell.id for cell in cells if (cell.null_of or cell.id) in wanted}
 
 
@@ -333,27 +334,12 @@ def _find_unrepeated_cells(plan: Plan, analysis: Analysis) -> set[str]:
     """Return the ids of cells, and of their baselines, whose published ratio too few blocks can judge."""
     found: set[str] = set()
     for published in plan.published:
-        for result in analysis.cells:
+        for result, _ in list_published_ratios(published, analysis.cells):
             comparison = result.comparison.get(published.metric)
-            if comparison is None or comparison.n >= _FEWEST_BLOCKS:
-                continue
-            if compute_ratio_to_baseline(find_figure(result.cell, published)) is not None:
+            if comparison is not None and comparison.n < _FEWEST_BLOCKS:
                 found |= {cell.id for cell in plan.cells if cell.baseline and result.cell.compares_with(cell)}
                 found.add(result.cell.id)
     return found
-
-
-def _find_cells_with_known_durability(plan: Plan, cells: Sequence[Cell], analysis: Analysis) -> set[str]:
-    """Return the ids of cells of which only the durability is asked for, and whose trials have shown it."""
-    asked_more: set[str] = set()
-    for question in plan.questions:
-        if question.wants is not QuestionKind.DURABILITY:
-            asked_more |= {cell.id for part in split_question(question, cells) for cell in part.cells}
-    return {
-        result.cell.id
-        for result in analysis.cells
-        if result.cell.id not in asked_more and len(result.trials) >= _FEWEST_BLOCKS
-    }
 
 
 def is_proving_over(plan: Plan, used_s: float) -> bool:
@@ -445,8 +431,8 @@ class _BudgetFit:
         own = [cell for cell in self._able if cell.null_of is None]
         for cell in own:
             # A baseline alone answers nothing.
-            others = [other for other in own if other is not cell and cell.compares_with(other)]
-            if not cell.baseline or not others:
+            compared = any(other is not cell and cell.compares_with(other) for other in own)
+            if not (cell.baseline and compared):
                 found.append(QuestionPart((cell,)))
         return found
 

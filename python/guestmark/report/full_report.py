@@ -31,6 +31,7 @@ from guestmark.report.sections.workloads import (
     make_origin_section,
 )
 from guestmark.stats.analysis import Analysis, WorkloadResult
+from guestmark.stats.questions import answer_plan_questions
 
 
 def make_page(
@@ -108,7 +109,7 @@ def _make_conclusions(
         nodes += conclude_uncompared_workload(workload, run)
     if not race_nodes:
         # Questions may also be about workloads that are not compared.
-        nodes += question_answers.make_nodes(analysis)
+        nodes += question_answers.make_nodes(answer_plan_questions(analysis))
     nodes += gate_outcomes.make_nodes(gate_outcomes.judge_own_gates(judged), judged, run)
     nodes += more_time.make_nodes(judged, run)
     return nodes

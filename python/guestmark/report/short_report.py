@@ -76,7 +76,7 @@ def make_short_report(
         return _make_race_report(run, analysis, width=width, latest=latest, extent=extent)
     title = run.plan.title or run.plan.name
     sections = [] if run.origin is None else [make_origin_section(run, run.origin, whole=False)]
-    if answers := question_answers.group_nodes(analysis, brief=extent.brief):
+    if answers := question_answers.group_nodes(answer_plan_questions(analysis), brief=extent.brief):
         asked = title in (question.ask for question in run.plan.questions)
         told = _cut_answers(answers, extent.answers)
         sections.append(Section(Part.CONCLUSION, title, told, titled=not asked))
@@ -139,15 +139,16 @@ def make_then_and_now(run: StoredRun, analysis: Analysis, *, width: int, latest:
     Cells without published figures are in the answers alone.
     """
     title = run.plan.title or run.plan.name
-    answers = question_answers.make_nodes(analysis, brief=True)
-    sections = [Section(Part.CONCLUSION, title, tuple(answers))]
+    answers = answer_plan_questions(analysis)
+    nodes = question_answers.make_nodes(answers, brief=True)
+    sections = [Section(Part.CONCLUSION, title, tuple(nodes))]
     table = published.make_overview(analysis)
     if table is not None:
         sections.append(Section(Part.WORKLOAD, "Then and now", (table,), titled=False))
     # An answer names what it misses, with the reason.
     told = {
         result.cell.id
-        for answer in answer_plan_questions(analysis)
+        for answer in answers
         for finding in answer.findings
         if isinstance(finding, Ranking)
         for result in finding.missing

@@ -1,12 +1,13 @@
 """Published figures for the cells of a run, and whether the run reproduces them."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 from guestmark.core.cell_levels import get_level
 from guestmark.core.metric import Better
 from guestmark.core.model import Cell, Published, PublishedFigure
+from guestmark.stats.analysis import CellResult
 from guestmark.stats.compare import Comparison, Verdict
 
 # Published figures are rounded: 1500 MB in 8 s are given as 188 MB/s.
@@ -70,6 +71,18 @@ def is_about(levels: Mapping[str, str], cell: Cell) -> bool:
 def compute_ratio_to_baseline(figure: PublishedFigure | None) -> float | None:
     """Return a figure's ratio to the publication's own baseline; None if it has no baseline."""
     return None if figure is None or not figure.baseline else figure.value / figure.baseline
+
+
+def list_published_ratios(
+    published: Published, results: Iterable[CellResult]
+) -> list[tuple[CellResult, float]]:
+    """Return each result that has a published ratio to the publication's own baseline, without ours, and that ratio."""
+    ratios = []
+    for result in results:
+        ratio = compute_ratio_to_baseline(find_figure(result.cell, published))
+        if ratio is not None and not result.cell.baseline:
+            ratios.append((result, ratio))
+    return ratios
 
 
 def compute_published_ratio(first: Cell, second: Cell, published: Published) -> float | None:

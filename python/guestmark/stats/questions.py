@@ -90,9 +90,7 @@ class PairAnswer:
     @property
     def answered(self) -> bool:
         """True if there is a verdict, or the interval shows that any difference is small."""
-        return self.comparison is not None and (
-            self.comparison.is_bounded or not self.comparison.is_undecided
-        )
+        return self.comparison is not None and not self.comparison.is_open
 
     @property
     def conclusion(self) -> Conclusion:

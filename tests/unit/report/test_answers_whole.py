@@ -381,7 +381,9 @@ def test_every_word_of_an_answer_to_a_question() -> None:
     pages = {}
     for name, made in ASKED.items():
         run = made()
-        nodes = question_answers.make_nodes(analyse_run(run.plan, run.trials, run.unusable))
+        nodes = question_answers.make_nodes(
+            answer_plan_questions(analyse_run(run.plan, run.trials, run.unusable))
+        )
         pages[name] = alone_on_a_page(Part.CONCLUSION, name, run, nodes)
     whole(pages, "questions.txt")
 

@@ -92,7 +92,7 @@ def make_undecided_notes(compared: _Compared, names: Mapping[str, str]) -> list[
     """Return a line for each reason why cells could not be told from the baseline; many cells are only counted."""
     cells: dict[str, list[str]] = {}
     for result, comparison in compared:
-        if comparison.is_undecided and not comparison.is_bounded:
+        if comparison.is_open:
             cells.setdefault(comparison.reason, []).append(names[result.cell.id])
     notes = []
     for reason, unclear in cells.items():

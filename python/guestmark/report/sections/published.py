@@ -30,6 +30,7 @@ from guestmark.stats.published import (
     is_about,
     is_same_work,
     judge_repetition,
+    list_published_ratios,
 )
 
 _MEANING = {
@@ -122,7 +123,7 @@ def make_overview(analysis: Analysis) -> Table | None:
         # Times and throughputs of the same work have inverse ratios, so one of them is enough.
         if metric is None or any(is_same_work(published, other) for other in shown):
             continue
-        ratios = _list_published_ratios(published, analysis)
+        ratios = list_published_ratios(published, analysis.cells)
         names = name_across_workloads([result for result, _ in ratios])
         for result, ratio in ratios:
             name = names[result.cell.id]
@@ -165,15 +166,6 @@ def _make_overview_table(
             cells[name, "then"] = make_figure_cell(figures.format_short_ratio(then))
     aligned = (Align.POINT, Align.LEFT, Align.POINT)[: 2 if in_column else 3]
     return make_grid_table(title, columns, aligned, cells, tuple(map(line, legend)))
-
-
-def _list_published_ratios(published: Published, analysis: Analysis) -> list[tuple[CellResult, float]]:
-    ratios = []
-    for result in analysis.cells:
-        ratio = compute_ratio_to_baseline(find_figure(result.cell, published))
-        if ratio is not None and not result.cell.baseline:
-            ratios.append((result, ratio))
-    return ratios
 
 
 def _format_ratio_today(comparison: Comparison | None) -> str:

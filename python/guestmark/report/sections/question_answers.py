@@ -100,17 +100,16 @@ _CONCLUSION_TONES = {
 }
 
 
-def make_nodes(analysis: Analysis, *, brief: bool = False) -> list[Node]:
+def make_nodes(answers: Sequence[QuestionAnswer], *, brief: bool = False) -> list[Node]:
     """Return the sentences under each question, and a table of rankings that share cells; empty without questions.
 
     With `brief`, many comparisons become a table in place of sentences, and rankings have no table.
     """
-    return [node for group in group_nodes(analysis, brief=brief) for node in group]
+    return [node for group in group_nodes(answers, brief=brief) for node in group]
 
 
-def group_nodes(analysis: Analysis, *, brief: bool = False) -> list[list[Node]]:
+def group_nodes(answers: Sequence[QuestionAnswer], *, brief: bool = False) -> list[list[Node]]:
     """Return the nodes of `make_nodes`, those of each question together, the question first."""
-    answers = answer_plan_questions(analysis)
     if not brief:
         return [_make_full_nodes(answer) for answer in answers]
     groups: list[list[Node]] = []
@@ -415,7 +414,7 @@ def _describe_pair(pair: PairAnswer, names: PairNames) -> Inline:
             f"{where}{first_name} against {second_name} is not answered: {lacking.cell.id} was not measured{why}."
         )
     doubt = ""
-    if comparison.is_undecided and not comparison.is_bounded:
+    if comparison.is_open:
         doubt = f" ({comparison.reason}{_describe_forecast(forecast_more_blocks(comparison))})"
     return spans(
         f"{where}{first_name} is {_format_ratio(comparison)} of {second_name} in {figures.name_metric(pair.metric)}: ",

@@ -22,15 +22,15 @@ LEGEND = f"* differs  = no difference  ≈ {ALIKE}  {BOUNDED_LEGEND}  ? inconclu
 
 def mark_verdict(compared: Comparison | SlowComparison) -> str:
     """Return the sign for a verdict, or for an undecided but bounded difference."""
-    if isinstance(compared, Comparison) and compared.is_bounded:
+    if _is_bounded(compared):
         return _BOUNDED
     return "≈" if _is_typical_run_alike(compared) else MARKS[compared.verdict]
 
 
 def choose_verdict_tone(compared: Comparison | SlowComparison) -> Tone:
     """Return the tone for a verdict, which determines its colour."""
-    bounded = isinstance(compared, Comparison) and compared.is_bounded
-    return Tone.SAME if bounded or _is_typical_run_alike(compared) else TONES[compared.verdict]
+    similar = _is_bounded(compared) or _is_typical_run_alike(compared)
+    return Tone.SAME if similar else TONES[compared.verdict]
 
 
 def format_verdict(comparison: Comparison, metric: Metric) -> str:
@@ -38,6 +38,11 @@ def format_verdict(comparison: Comparison, metric: Metric) -> str:
     if comparison.is_bounded and comparison.ci is not None:
         return Claim.BOUNDED.format(most=_describe_bound(comparison.ci, metric))
     return ALIKE if comparison.alike else label_verdict(comparison.verdict, metric)
+
+
+def _is_bounded(compared: Comparison | SlowComparison) -> bool:
+    """Return whether there is no verdict, but a bound on the difference."""
+    return isinstance(compared, Comparison) and compared.is_bounded
 
 
 def _is_typical_run_alike(compared: Comparison | SlowComparison) -> bool:
