@@ -297,7 +297,7 @@ def test_what_is_wrong_with_one_machine_is_a_line_and_the_others_go_on(
     for line in (
         "gave up on strange: strange has a different host key than the one in known_hosts",
         "gave up on closed: closed does not accept a login without a password",
-        "gave up on bare: there is no /nowhere/python",
+        "gave up on bare: cannot find /nowhere/python",
         "gone: its worker has ended: gone ",
     ):
         assert line in done.stderr
