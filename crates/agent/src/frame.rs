@@ -59,7 +59,7 @@ impl Decoder {
     }
 
     /// Notes that `count` bytes were put into [`Decoder::space`].
-    pub fn filled(&mut self, count: usize) {
+    pub fn note_received(&mut self, count: usize) {
         self.end += count;
     }
 
@@ -194,7 +194,7 @@ mod tests {
             assert!(!space.is_empty(), "a complete frame was not taken");
             let count = (*size).min(space.len()).min(left.len());
             space[..count].copy_from_slice(&left[..count]);
-            decoder.filled(count);
+            decoder.note_received(count);
             left = &left[count..];
             loop {
                 match decoder.next_frame() {

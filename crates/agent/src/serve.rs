@@ -199,7 +199,7 @@ fn is_hang_up(error: &io::Error) -> bool {
 fn take_frame(input: RawFd, decoder: &mut Decoder) {
     while decoder.wanted() > 0 {
         match sys::read(input, decoder.space()) {
-            Ok(Some(count)) if count > 0 => decoder.filled(count),
+            Ok(Some(count)) if count > 0 => decoder.note_received(count),
             _ => return,
         }
     }
@@ -258,7 +258,7 @@ impl Server<'_> {
                     }
                     Ok(Some(count)) => {
                         absent = false;
-                        decoder.filled(count);
+                        decoder.note_received(count);
                         if self.window.is_none() {
                             take_frame(input, &mut decoder);
                         }

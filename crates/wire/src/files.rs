@@ -37,7 +37,7 @@ pub struct Umount {
 /// A part of a file to read.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReadFile {
-    /// Its path; may be in `/proc` or a device.
+    /// Path of the file, which may be in `/proc`, or of a device.
     pub path: ByteBuf,
     /// First byte.
     #[serde(default)]
@@ -49,7 +49,7 @@ pub struct ReadFile {
 /// A file to write.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WriteFile {
-    /// Its path; created or truncated.
+    /// Path of the file, which is created or truncated.
     pub path: ByteBuf,
     /// Permissions if the file is created.
     pub mode: u32,
@@ -79,7 +79,7 @@ pub struct Mkdir {
 /// A file or directory to remove.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Remove {
-    /// Its path; a symbolic link is removed, not followed.
+    /// Path of what to remove; a symbolic link itself is removed, not its target.
     pub path: ByteBuf,
     /// Remove directories with their contents.
     #[serde(default)]

@@ -390,7 +390,7 @@ pub struct Done {}
 pub struct Facts {
     /// Model of the first processor.
     pub cpu_model: String,
-    /// Its features.
+    /// Features of the first processor.
     pub cpu_flags: Vec<String>,
     /// Processors online.
     pub cpus_online: u32,

@@ -30,9 +30,10 @@ def start_host_agent(
 ) -> tuple[subprocess.Popen[bytes], Transport]:
     """Starts an agent on this machine over a pair of pipes; returns the process and its transport.
 
-    `within` is a command that becomes the agent whose path follows it, such as `unshare --mount`; with `named` it
-    contains the agent already. Descriptors in `hold` stay open until the agent has ended what it started. When the
-    transport is closed, or this process ends for any reason, the agent kills everything it started and exits.
+    `within` is a command that executes the agent, whose path is appended to it, such as `unshare --mount`. With
+    `named`, the path of the agent is already part of `within`. Descriptors in `hold` stay open until the agent has
+    ended what it started. When the transport is closed, or this process ends for any reason, the agent kills everything
+    it started and exits.
     """
     process = subprocess.Popen(
         [*within]

@@ -125,7 +125,7 @@ class Conversation:
 
     @property
     def questions(self) -> tuple[bytes, ...]:
-        """The calls so far that came before anything that might change their answers, for `ask_ahead`."""
+        """The questions asked so far before any call that might change their answers; `ask_ahead` takes them."""
         return tuple(self._questions)
 
     def ask_ahead(self, questions: Iterable[bytes], holder: bytes | None) -> None:

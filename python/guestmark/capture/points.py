@@ -208,9 +208,10 @@ _OF_PATH = ("latency_s", "bandwidth_s", "nagle_s", "recovery_s", "idle_s", "unkn
 
 
 def _merge_ends(client: Connection, server: Connection, lost: int) -> tuple[Connection, float]:
-    """Merge what the points next to both ends show into one connection; also return the share of time that differs.
+    """Merge a connection as captured next to its client and next to its server.
 
-    If nothing was `lost` between the points, no time went to recovery: why something was sent again is unknown.
+    Also return the largest difference between the shares of a cause. If nothing was `lost` between the points, no time
+    went to recovery: why something was sent again is unknown.
     """
     near, far = client.causes, server.causes
     if near.client_s is None or far.client_s is None:

@@ -11,7 +11,7 @@ from guestmark.core.units import format_count
 
 @dataclass(frozen=True, slots=True)
 class Startup:
-    """Seconds until the address was acknowledged, from then until something was fetched, and of fetching.
+    """Phases of a network boot in seconds: until the address was acknowledged, until the first fetch, and fetching.
 
     `fetched` counts connections and transfers that delivered data; `between_s` is the time between them.
     """

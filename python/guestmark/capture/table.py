@@ -304,7 +304,7 @@ def _make_verdict_sentences(trace: Trace) -> list[Text]:
 
 
 def count_divided_connections(trace: Trace) -> str:
-    """Return text such as `3 connections`: those whose time the shares divide, without one-sided captures."""
+    """Return text such as `3 connections`: the number captured in both directions, whose time the shares divide."""
     count = trace.connection_count - trace.counters["one_sided"]
     return f"{count:,} connection{'s' if count != 1 else ''}"
 

@@ -90,7 +90,7 @@ class Program(click.Group):
 
 
 def _order_words(command: Verb, words: list[str]) -> list[str]:
-    """Puts the words after a verb into the order of the parser. Raises `UsageError` for a line with two readings."""
+    """Puts the words after a verb into the parser's order. Raises `UsageError` for a line with two readings."""
     if command.name in _OF_SEVERAL:
         return hyperfine.put_options_first(words, collect_known_options(command))
     if command.name in _OF_COMMANDS and words[:1] != [_REPLAY]:

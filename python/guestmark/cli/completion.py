@@ -1,4 +1,4 @@
-"""Answers a shell that completes a command line."""
+"""Finds candidates when a shell completes a command line."""
 
 from __future__ import annotations
 

@@ -84,5 +84,5 @@ def show_in_pager(text: str, console: Console) -> None:
 
 
 def make_inert_text(text: str, style: str = "") -> Text:
-    """Makes one line of text from outside, without control characters, so that its width in a table is right."""
+    """Makes a table's text of text from outside: one line, in which control characters are spelled out."""
     return Text(make_inert(text), style)

@@ -262,8 +262,9 @@ def _scan_levels(name: str, first: str, last: str, step: str | None) -> list[str
 def find_command_texts(argv: Sequence[str]) -> list[str]:
     """Returns the words if each of them is a whole command as hyperfine takes it (`'sleep 0.1' 'sleep 0.2'`).
 
-    That is so if the first one holds blanks, quotes or signs of a shell and is not a program itself, and each begins
-    with a program or needs a shell, or if the only one is a word of the shell's. Otherwise the list is empty.
+    Otherwise the list is empty. The words are whole commands in two cases: the first one is not a program but contains
+    blanks, quotes or a shell's special characters, and each begins with a program or needs a shell; or there is only
+    one, a builtin or a reserved word of the shell.
     """
     if not argv or SEPARATOR in argv or shutil.which(argv[0]):
         return []

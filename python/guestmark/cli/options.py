@@ -113,7 +113,7 @@ OnlyList = Annotated[
     bool, Option("--list", "Show the cells that would run and how long they take; run nothing.")
 ]
 
-# What runs around a command of the user's own, with the names that hyperfine gives it.
+# The user's commands to run before and after the measured one; hyperfine has the same names for them.
 Setup = Annotated[
     list[str] | None,
     Option("--setup -s", "Run once on each fresh machine, before the first run; not timed.", "COMMAND"),

@@ -249,7 +249,10 @@ def _format_device(spec: DiskSpec) -> Image:
 
 
 def _make_overlay(spec: DiskSpec, path: Path) -> bool:
-    """Create an empty overlay on a copy of the template, named by its full path; return whether that existed."""
+    """Create an empty overlay on a copy of the template; return whether the template existed already.
+
+    The overlay names the copy by its full path.
+    """
     base = _locate_backing_file(path)
     was_there = copy_template(spec, base)
     daemon.run_program(

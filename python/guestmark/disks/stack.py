@@ -70,7 +70,7 @@ class Loses(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer: what it is, and how it handles flushes."""
+    """One layer of storage below a file: its name, whether it loses flushed data, and why."""
 
     name: str
     loses: Loses = Loses.NOTHING

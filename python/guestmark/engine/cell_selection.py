@@ -27,12 +27,12 @@ class CellSelection:
 
     @property
     def not_given_up(self) -> list[Cell]:
-        """All cells that are not given up, whether there is time for them or not."""
+        """All cells that have not been given up, whether there is time for them or not."""
         return [cell for cell in self._runnable if not self.is_given_up(cell)]
 
     @property
     def alive(self) -> list[Cell]:
-        """The planned cells that are not given up."""
+        """The planned cells that have not been given up."""
         return [cell for cell in self.planned if not self.is_given_up(cell)]
 
     @property

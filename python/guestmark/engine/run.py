@@ -123,7 +123,7 @@ def prepare_run(
 def _examine(
     plan: Plan, audience: Audience, options: RunOptions, clock: RunClock
 ) -> tuple[Readiness, RunClock]:
-    """Return what can be measured here, and the clock, without the time of this check for a quick run."""
+    """Return what can be measured here, and the clock, which does not count the time of this check in a quick run."""
     begin = time.monotonic()
     ready = preflight.examine(plan, make_prober(audience), audience.progress)
     # The first check of a platform boots a guest. A quick run would be over by then.
@@ -137,7 +137,7 @@ def _examine(
 
 
 def _read_costs(plan: Plan, ledger: Ledger, options: RunOptions) -> TrialCosts:
-    """Return the costs of trials; for a plain command without earlier runs, as reading these would take longer."""
+    """Return the costs of trials; earlier runs are read only if the costs decide something, as reading takes time."""
     context = plan.context
     planned = options.budget_s is not None or plan.questions or context.cost or context.prove
     return read_trial_costs(plan, ledger if planned else None)

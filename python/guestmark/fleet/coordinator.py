@@ -43,7 +43,7 @@ _MOST_ENGINES = 5
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 # Claims of workers that have ended are released after this time.
 _LETTING_GO_S = 4.0
-# How long a machine may report only errors; longer if the ledger cannot be reached.
+# A machine is given up after reporting only errors for this time, unless the ledger cannot be reached.
 _TROUBLE_S = 180.0
 
 

@@ -94,8 +94,8 @@ class LedgerCheck:
 class RunOrigin:
     """The origin of a run that is not this user's own: a file or a URL, the bundle's digest and its signer's key.
 
-    If it is not `trusted`, its commands are another user's: they are shown, but not run. Only if `standing` is OWN has
-    the user's own key signed that it was imported, and whether it is trusted.
+    If it is not `trusted`, its commands are another user's: they are shown, but not run. Only if
+    `standing` is OWN is this record certain, because the user's own key has signed it.
     """
 
     source: str

@@ -28,7 +28,7 @@ def tell(text: str) -> None:
 
 
 def tell_json(text: str) -> None:
-    """Write a JSON document to standard output with everything active escaped. Raises `OSError`."""
+    """Write a JSON document to standard output; control and invisible characters are escaped. Raises `OSError`."""
     sys.stdout.write(f"{escape_json(redact_text(text))}\n")
 
 

@@ -59,7 +59,7 @@ class LockHolder(msgspec.Struct, frozen=True):
         except (KeyError, OSError):
             # The user id has no passwd entry, as is common in containers.
             user = f"user {os.getuid()}"
-        return cls(os.getpid(), user, socket.gethostname(), time.time(), what[:_MAX_WHAT], _own_token())
+        return cls(os.getpid(), user, socket.gethostname(), time.time(), what[:_MAX_WHAT], _make_token())
 
     @classmethod
     def read(cls, text: bytes) -> LockHolder:
@@ -74,7 +74,7 @@ class LockHolder(msgspec.Struct, frozen=True):
         """True if the holder is this process, or a process that measures this one."""
         if not self.token:
             return False
-        return self.token == _own_token() or (
+        return self.token == _make_token() or (
             self.host == socket.gethostname() and self.pid in _list_ancestors()
         )
 
@@ -90,7 +90,7 @@ class LockHolder(msgspec.Struct, frozen=True):
 _RANDOM = secrets.token_hex(8)
 
 
-def _own_token() -> str:
+def _make_token() -> str:
     """Returns a string that identifies this process, and differs from that of the process it was forked from."""
     return f"{_RANDOM}-{os.getpid()}"
 

@@ -72,7 +72,7 @@ class HypervisorProcess(Protocol):
     writable: tuple[Path, ...]
     # Its control groups on this host.
     groups: tuple[Path, ...]
-    # Processes with which it ends, because it cannot run without them.
+    # Processes that it cannot run without; it is ended as soon as one of them ends.
     helpers: dict[str, SupervisedProcess]
 
     @property

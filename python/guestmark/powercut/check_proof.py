@@ -136,7 +136,10 @@ def prove_by_check(request: proof.ProofRequest, asked: CheckRequest) -> tuple[Pr
 def _explain_failure(
     disk: Disk, check: Check, survey: Survey, asked: CheckRequest
 ) -> tuple[Explanation, list[SyncPoint]] | None:
-    """Return the file differences that cause the most common failure, and the calls after which to sync against it."""
+    """Return the file differences that cause the most common failure, and where syncs would prevent it.
+
+    None without a trace of the program's calls, or if the differences cannot be determined.
+    """
     group = max(survey.failing_groups, key=lambda group: len(group.states))
     # A damaged disk has no answer, and a torn write is blamed on a call only if nothing else failed.
     answered = [state for state in group.states if state.answer is not None]
@@ -248,7 +251,7 @@ def _make_refusal(answer: Answer) -> WorkloadError:
 
 
 def make_unacknowledged_line(lines: Sequence[bytes]) -> bytes:
-    """Return a line like the last one, but which the program never printed."""
+    """Return a line that resembles the last one but was never printed by the program."""
     last = lines[-1]
     # A number far beyond the last one is certainly missing; a check that passes nevertheless does not search for it.
     numbers = list(re.finditer(rb"\d+", last))

@@ -126,7 +126,7 @@ class ComparisonPart(_Part):
 
 
 class TotalPart(ComparisonPart):
-    """The ratio of the totals, which a batch costs."""
+    """The ratio of the totals: what a batch of many runs costs, relative to the baseline."""
 
     seen_ci: Annotated[Interval, Meta(description="the same as ci")]
     pessimistic_ci: Annotated[
@@ -152,7 +152,7 @@ class SlowPart(_Part):
 
 
 class UnseenPart(_Part):
-    """The largest share of starts and of runs that an event may have without having been seen."""
+    """The largest share of starts, and of runs, that an event may have affected unseen, at 95 % confidence."""
 
     starts: float | None
     iterations: float | None

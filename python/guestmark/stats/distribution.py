@@ -10,7 +10,7 @@ import numpy as np
 from guestmark.core.metric import Better, Metric
 from guestmark.stats.analysis import CellResult
 
-# The share of a matrix's places that must be filled.
+# The least share of a matrix's places (pairs of levels) that have a cell; below it, no matrix is drawn.
 _FULL_ENOUGH = 0.7
 _FEWEST_CELLS = 4
 

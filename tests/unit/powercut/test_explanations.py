@@ -78,8 +78,8 @@ ENOUGH = f"this alone causes 'a row is lost': {FILE}: {CALL}"
                 losing=4,
                 untorn=Untorn(7, 4, 3),
             ),
-            f"{ENOUGH}. {ALL_SYNCS}, 4 of 9 crash states still fail, 3 of them with all that it had written when it "
-            "acknowledged a record: it acknowledges before it writes, which no sync cures",
+            f"{ENOUGH}. {ALL_SYNCS}, 4 of 9 crash states still fail, 3 of them although they hold all that the "
+            "program had written when it acknowledged a record: it acknowledges before it writes, which no sync cures",
         ),
         (
             Explanation(

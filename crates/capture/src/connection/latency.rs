@@ -121,7 +121,7 @@ impl RareDurations {
             self.count += 1;
             return 0;
         }
-        let mut all = self.whole().into_owned();
+        let mut all = self.as_distribution().into_owned();
         let grown = size_of::<Latency>() + all.record(nanos);
         self.all = Some(Box::new(all));
         grown
@@ -129,7 +129,7 @@ impl RareDurations {
 
     /// Return all durations as a distribution.
     #[must_use]
-    pub fn whole(&self) -> Cow<'_, Latency> {
+    pub fn as_distribution(&self) -> Cow<'_, Latency> {
         self.all.as_deref().map_or_else(
             || {
                 let mut all = Latency::default();

@@ -143,7 +143,7 @@ impl Side {
             oversized: rare.oversized,
             throughput_bytes_per_s: (duration > 0)
                 .then(|| counted.unique as f64 / seconds(duration)),
-            rtt: RoundTrips::new(&conn.rtt[which].whole(), percentiles),
+            rtt: RoundTrips::new(&conn.rtt[which].as_distribution(), percentiles),
             window_min: (path.window_min != u32::MAX).then_some(path.window_min),
             window_max: (path.window_min != u32::MAX).then_some(path.window_max),
             sacks: rare.sacks,

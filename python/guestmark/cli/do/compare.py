@@ -113,7 +113,7 @@ def _refuse_repeated(ids: Sequence[str]) -> None:
 def _confirm_difference(given: Options, policy: Mapping[str, Any]) -> int:
     """Plans both sides as one run, tells the user what it can show, and measures it."""
     if len(given.runs) != 2 or given.fail_above is not None:
-        raise UsageError("--confirm takes two runs, and --fail-if instead of --fail-above")
+        raise UsageError("--confirm takes two runs, and limits by --fail-if, not --fail-above")
     check_conflicts(policy)
     with open_ledger(given.ledger, writable=False) as ledger:
         before, after = (ledger.load_run(ledger.resolve_run(name)) for name in given.runs)

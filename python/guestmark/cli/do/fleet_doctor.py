@@ -173,7 +173,7 @@ def _ask_machine(member: LabMachine) -> dict[str, Any]:
 
 
 def _describe_machine(answer: Mapping[str, Any]) -> list[str]:
-    """Lists a machine's platforms, its hardware and system, and versions of what measures there."""
+    """Lists a machine's platforms, its hardware and system, and the versions of the programs that measure there."""
     platforms = answer["platforms"]
     usable = ", ".join(platform["name"] for platform in platforms if platform["usable"]) or "none"
     lines = [f"platforms: {usable}"]

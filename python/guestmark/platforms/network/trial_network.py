@@ -142,7 +142,7 @@ class TrialNetwork:
         self.found = attest_network(
             Path(
                 self.levels,
-                self._locate(),
+                self._identify_surroundings(),
                 End(self.machine, self.machine_name, self.own_address),
                 End(self.peer, self.peer_name, self.peer_address),
                 self.peer_pid,
@@ -155,7 +155,7 @@ class TrialNetwork:
         )
         return self.found
 
-    def _locate(self) -> Surroundings:
+    def _identify_surroundings(self) -> Surroundings:
         """Returns the identifiers by which processes in the network are found."""
         if isinstance(self.where, Surroundings):
             return self.where

@@ -146,7 +146,7 @@ def _run_check(name: str, check: Callable[[], str]) -> Point:
 def _run_by_exec(
     made: CreatedMachine, command: Sequence[str], stdin: bytes = b"", limit_s: float = _COMMAND_S
 ) -> Ended:
-    """Run a command unchanged by `exec`, with `stdin`. Raises `PointFailedError` if it does not end."""
+    """Run a command in the machine by the definition's `exec`. Raises `PointFailedError` if it does not end."""
     argv = made.fill(made.definition.exec, command)
     try:
         # Ends all processes of the command: killing only a shell would leave the tool that it started.

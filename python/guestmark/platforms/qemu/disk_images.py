@@ -113,7 +113,7 @@ class ImageBoot:
     image: DiskImage
     # The disk from which cloud-init installs the agent; None if the overlay contains it.
     seed: Path | None = None
-    # How the host's root is shared: not at all.
+    # Empty: the host's root is not shared with the guest.
     share: str = ""
 
     def make_arguments(self, place: Place, process: HypervisorProcess, virtio: VirtioBus) -> list[str]:

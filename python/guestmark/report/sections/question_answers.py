@@ -198,7 +198,7 @@ def _answer_sentences(answer: QuestionAnswer, *, brief: bool = False) -> list[In
 
 
 def _name_breakdowns(results: Sequence[CellResult]) -> Mapping[str, str]:
-    """Return short names by id, with the platforms where they alone tell two from each other."""
+    """Return short names by cell id, all with their platforms if the names would not be distinct without."""
     names = name_across_workloads(results)
     if len(set(names.values())) == len(names):
         return names

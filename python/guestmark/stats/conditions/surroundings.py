@@ -51,21 +51,23 @@ def compare_environments(
     or if that is None; other programs may change them.
     """
     decisive, other = _compare_facts(DECISIVE, old, new), _compare_facts(OTHER, old, new)
-    if memory := _describe_memory_change(_look_up(old, ("memory_bytes",)), _look_up(new, ("memory_bytes",))):
+    if memory := _describe_memory_change(
+        _get_fact(old, ("memory_bytes",)), _get_fact(new, ("memory_bytes",))
+    ):
         other["memory"] = memory
-    before, after = _look_up(old, ("programs",)) or {}, _look_up(new, ("programs",)) or {}
+    before, after = _get_fact(old, ("programs",)) or {}, _get_fact(new, ("programs",)) or {}
     for name in before:
         change = _describe_difference(
             _parse_program_version(before[name]), _parse_program_version(after.get(name))
         )
         if change:
             (decisive if hypervisors is None or name in hypervisors else other)[name] = change
-    older, newer = _look_up(old, ("packages",)) or {}, _look_up(new, ("packages",)) or {}
+    older, newer = _get_fact(old, ("packages",)) or {}, _get_fact(new, ("packages",)) or {}
     for name in older:
         if change := _describe_difference(older[name], newer.get(name)):
             other[f"package {name}"] = change
     mitigations = _describe_mitigation_changes(
-        _look_up(old, ("mitigations",)), _look_up(new, ("mitigations",))
+        _get_fact(old, ("mitigations",)), _get_fact(new, ("mitigations",))
     )
     if mitigations:
         decisive["mitigations"] = mitigations
@@ -78,7 +80,7 @@ def _compare_facts(
     """Return the facts that differ, as `old → new` by name."""
     changes = {}
     for name, path in facts:
-        if change := _describe_difference(_look_up(old, path), _look_up(new, path)):
+        if change := _describe_difference(_get_fact(old, path), _get_fact(new, path)):
             changes[name] = change
     return changes
 
@@ -86,8 +88,8 @@ def _compare_facts(
 def digest_environment(of: Environment) -> str:
     """Return a digest that is equal for equal environments; if it differs, something may have changed."""
     paths = [path for _, path in (*DECISIVE, *OTHER)] + [("programs",), ("packages",), ("mitigations",)]
-    memory = f"{float(_look_up(of, ('memory_bytes',)) or 0):.1e}"
-    text = json.dumps([*(_look_up(of, path) for path in paths), memory], sort_keys=True, default=str)
+    memory = f"{float(_get_fact(of, ('memory_bytes',)) or 0):.1e}"
+    text = json.dumps([*(_get_fact(of, path) for path in paths), memory], sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
@@ -180,7 +182,7 @@ def _yield_attested_versions(trial: Trial) -> Iterator[tuple[str, str]]:
                 yield f"{where}{machine.run_by.name}", machine.run_by.version
 
 
-def _look_up(environment: Environment, path: Sequence[str]) -> Any:
+def _get_fact(environment: Environment, path: Sequence[str]) -> Any:
     found: Any = environment
     for name in path:
         found = found.get(name) if isinstance(found, Mapping) else None

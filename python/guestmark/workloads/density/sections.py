@@ -94,11 +94,15 @@ def _group_results(workload: WorkloadResult) -> Iterator[_Group]:
     for (platform, others), results in alike.items():
         ordered = tuple(sorted(results, key=lambda result: result.cell.levels[GUESTS]))
         blocks = list_throughput_points(ordered)
-        shown = [f"{name}={level}" for name, level in others if name in varying and _has_levels(name, alike)]
+        shown = [
+            f"{name}={level}"
+            for name, level in others
+            if name in varying and _has_several_levels(name, alike)
+        ]
         yield _Group(" ".join([platform, *shown]), ordered, fit_with_intervals(blocks) if blocks else None)
 
 
-def _has_levels(name: str, alike: Mapping[tuple[str, tuple[tuple[str, str], ...]], object]) -> bool:
+def _has_several_levels(name: str, alike: Mapping[tuple[str, tuple[tuple[str, str], ...]], object]) -> bool:
     """Returns whether any platform has several levels of the factor; otherwise naming it adds nothing."""
     levels: dict[str, set[str]] = {}
     for platform, others in alike:

@@ -108,7 +108,7 @@ class ShareWorkload(_DiskWorkload[SourcedBytes]):
 
     name = "share"
     help = "copies a file from the shared host filesystem"
-    verb = "copy from the share of"
+    verb = "share copy of"
     agent_is_enough = False
 
     @classmethod

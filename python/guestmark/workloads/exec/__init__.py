@@ -35,7 +35,7 @@ class ExecWorkload(Workload[ExecParams]):
 
     @classmethod
     def decides_factor(cls, params: ExecParams, factor: str, platform: PlatformSpec) -> bool | None:
-        """Accepts factors of disks on the host if its disk is an image there."""
+        """Accepts factors of disks on the host if the command's disk there is an image instead of a directory."""
         return decides_disk_factor_on_host(params, factor, platform)
 
     @classmethod

@@ -241,7 +241,7 @@ class OltpWorkload(Workload[OltpParams]):
 
     @classmethod
     def decides_factor(cls, params: OltpParams, factor: str, platform: PlatformSpec) -> bool | None:
-        """Accepts factors of disks on the host if its disk is an image there."""
+        """Accepts factors of disks on the host if the server's disk there is an image instead of a directory."""
         return decides_disk_factor_on_host(params, factor, platform)
 
     @classmethod

@@ -176,7 +176,7 @@ class PrintedLines:
         return lines
 
     def take_last_line(self) -> list[bytes]:
-        """Returns the last, incomplete line, if the program ended within one."""
+        """Returns the incomplete last line, if the output does not end with a line feed."""
         return [bytes(self._begun)] if self._begun else []
 
     @property

@@ -185,8 +185,8 @@ def describe_cure(why: Explanation) -> str:
         return f"{still}. {describe_torn(why.untorn)}{', so that no sync cures it' if why.every else ''}"
     if why.each and why.untorn.flushed:
         return (
-            f"{still}, {why.untorn.flushed:,} of them with all that it had written when it acknowledged a record: "
-            "it acknowledges before it writes, which no sync cures"
+            f"{still}, {why.untorn.flushed:,} of them although they hold all that the program had written "
+            "when it acknowledged a record: it acknowledges before it writes, which no sync cures"
         )
     return f"{still}: no sync after any of its calls cures it" if why.every else still
 

@@ -220,7 +220,7 @@ class OuterPlace:
         return str(path)
 
     def tsc_khz(self) -> int | None:
-        """Returns this host's rate, which emulated processors have at any depth of nesting."""
+        """Returns the rate of this host's counter; emulated processors get the same rate at any depth of nesting."""
         return read_tsc_khz()
 
     def ask_agent(self, words: Sequence[str]) -> bytes:
