@@ -17,7 +17,7 @@ fuzz_target!(|data: &[u8]| {
         assert!(!space.is_empty(), "a complete frame was not taken");
         let count = (usize::from(piece) + 1).min(space.len()).min(left.len());
         space[..count].copy_from_slice(&left[..count]);
-        decoder.filled(count);
+        decoder.note_received(count);
         left = &left[count..];
         while let Ok(frame) = decoder.next_frame() {
             let Some(frame) = frame else { break };
