@@ -1,4 +1,4 @@
-"""What tests share: a module for each thing they need made, started or looked at, and the places of the checkout."""
+"""Shared code of the tests: a module for each thing that they make, start or inspect, and the checkout's paths."""
 
 from pathlib import Path
 

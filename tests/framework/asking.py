@@ -1,6 +1,7 @@
-"""A program's requests to the kernel by `io_uring(7)` and `io_submit(2)`, without a library; run as text by tests.
+"""Makes a program's requests to the kernel by `io_uring(7)` and `io_submit(2)`, without a library.
 
-Programs begin with this file's text. `Ring.ask` puts an entry into the queue, `Ring.enter` hands all over and waits.
+Tests run it as text: their programs begin with the text of this file. `Ring.ask` queues an entry, `Ring.enter` submits
+all entries and waits.
 """
 
 import ctypes
@@ -18,7 +19,7 @@ buffers: list[ctypes.Array[ctypes.c_char]] = []
 
 
 def call(number: int, *arguments: object) -> int:
-    """A system call by its number."""
+    """Make the system call with this number. Raises `OSError`."""
     result = libc.syscall(number, *[ctypes.c_long(one) if isinstance(one, int) else one for one in arguments])
     if result < 0:
         raise OSError(ctypes.get_errno(), f"call {number}")
@@ -26,7 +27,7 @@ def call(number: int, *arguments: object) -> int:
 
 
 def address(data: bytes) -> int:
-    """Where a copy of it is from now on; 0 for nothing."""
+    """Copy the data into memory that is never freed, and return its address; 0 for no data."""
     if not data:
         return 0
     buffers.append(ctypes.create_string_buffer(data, len(data)))
@@ -47,7 +48,7 @@ class Ring:
         self.count = 0
 
     def word(self, ring: mmap.mmap, at: int) -> int:
-        """A number that the kernel may change."""
+        """Return the number at an offset of a ring, which the kernel may change at any time."""
         return int(struct.unpack_from("I", ring, at)[0])
 
     def ask(
@@ -61,7 +62,7 @@ class Ring:
         flags: int = 0,
         how: int = 0,
     ) -> None:
-        """An entry; `how` are `RWF_` flags, or those of a flush."""
+        """Queue an entry; `how` holds `RWF_` flags, or the flags of a flush."""
         tail = self.word(self.asked, self.sq[1])
         place = tail & self.word(self.asked, self.sq[2])
         entry = struct.pack("=BBHiQQIIQ24x", opcode, flags, 0, fd, at, address(data), len(data), how, key)
@@ -71,12 +72,12 @@ class Ring:
         self.count += 1
 
     def enter(self, wait: int | None = None) -> None:
-        """Hands all over, and waits for as many results."""
+        """Submit all queued entries, and wait for as many results, or for `wait` of them."""
         count, self.count = self.count, 0
         call(426, self.fd, count, count if wait is None else wait, 1, 0, 0)
 
     def take(self) -> list[tuple[int, int]]:
-        """Keys and results, without a call of the kernel's."""
+        """Return the keys and results that have arrived, without a system call."""
         head, tail = self.word(self.results, self.cq[0]), self.word(self.results, self.cq[1])
         found = []
         for number in range(head, tail):
@@ -86,7 +87,7 @@ class Ring:
         return found
 
     def register(self, files: list[int]) -> None:
-        """Files that entries with `FIXED` name by their places."""
+        """Register files, which entries with `FIXED` name by their index."""
         array = (ctypes.c_int * len(files))(*files)
         call(427, self.fd, 2, ctypes.addressof(array), len(files))
 
@@ -100,7 +101,7 @@ class Context:
         self.address = found.value
 
     def submit(self, *requests: tuple[int, int, bytes, int]) -> None:
-        """Opcode, descriptor, data and place of each."""
+        """Submit requests, each given by opcode, descriptor, data and offset."""
         pointers = (ctypes.c_void_p * len(requests))()
         for index, (opcode, fd, data, at) in enumerate(requests):
             block = struct.pack(
@@ -110,11 +111,11 @@ class Context:
         call(SUBMIT, self.address, len(requests), ctypes.addressof(pointers))
 
     def wait(self, count: int) -> None:
-        """For so many results."""
+        """Wait for this many results."""
         events = ctypes.create_string_buffer(32 * count)
         call(EVENTS, self.address, count, count, ctypes.addressof(events), 0)
 
 
 def opened(name: str, flags: int = 0) -> int:
-    """A new file."""
+    """Open a file for reading and writing, creating it if necessary; return its descriptor."""
     return os.open(name, os.O_CREAT | os.O_RDWR | flags)

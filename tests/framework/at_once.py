@@ -1,4 +1,4 @@
-"""The same thing done by several threads at once."""
+"""Runs the same action in several threads at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def failures(action: Callable[[], None], times: int) -> list[BaseException]:
-    """What was raised by an action that `times` threads do at once; empty when all of them succeeded."""
+    """Run an action in `times` threads at once, and return what it raised; empty if all of them succeeded."""
     found: list[BaseException] = []
 
     def attempt() -> None:

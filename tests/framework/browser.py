@@ -1,4 +1,4 @@
-"""Pages laid out by a real headless browser, and what it made of them."""
+"""Lays out pages in a real headless browser, and reports the result."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FLAGS = [
 
 
 def browser() -> str:
-    """The program; the test fails where there is none."""
+    """Return the path of Chromium. Fails the test if it is not installed."""
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:
         pytest.fail("chromium is missing: apt-get install chromium")
@@ -50,17 +50,20 @@ def browser() -> str:
 
 
 def probing(page: str, probe: str) -> str:
-    """The page with a script that looks at it; its own policy would not run that."""
+    """Return the page with a script that inspects it, and without its own policy, which would block that script."""
     return re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page).replace(
         "</body>", probe + "</body>"
     )
 
 
 def lay_out(page: str, folder: Path, width: int | None = None) -> dict[str, Any]:
-    """What the browser says of a page: `resources` fetched, `text`, `colours` of bars, `drawings` with `things` whose
+    """Lay out a page in the browser, and return what a script found there.
+
+    The result has the `resources` that were fetched, the `text`, the `colours` of bars, `drawings` with `things` whose
     second to fifth items are the distances to the drawing's left, top, right and bottom edge in pixels, and `choices`,
-    the drawings that are there when each of the buttons was pressed. No window is narrower than 500 pixels, but a frame
-    of `width` may be."""
+    the drawings that are shown after each button was pressed. A window is at least 500 pixels wide; with `width` the
+    page is in a frame, which may be narrower.
+    """
     assert "http" not in page.replace("http-equiv", "")
     probed = folder / "probed.html"
     whole = probing(page, _PROBE)

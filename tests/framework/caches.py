@@ -1,4 +1,4 @@
-"""What guestmark remembers between calls: shared where it is costly to make, a test's own where it decides."""
+"""Caches for calls of guestmark: expensive contents are shared, findings that decide a test's result are not."""
 
 import fcntl
 import os
@@ -24,7 +24,7 @@ for name, found in probe_all([registry.get_platform(name) for name in sys.argv[1
 
 
 def private_cache(folder: Path) -> Path:
-    """A cache at `folder` with the user's images and kernels, but without what is known of this host's platforms.
+    """Create a cache at `folder` with the user's images and kernels, but without findings about platforms.
 
     Those findings are one small file, which another test, user or checkout may replace at any moment.
     """
@@ -38,12 +38,12 @@ def private_cache(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class TriedPlatforms:
-    """What trying platforms has found out, once for all the processes of a run of the tests that share `folder`."""
+    """Findings about platforms, made once for all processes of a test run that share `folder`."""
 
     folder: Path
 
     def copy_to(self, cache: Path, platforms: tuple[str, ...], environment: Mapping[str, str]) -> None:
-        """Lets calls with this private cache know the platforms, each of which is tried once in a run."""
+        """Copy the findings about these platforms into a private cache; each platform is tried once in a run."""
         with (self.folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             home = self.folder / "cache"

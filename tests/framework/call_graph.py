@@ -1,8 +1,8 @@
-"""Which functions of the product can be reached from its commands, read from the source alone.
+"""Determines which functions of the package its commands can reach, from the source alone.
 
-A function or class reaches what its text names: what its module defines or imports, attributes of imported modules, and
-`module:attribute` in strings, by which descriptions name the code that runs. An import alone reaches only the body of
-the module. Names that are parameters or assigned in a function are its own.
+A function or class reaches the names in its text: names that its module defines or imports, attributes of imported
+modules, and `module:attribute` in strings, by which descriptions name the code that runs. An import alone reaches only
+the body of the module. Parameters and names that a function assigns are local.
 """
 
 import ast
@@ -20,7 +20,7 @@ Graph = dict[str, set[str]]  # by `module.function`
 
 
 def sources(root: Path) -> dict[str, str]:
-    """The text of every module below `root/guestmark`, by its name."""
+    """Return the text of every module below `root/guestmark`, by module name."""
     found = {}
     for path in sorted((root / "guestmark").rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
@@ -29,7 +29,7 @@ def sources(root: Path) -> dict[str, str]:
 
 
 def graph(modules: Mapping[str, str]) -> Graph:
-    """What each function, class and module body of these modules reaches directly."""
+    """Return by name what each function, class and module body of these modules reaches directly."""
     read = {name: _read(name, text) for name, text in modules.items()}
     names = {name: module.names for name, module in read.items()}
     return {
@@ -40,7 +40,7 @@ def graph(modules: Mapping[str, str]) -> Graph:
 
 
 def reachable(edges: Graph, roots: Iterable[str]) -> set[str]:
-    """All that can be reached from these. Raises KeyError for a root that does not exist."""
+    """Return everything that can be reached from these roots. Raises KeyError for a root that does not exist."""
     pending = list(roots)
     found: set[str] = set()
     for root in pending:
@@ -55,7 +55,7 @@ def reachable(edges: Graph, roots: Iterable[str]) -> set[str]:
 
 @dataclass(frozen=True)
 class _Module:
-    """What the names of a module stand for, and what each of its functions, classes and its body refer to."""
+    """The full name of each local name of a module, and the names that its functions, classes and body refer to."""
 
     names: Mapping[str, str]
     references: Mapping[str, frozenset[str]]
@@ -79,7 +79,7 @@ def _read(module: str, text: str) -> _Module:
 
 
 def _imports(node: ast.AST) -> Iterator[tuple[str, str]]:
-    """Local names and what they stand for, of one import statement."""
+    """Yield each local name of an import statement, with the full name that it stands for."""
     if isinstance(node, ast.ImportFrom) and node.module and not node.level:
         for alias in node.names:
             yield alias.asname or alias.name, f"{node.module}.{alias.name}"
@@ -108,7 +108,7 @@ def _reached(node: ast.AST, names: Mapping[str, str]) -> Iterator[str]:
 
 
 def _at_home(name: str, names: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-    """The name where it is defined, through the packages that pass it on; the body of a module for a module."""
+    """Yield the name as defined in its own module, followed through re-exports; for a module, its body."""
     if name.endswith(_IMPORTED):
         imported = name.removesuffix(_IMPORTED)
         yield f"{imported if imported in names else imported.rpartition('.')[0]}.{BODY}"

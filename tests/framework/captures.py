@@ -57,7 +57,7 @@ def udp(src: tuple[str, int], dst: tuple[str, int], payload: bytes) -> bytes:
 
 
 def ip(src: str, dst: str, protocol: int, body: bytes, extensions: Sequence[tuple[int, bytes]] = ()) -> bytes:
-    """An IPv4 or IPv6 packet; `extensions` are (type, bytes after the next-header field) of IPv6 headers."""
+    """Return an IPv4 or IPv6 packet; `extensions` are (type, bytes after the next-header field) of IPv6 headers."""
     if ":" not in src:
         addresses = ipaddress.IPv4Address(src).packed + ipaddress.IPv4Address(dst).packed
         return struct.pack(">BBHHHBBH", 0x45, 0, 20 + len(body), 1, 0, 64, protocol, 0) + addresses + body
@@ -142,9 +142,10 @@ def conversation(
     start: int = 1_272_975_194_000_000_000,
     isn: int = 1000,
 ) -> list[tuple[int, bytes]]:
-    """(time, IP packet) of a whole connection: the client answers after 300 µs, the server after 20 µs.
+    """Return (time, IP packet) of a whole connection; the client answers after 300 µs, the server after 20 µs.
 
-    One request of 100 bytes, two segments of 1000 bytes in answer, 5 µs apart; then both finish.
+    The client sends one request of 100 bytes, the server answers with two segments of 1000 bytes, 5 µs apart; then
+    both finish.
     """
     c, s, mss = isn, 2 * isn, b"\x02\x04\x05\xb4"
     steps: list[tuple[int, bytes]] = [
@@ -167,7 +168,7 @@ def conversation(
 
 
 def packets_of(path: Path) -> Iterator[Packet]:
-    """The packets of a pcap file with nanoseconds in this machine's byte order."""
+    """Yield the packets of a pcap file with nanoseconds in this machine's byte order."""
     data = path.read_bytes()
     assert struct.unpack_from("<I", data) == (0xA1B23C4D,)
     at = 24
@@ -179,7 +180,7 @@ def packets_of(path: Path) -> Iterator[Packet]:
 
 
 def enhanced_in(data: bytes) -> list[tuple[int, bytes]]:
-    """Time in nanoseconds and bytes of the packets of a little-endian pcapng file whose clock counts nanoseconds."""
+    """Return time in nanoseconds and bytes of each packet of a little-endian pcapng file with nanosecond times."""
     found, at = [], 0
     while at < len(data):
         kind, length = struct.unpack_from("<II", data, at)
@@ -191,10 +192,10 @@ def enhanced_in(data: bytes) -> list[tuple[int, bytes]]:
 
 
 def doubled(packets: Sequence[Packet], kind: int, interfaces: int = 1, alone: int = 0) -> bytes:
-    """A pcapng file in which every packet passes twice, 200 ns apart, once on each interface when there are two.
+    """Return a pcapng file in which every packet passes twice, 200 ns apart.
 
-    Packets on their way at the same time follow each other in another order the second time. The first packets of each
-    connection, `alone` many, pass once.
+    With two interfaces each packet passes once on each. The second copies of packets that are in flight at the same
+    time are in another order. The first packets of each connection, `alone` of them, pass only once.
     """
     out = [section(), *(interface(kind, tsresol=9) for _ in range(interfaces))]
     counts: Counter[frozenset[int]] = Counter()
@@ -216,13 +217,13 @@ def doubled(packets: Sequence[Packet], kind: int, interfaces: int = 1, alone: in
 
 
 def ports(packet: Packet) -> tuple[int, int]:
-    """Source and destination port of an IPv4 packet without a link header."""
+    """Return source and destination port of an IPv4 packet without a link header."""
     source, destination = struct.unpack_from(">HH", packet.data, (packet.data[0] & 15) * 4)
     return source, destination
 
 
 def repeats(packets: Iterable[Packet]) -> Counter[int]:
-    """By source port, how many IP packets have the same bytes as one within the last hundredth of a second."""
+    """Count, by source port, the IP packets whose bytes equal those of a packet at most 10 ms before."""
     seen: dict[bytes, int] = {}
     found: Counter[int] = Counter()
     for packet in packets:
@@ -235,7 +236,7 @@ def repeats(packets: Iterable[Packet]) -> Counter[int]:
 
 
 def unnumbered(packets: Iterable[Packet]) -> Counter[int]:
-    """By source port, how many IPv4 packets have the number 0, as those without one have."""
+    """Count, by source port, the IPv4 packets whose identification is 0, as if the system sets none."""
     return Counter(ports(packet)[0] for packet in packets if packet.data[4:6] == b"\0\0")
 
 

@@ -1,4 +1,4 @@
-"""Programs that acknowledge what they write, and checks of what is left of it, as their users would write them."""
+"""Programs that acknowledge what they write, and checks of the disk after a cut, as users would write both."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ if not wanted <= there:
 
 @dataclass(frozen=True)
 class Programs:
-    """The files of a test."""
+    """Writes the programs of a test into its folder."""
 
     folder: Path
 
     @property
     def check(self) -> str:
-        """A command that fails when a number is missing."""
+        """A command that fails if an acknowledged number is missing."""
         return self.script("check.py", _CHECK)
 
     def script(self, name: str, text: str) -> str:
-        """A command that runs a Python program."""
+        """Write a Python program, and return the command that runs it."""
         path = self.folder / name
         path.write_text(text)
         return f"{sys.executable} -I -S {path}"
 
     def shell(self, name: str, text: str) -> str:
-        """A command that runs a shell script."""
+        """Write a shell script, and return the command that runs it."""
         path = self.folder / name
         path.write_text(text)
         return f"sh {path}"
 
     def writer(self, how: str, count: int = 8) -> list[str]:
-        """The words of a program that is `safe` or `careless`."""
+        """Return the arguments that run a writing program, which is `safe` or `careless`."""
         return [*shlex.split(self.script("writer.py", _WRITER)), how, str(count)]

@@ -1,4 +1,5 @@
-"""A copy of this checkout in which the launcher can be provoked: real set-up steps, but little to download or build."""
+"""Copies this checkout, so that the launcher can be tested: its set-up steps are real, but download and build little.
+"""
 
 import json
 import os
@@ -49,7 +50,7 @@ class Checkout:
         return self.path / ".setup/setup.log"
 
     def key(self, name: str) -> str:
-        """What `tools/setup.sh` computes as the key `name` (venv_key, agent_key, dev_key) of this copy."""
+        """Return the key `name` (venv_key, agent_key, dev_key) that `tools/setup.sh` computes for this copy."""
         return subprocess.run(
             ["sh", "-c", f'root=$0; . "$0/tools/setup.sh"; {name}', self.path],
             check=True,
@@ -59,7 +60,10 @@ class Checkout:
         ).stdout.strip()
 
     def mark_agent_ready(self) -> None:
-        """An agent as if built from the copy's present sources (any executable: the stub CLI never starts it)."""
+        """Make the copy believe that its agent is built from its present sources.
+
+        The agent may be any executable, because the stub CLI never starts it.
+        """
         agent = Path("target/any/release/guestmark-agent")
         (self.path / agent).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy("/bin/true", self.path / agent)
@@ -67,13 +71,13 @@ class Checkout:
         (self.path / ".setup/agent").write_text(f"{agent}\n{self.key('agent_key')}\n")
 
     def tiny_lock(self) -> None:
-        """Replaces the lock by its smallest single package, so that a real environment takes seconds."""
+        """Replace the lock by its smallest single package, so that creating a real environment takes seconds."""
         entries = (CHECKOUT / "requirements.txt").read_text().split("\n    # ")
         entry = next(entry[entry.find("iniconfig==") :] for entry in entries if "\niniconfig==" in entry)
         (self.path / "requirements.txt").write_text(f"{entry}\n    # run\n")
 
     def lock_group(self, group: str, entry: str) -> None:
-        """Replaces what the lock has for `group` by this entry."""
+        """Replace the entries that the lock has for `group` by this entry."""
         lock = self.path / "requirements.txt"
         entries = re.findall(r"^[a-z].*?^    # .*?$", lock.read_text(), re.MULTILINE | re.DOTALL)
         kept = [each for each in entries if group not in each.rpartition("# ")[2].split()]
@@ -86,7 +90,7 @@ class Checkout:
         cwd: Path | None = None,
         before: tuple[str, ...] = (),
     ) -> subprocess.CompletedProcess[str]:
-        """Starts the launcher and waits for it, a minute and a half at most."""
+        """Start the launcher and wait for it, at most a minute and a half."""
         return subprocess.run(
             [*before, str(self.launcher), *args],
             env=dict(env) if env is not None else None,
@@ -99,7 +103,7 @@ class Checkout:
         )
 
     def start(self) -> subprocess.Popen[str]:
-        """Starts the launcher as a terminal would: in a process group of its own."""
+        """Start the launcher as a terminal would, in its own process group."""
         return subprocess.Popen(
             ["env", "--default-signal=INT", self.launcher],  # whatever this test was started from
             stdin=subprocess.DEVNULL,
@@ -110,13 +114,16 @@ class Checkout:
         )
 
     def processes(self) -> list[int]:
-        """Processes whose command line names this copy."""
+        """Return the ids of processes whose command line names this copy."""
         here = os.fsencode(self.path)
         return [int(folder.name) for folder, command in others() if any(here in word for word in command)]
 
 
 def copy_checkout(to: Path, *, venv: bool) -> Checkout:
-    """Copies the checkout to `to` with the stub CLI and a ready agent; `venv`: with this checkout's environment."""
+    """Copy the checkout to `to`, with the stub CLI and an agent that counts as built.
+
+    With `venv`, the copy uses this checkout's environment.
+    """
     to.mkdir(parents=True)
     for name in COPIED:
         source = CHECKOUT / name
@@ -141,7 +148,7 @@ def copy_checkout(to: Path, *, venv: bool) -> Checkout:
 
 
 def handed_over(run: subprocess.CompletedProcess[str]) -> dict[str, object]:
-    """What the stub CLI printed, after checking that it was reached and its exit status came through."""
+    """Return what the stub CLI printed, after checking that it was reached and that its exit status came through."""
     assert run.returncode == STUB_STATUS, run.stderr
     told = json.loads(run.stdout)
     assert isinstance(told, dict)

@@ -1,4 +1,4 @@
-"""Runs the real command line as a process of its own, as a user would."""
+"""Runs the real command line in a separate process, as a user would."""
 
 from __future__ import annotations
 
@@ -26,14 +26,18 @@ _HYPERVISORS = (b"qemu-system-x86_64", b"linux.uml")
 
 @dataclass(frozen=True)
 class Result:
-    """What a finished call left."""
+    """The result of a call that has ended."""
 
     status: int
     stdout: str
     stderr: str
 
     def document(self) -> Any:
-        """Standard output read as JSON; a result document, which has the published schema, with all in each trial."""
+        """Return standard output, parsed as JSON.
+
+        A result document is checked against the published schema, and each of its trials gets the facts that it shares
+        with others.
+        """
         found = json.loads(self.stdout)
         if not isinstance(found, dict) or found.get("schema") != shared_facts.SCHEMA:
             return found
@@ -42,7 +46,7 @@ class Result:
 
 
 class CommandLine:
-    """`guestmark` with a ledger and a cache of its own; every call is bounded in time."""
+    """`guestmark` with a private ledger and cache; every call has a time limit."""
 
     def __init__(self, folder: Path) -> None:
         self.ledger = folder / "ledger.sqlite"
@@ -61,14 +65,14 @@ class CommandLine:
 
     @classmethod
     def with_scratch(cls, folder: Path) -> CommandLine:
-        """One whose temporary files are all in `folder/scratch`, so that what is left there can be seen."""
+        """Return a command line whose temporary files are all in `folder/scratch`, so that leftovers can be found."""
         made = cls(folder)
         made.scratch.mkdir()
         made.environment |= {"TMPDIR": str(made.scratch), "XDG_RUNTIME_DIR": str(made.scratch)}
         return made
 
     def knows(self, tried: TriedPlatforms, *platforms: str) -> None:
-        """From now on calls take these platforms as already tried: the first guest they start is a trial's."""
+        """Let calls know these platforms as tried from now on: the first guest that a call starts is a trial's."""
         tried.copy_to(self.cache, platforms, {"TMPDIR": str(self.folder)})
 
     def start(
@@ -78,7 +82,7 @@ class CommandLine:
         cwd: Path | None = None,
         **more: Any,
     ) -> subprocess.Popen[bytes]:
-        """Starts a call without waiting for it; `env` goes on top of the environment, `more` to `Popen`."""
+        """Start a call without waiting for it; `env` is added to the environment, `more` is passed to `Popen`."""
         environment = {**self.environment, **(env or {})}
         start = (
             PreloadedCall
@@ -97,7 +101,7 @@ class CommandLine:
 
     @contextlib.contextmanager
     def running(self, *arguments: object, **more: Any) -> Iterator[subprocess.Popen[bytes]]:
-        """A started call that is killed, with nothing left of it but its output, when the block is left."""
+        """Yield a started call, which is killed at the end of the block; only its output is left of it."""
         process = self.start(*arguments, **more)
         try:
             yield process
@@ -106,7 +110,7 @@ class CommandLine:
             process.wait()
 
     def __call__(self, *arguments: object, timeout: float = 60, **more: Any) -> Result:
-        """A whole call. Fails the test when it shows a traceback or writes a crash report."""
+        """Run a whole call. Fails the test if the call shows a traceback or writes a crash report."""
         with self.running(*arguments, **more) as process:
             stdout, stderr = process.communicate(timeout=timeout)
         result = Result(process.returncode, stdout.decode(errors="replace"), stderr.decode(errors="replace"))
@@ -115,27 +119,27 @@ class CommandLine:
         return result
 
     def measure(self, *arguments: object, **more: Any) -> Result:
-        """`exec` with its result document on standard output."""
+        """Run `exec` with its result document on standard output."""
         return self("exec", "--quiet", "--json", "-", *arguments, **more)
 
     def trials_of(self, run: str = "last") -> list[tuple[int, int, str]]:
-        """The trials of a run as `all_trials` gives them; none when there is no such run."""
+        """Return the trials of a run as `all_trials` does; none if there is no such run."""
         shown = self("export", run)
         return [] if shown.status else all_trials(shown.document())
 
     def runs(self) -> list[RunOverview]:
-        """The runs in the ledger, oldest first, read from its file: for waiting, as a call takes much longer."""
+        """Return the runs in the ledger, oldest first, read from its file, because a call takes much longer."""
         if self.ledger.exists():
             with contextlib.suppress(LedgerError), open_ledger(self.ledger, writable=False) as ledger:
                 return ledger.list_runs()
         return []
 
     def trials_stored(self) -> int:
-        """How many trials the newest run has; 0 when there is none."""
+        """Return how many trials the newest run has; 0 if there is no run."""
         return next((run.trials for run in reversed(self.runs())), 0)
 
     def hypervisors(self) -> list[int]:
-        """Ids of the hypervisors that work in this one's scratch directory."""
+        """Return the ids of hypervisors whose working directory is below this command line's scratch directory."""
         found = []
         for folder, command in others():
             if command[0].rpartition(b"/")[2] in _HYPERVISORS:
@@ -145,10 +149,10 @@ class CommandLine:
         return found
 
     def reads(self, file: Path) -> bool:
-        """Whether a hypervisor of this one's has `file` open: a guest's program that reads it is running.
+        """Return whether a hypervisor of this command line has `file` open, that is, a guest's program reads it.
 
-        Guests see the host's files, and what they open there is open in their hypervisor. Inside a guest the file's
-        path is the same.
+        Guests see the host's files, and a file that is open in a guest is open in its hypervisor. The path inside the
+        guest is the same.
         """
         for pid in self.hypervisors():
             with contextlib.suppress(OSError):
@@ -157,11 +161,11 @@ class CommandLine:
         return False
 
     def leftovers(self) -> list[int | Path]:
-        """Hypervisors and temporary files that are there now."""
+        """Return the hypervisors and temporary files that exist now."""
         return [*self.hypervisors(), *self.scratch.iterdir()]
 
     def assert_nothing_left(self) -> None:
-        """All hypervisors and temporary files are gone within seconds."""
+        """Assert that all hypervisors and temporary files disappear within seconds."""
         assert wait_until(lambda: not self.leftovers(), 5), self.leftovers()
 
 
@@ -172,7 +176,7 @@ def _target(link: Path) -> str:
 
 
 def all_trials(document: Any) -> list[tuple[int, int, str]]:
-    """(block, order, cell) of every trial, null cells included, in the order they were made."""
+    """Return (block, order, cell) of every trial, including null cells, in the order of measurement."""
     cells = {cell["id"]: cell for cell in document["cells"] + document["null_cells"]}
     return sorted(
         (trial["block"], trial["order"], cell["id"]) for cell in cells.values() for trial in cell["trials"]
@@ -180,7 +184,7 @@ def all_trials(document: Any) -> list[tuple[int, int, str]]:
 
 
 def processes_with(word: str) -> list[int]:
-    """Ids of all processes but guestmark's own whose last argument is `word`."""
+    """Return the ids of processes whose last argument is `word`, except guestmark's own."""
     return [
         int(folder.name)
         for folder, (*before, last) in others()

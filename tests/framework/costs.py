@@ -1,9 +1,8 @@
-"""The processor time that long tests take: `costs.tsv`, a line for each file, and what all of them together take.
+"""The processor time of long tests: `costs.tsv` has a line for each file, with the time of all its tests together.
 
-It is what a test and all that it starts use, on every processor, and depends little on what else a machine does.
-
-`python -m tests.framework.costs` says it, `--write` publishes what this machine remembers of runs with
-`pytest --count-processors`.
+It is the time that a test and everything it starts use on all processors, and depends little on the machine's other
+load. `python -m tests.framework.costs` prints the table; `--write` publishes the times that this machine has measured
+in runs of `pytest --count-processors`.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ _UNKNOWN_S = 10.0  # of a test whose file is not in the table
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """How many long tests a file has, and the processor seconds of all of them."""
+    """The number of long tests in a file, and the processor seconds of all of them."""
 
     tests: int
     seconds: float
 
     @property
     def each_s(self) -> float:
-        """Those of one of them."""
+        """The mean processor seconds of one test."""
         return self.seconds / self.tests
 
 
 @functools.cache
 def read_table() -> Mapping[str, Cost]:
-    """The published costs, by file."""
+    """Return the published costs by file."""
     found = {}
     for line in TABLE.read_text().splitlines():
         file, tests, seconds = line.split("\t")
@@ -43,19 +42,19 @@ def read_table() -> Mapping[str, Cost]:
 
 
 def published_s(name: str) -> float:
-    """Processor seconds of a test, as published."""
+    """Return the published processor seconds of a test; an estimate if its file is not published."""
     cost = read_table().get(name.partition("::")[0])
     return _UNKNOWN_S if cost is None else cost.each_s
 
 
 def file_s(file: str) -> float:
-    """Processor seconds of all long tests of a file, as published; 0 if it has none."""
+    """Return the published processor seconds of all long tests of a file; 0 if it has none."""
     cost = read_table().get(file)
     return 0.0 if cost is None else cost.seconds
 
 
 def sum_published(names: Iterable[str]) -> float:
-    """Processor seconds of these tests, as published."""
+    """Return the published processor seconds of these tests together."""
     return sum(map(published_s, names))
 
 
@@ -85,7 +84,7 @@ def _print_table(costs: Mapping[str, Cost]) -> None:
 
 
 def main() -> None:
-    """Says or writes the table."""
+    """Print the table, or with `--write` publish the measured times first."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="publish what this machine remembers")
     if parser.parse_args().write:

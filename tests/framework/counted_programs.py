@@ -1,4 +1,4 @@
-"""Programs of a few machine instructions that do one thing a known number of times and then end."""
+"""Programs of a few machine instructions that do one thing a known number of times, and then end."""
 
 import struct
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Code:
-    """Instructions of one architecture, and what an ELF file says of it."""
+    """Instructions of one architecture, and the ELF header's fields for it."""
 
     machine: int
     order: str  # of bytes, as `struct` has it
@@ -42,37 +42,37 @@ _ALLOW = bytes.fromhex(
 
 
 def system_calls(count: int) -> bytes:
-    """Calls getppid `count` times."""
+    """Return a program that calls getppid `count` times."""
     return _program(_repeated(bytes.fromhex("b86e000000 0f05"), count))
 
 
 def identifications(count: int) -> bytes:
-    """Executes CPUID `count` times, which every hypervisor on hardware has to answer itself."""
+    """Return a program that executes CPUID `count` times, which every hypervisor on hardware has to emulate."""
     return _program(_repeated(bytes.fromhex("31c0 31c9 0fa2"), count))
 
 
 def protections(count: int) -> bytes:
-    """Takes the right to write to 64 pages away and gives it back, `count` times.
+    """Return a program that removes and restores the right to write to 64 pages, `count` times.
 
-    These are more pages than Linux invalidates one by one, so each turn flushes all of the TLB.
+    These are more pages than Linux invalidates one by one, so each turn flushes the whole TLB.
     """
     return _program(_MAP + _repeated(_TOUCH + _PROTECT + _ALLOW, count))
 
 
 def jumps(count: int, code: Code = X86_64) -> bytes:
-    """Jumps `count` times to the next instruction: as many blocks of code, each run once."""
+    """Return a program that jumps `count` times to the next instruction: as many blocks of code, each run once."""
     return _program(code.jump * count, code)
 
 
 def _repeated(code: bytes, count: int) -> bytes:
-    """With the number of turns left in r12; nothing when there are none."""
+    """Return a loop that executes the code `count` times, with the number of turns left in r12; empty for 0."""
     turn = code + b"\x49\xff\xcc"  # dec r12
     back = b"\x0f\x85" + struct.pack("<i", -len(turn) - 6)  # jnz
     return b"\x49\xbc" + struct.pack("<q", count) + turn + back if count else b""
 
 
 def _program(instructions: bytes, code: Code = X86_64) -> bytes:
-    """An ELF file that is one segment, loaded at an address of its own choice."""
+    """Return an ELF file with one segment, which is loaded at a fixed address."""
     header, segment = 64, 56
     size = header + segment + len(instructions) + len(code.leave)
     fields = (

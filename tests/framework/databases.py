@@ -1,4 +1,4 @@
-"""One trial of a database, in steps, as an experiment takes them."""
+"""Runs one trial of a database step by step."""
 
 import contextlib
 import os
@@ -25,7 +25,7 @@ SMALL = {"tables": 1, "rows": 200, "time": "1", "log": "8M", "buffer": "16M"}
 
 
 def installed(server: str) -> bool:
-    """Whether the server's programs are there."""
+    """Return whether the server's programs are installed."""
     try:
         KINDS[server]()
     except PlatformUnusableError:
@@ -41,7 +41,7 @@ SERVERS = [
 
 @contextlib.contextmanager
 def bare_server(name: str) -> Iterator[Server]:
-    """A server on this host with an empty data directory, confined as in a trial."""
+    """Yield a server on this host with an empty data directory, confined as in a trial."""
     database = KINDS[name]()
     account = Account.choose_account(os.getuid(), os.getgid())
     parent = get_scratch_store().directory("/var/tmp")
@@ -68,7 +68,7 @@ def bare_server(name: str) -> Iterator[Server]:
 def started(
     platform: str = "host", factors: Mapping[str, str] | None = None, **given: Any
 ) -> Iterator[tuple[Machine, OltpTrial]]:
-    """A machine with a workload that is not prepared yet."""
+    """Yield a machine, and a workload that is not prepared yet."""
     cell = Cell(platform, spec("oltp", **{**SMALL, **given}), PlatformSpec.read(platform), factors or {})
     workload = OltpTrial(plan_of(cell, context=Context(uid=os.getuid(), gid=os.getgid())), cell)
     with workload.machine(registry.get_platform(platform)) as machine:

@@ -1,4 +1,4 @@
-"""Files and filesystems that tests of disks need: mounted small, or damaged."""
+"""Provides small mounted filesystems, and damages files, for tests of disks."""
 
 import contextlib
 import os
@@ -11,7 +11,8 @@ import pytest
 
 @contextlib.contextmanager
 def small_mount(where: Path, kind: str, options: str = "defaults") -> Iterator[Path]:
-    """A filesystem in memory at the new directory `where`, gone afterwards; skips the test where nobody may mount."""
+    """Yield a filesystem in memory, mounted at the new directory `where`. Skips the test without the right to mount.
+    """
     where.mkdir()
     command = ["mount", "-t", kind, "-o", options, "none", str(where)]
     if os.getuid() or subprocess.run(command, check=False, capture_output=True).returncode:
@@ -23,7 +24,7 @@ def small_mount(where: Path, kind: str, options: str = "defaults") -> Iterator[P
 
 
 def flip_bit(path: Path, at: int, mask: int = 1) -> None:
-    """Changes one bit of the byte at `at`."""
+    """Flip one bit, or those of `mask`, of the byte at offset `at`."""
     with path.open("r+b") as stream:
         stream.seek(at)
         byte = stream.read(1)[0]

@@ -1,4 +1,4 @@
-"""Bootable disk images, made from nothing: a root by mmdebstrap, GRUB for BIOS or UEFI, without mounting anything."""
+"""Creates bootable disk images from a root by mmdebstrap and GRUB for BIOS or UEFI, without mounting anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Another distribution that brings something: a module that is an entry point, importable by programs tests start."""
+"""Installs another distribution with an extension: a module that is an entry point, importable by started programs."""
 
 from pathlib import Path
 
@@ -6,7 +6,10 @@ from tests.framework import IMPORTABLE
 
 
 def brought(directory: Path, name: str, module: str) -> dict[str, str]:
-    """The environment for a program that is to find `module`, the text of one; it lies in `directory`."""
+    """Write a distribution with this module into `directory`, and return the environment in which programs find it.
+
+    `module` is the module's text.
+    """
     (directory / f"{name}.py").write_text(module)
     about = directory / f"{name}-1.0.dist-info"
     about.mkdir()

@@ -1,4 +1,4 @@
-"""What captures suffer: packets that are missing, cut, joined or of two points, and headers without what helps.
+"""Damages captures: packets are missing, cut, merged or captured twice, and headers lack useful fields.
 
 Each function takes and returns raw IP packets, as `captures.packets_of` reads them.
 """
@@ -19,13 +19,13 @@ Packets = Sequence[cf.Packet]
 
 
 def thinned(packets: Packets, share: float, seed: int = 1) -> list[cf.Packet]:
-    """Without this share of the packets, chosen at random."""
+    """Drop this share of the packets, chosen at random."""
     chance = random.Random(seed)
     return [packet for packet in packets if chance.random() >= share]
 
 
 def with_holes(packets: Packets, share: float, length: int = 25, seed: int = 1) -> list[cf.Packet]:
-    """Without this share of the packets, in bursts of `length`."""
+    """Drop this share of the packets, in bursts of `length`."""
     chance, out, left = random.Random(seed), [], 0
     for packet in packets:
         if not left and chance.random() < share / length:
@@ -38,23 +38,23 @@ def with_holes(packets: Packets, share: float, length: int = 25, seed: int = 1) 
 
 
 def begun_late(packets: Packets, share: float = 0.3) -> list[cf.Packet]:
-    """As a capture that began in the middle: without the first part of the time."""
+    """Drop the packets in this first share of the time, as if the capture had been started in the middle."""
     first, last = packets[0].ns, packets[-1].ns
     return [packet for packet in packets if packet.ns >= first + share * (last - first)]
 
 
 def without_handshake(packets: Packets) -> list[cf.Packet]:
-    """Without SYNs, so that neither roles nor scales nor segment sizes are known."""
+    """Drop SYNs, so that roles, window scales and segment sizes are unknown."""
     return [packet for packet in packets if not packet.data[_tcp(packet) + 13] & cf.SYN]
 
 
 def one_way(packets: Packets, port: int) -> list[cf.Packet]:
-    """Only what `port` sent."""
+    """Keep only the packets that `port` sent."""
     return [packet for packet in packets if cf.ports(packet)[0] == port]
 
 
 def without_options(packets: Packets, *kinds: int) -> list[cf.Packet]:
-    """With options of these kinds overwritten, as if the systems did not have them."""
+    """Overwrite TCP options of these kinds, as if the systems did not support them."""
     return [cf.Packet(packet.ns, _blanked(packet, kinds), packet.wire) for packet in packets]
 
 
@@ -63,13 +63,14 @@ def without_stamps(packets: Packets) -> list[cf.Packet]:
 
 
 def without_numbers(packets: Packets) -> list[cf.Packet]:
-    """With the identification 0 in every packet."""
+    """Set the identification of every packet to 0."""
     return [cf.Packet(p.ns, p.data[:4] + b"\0\0" + p.data[6:], p.wire) for p in packets]
 
 
 def counted_by_host(packets: Packets, others: float = 50, swapped: bool = False) -> list[cf.Packet]:
-    """With the identification that Windows writes: a count of all that the host sends, `others` packets a second of it
-    elsewhere; older versions wrote it `swapped`.
+    """Number packets as Windows does: the identification counts all packets that the host sends.
+
+    The host sends `others` packets a second to other peers. Older versions wrote the number `swapped`.
     """
     out, sent = [], Counter[bytes]()
     for packet in packets:
@@ -82,14 +83,14 @@ def counted_by_host(packets: Packets, others: float = 50, swapped: bool = False)
 
 
 def cut(packets: Packets, length: int = 72) -> list[cf.Packet]:
-    """With a snapshot length."""
+    """Cut packets to a snapshot length."""
     return [cf.Packet(packet.ns, packet.data[:length], packet.length) for packet in packets]
 
 
 def joined(packets: Packets, port: int | None = None) -> list[cf.Packet]:
-    """As a machine sees what it receives with GRO: segments that follow each other closely are one packet.
+    """Merge segments that follow each other closely into one packet, as a machine with GRO captures them.
 
-    With `port`, only what this port sent is joined, as at its peer.
+    With `port`, only the segments that this port sent are merged, as a capture at its peer shows.
     """
     out: list[cf.Packet] = []
     for packet in packets:
@@ -107,7 +108,7 @@ def joined(packets: Packets, port: int | None = None) -> list[cf.Packet]:
 
 
 def together(near: Packets, far: Packets) -> list[cf.Packet]:
-    """The captures of both ends merged."""
+    """Merge the captures of both ends."""
     return sorted([*near, *far], key=lambda packet: packet.ns)
 
 
@@ -136,7 +137,7 @@ DISTURBANCES: dict[str, Callable[[Packets, int], list[cf.Packet]]] = {
 
 
 def written(packets: Iterable[cf.Packet]) -> bytes:
-    """As a capture file."""
+    """Return the packets as a capture file."""
     return cf.pcap(packets, cf.RAW, nanos=True)
 
 

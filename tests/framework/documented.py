@@ -32,7 +32,7 @@ class Block:
     marks: tuple[tuple[str, str], ...]  # expression, empty for the whole block, and why it is not run
 
     def why_not(self, line: str) -> str:
-        """Why a line of it is not run; empty for one that is."""
+        """Return why a line of the block is not run; empty for a line that is run."""
         return next((why for lines, why in self.marks if not lines or re.search(lines, line)), "")
 
 
@@ -47,12 +47,12 @@ class Typed:
 
 
 def pages() -> list[Path]:
-    """README and the guides."""
+    """Return the paths of README and the guides."""
     return [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs/guide").glob("*.md"))]
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """Every block of a page, in order."""
+    """Yield every block of code on a page, in order."""
     lines = page.read_text().splitlines()
     name = page.name
     marks: list[tuple[str, str]] = []
@@ -82,7 +82,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def commands(page: Path) -> Iterator[Typed]:
-    """Every command line of guestmark's in the page's blocks for a shell."""
+    """Yield every guestmark command line in the page's shell blocks."""
     for block in blocks(page):
         if block.language not in {"", "sh"}:
             continue
@@ -107,7 +107,7 @@ def commands(page: Path) -> Iterator[Typed]:
 
 
 def _words(text: str) -> tuple[str, ...] | None:
-    """The words of a command line; None where a quotation has no end yet."""
+    """Return the words of a command line; None if a quotation is not closed yet."""
     try:
         return tuple(shlex.split(text, comments=True))
     except ValueError:
@@ -146,7 +146,7 @@ _WHOLE = frozenset({"tune"})  # verbs whose time is needed for proofs, of which 
 
 
 def briefly(words: list[str]) -> list[str]:
-    """The words of a command line with less to measure, and the same answer in kind: one block, a small scale."""
+    """Return the command line's words, changed so that it measures less: one block, a small scale."""
     verb, *rest = words
     command = rest.index("--") if "--" in rest else len(rest)
     options, command_line = rest[:command], rest[command:]

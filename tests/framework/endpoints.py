@@ -1,4 +1,4 @@
-"""The programs at the relay's ends: real sockets that ask, answer, wait and do not read."""
+"""The programs at the relay's ends: over real sockets they ask, answer, wait, and stop reading."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COOKIE = b"\x63\x82\x53\x63"
 
 
 def run_server(scenarios: Sequence[Scenario]) -> None:
-    """Starts a server for every scenario and returns; they end with the process."""
+    """Start a server for every scenario, and return; the servers end with the process."""
     for scenario in scenarios:
         serve = {"": _tcp_server, "tftp": _tftp_server, "dns": _dns_server, "dhcp": _dhcp_server}[
             scenario.udp
@@ -32,7 +32,7 @@ def run_server(scenarios: Sequence[Scenario]) -> None:
 
 
 def run_client(scenarios: Sequence[Scenario]) -> None:
-    """Runs every scenario's client at the same time, to their ends."""
+    """Run the clients of all scenarios at the same time, and wait until they end."""
     talk = {"": _tcp_client, "tftp": _tftp_client, "dns": _dns_client, "dhcp": _dhcp_client}
     threads = [threading.Thread(target=talk[scenario.udp], args=(scenario,)) for scenario in scenarios]
     for thread in threads:
@@ -128,7 +128,10 @@ def _speak(scenario: Scenario) -> None:
 
 
 def server_context() -> ssl.SSLContext:
-    """With a certificate of its own: making one takes a moment, which is nobody's in a connection."""
+    """Return a TLS context with a new certificate.
+
+    It is created before any connection, as this takes a moment that would count as the server's time.
+    """
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(
             [*_CERTIFICATE, "-keyout", f"{folder}/key", "-out", f"{folder}/certificate"],
@@ -195,7 +198,7 @@ def _tftp_client(scenario: Scenario) -> None:
 
 
 def _dns_server(scenario: Scenario) -> None:
-    """Answers with one address; what ends in `.lost` is never answered, and `.late` only when asked again."""
+    """Answer queries with one address; `.lost` names are never answered, `.late` names only when asked again."""
     own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     own.bind((SERVER, scenario.port))
 
@@ -214,7 +217,7 @@ def _dns_server(scenario: Scenario) -> None:
 
 
 def _dns_client(scenario: Scenario) -> None:
-    """Asks for as many names as there are turns, then for one that needs asking twice and one without an answer."""
+    """Ask for as many names as there are turns, then for one that must be asked twice and one without an answer."""
     names = [f"host-{turn}.test" for turn in range(scenario.turns)]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
         own.bind((CLIENT, 0))

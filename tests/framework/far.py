@@ -1,4 +1,4 @@
-"""A long way to a server: a relay on loopback that delivers everything later, and can be cut."""
+"""A server far away: a relay on loopback that delivers everything later, and whose connections can be cut."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PIECE = 64 << 10
 
 @dataclass(slots=True)
 class Relay:
-    """Everybody who connects to `port` talks to the server behind it, `one_way_s` later in each direction."""
+    """A relay: whoever connects to `port` reaches the server behind it, `one_way_s` later in each direction."""
 
     port: int
     one_way_s: float
@@ -24,13 +24,13 @@ class Relay:
     _sockets: list[socket.socket] = field(default_factory=list)
 
     def cut(self) -> None:
-        """Ends all connections at once, whatever is on its way."""
+        """End all connections at once, and drop what is in flight."""
         for end in self._sockets:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
     def carry(self, source: socket.socket, target: socket.socket, *, to_server: bool) -> None:
-        """One direction of one connection, until its end."""
+        """Carry one direction of one connection, until it ends."""
         waiting: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
         threading.Thread(target=self._deliver, args=(waiting, target), daemon=True).start()
         data = b"."
@@ -58,7 +58,7 @@ class Relay:
 
 @contextlib.contextmanager
 def relay(server: tuple[str, int], one_way_s: float = 0.0) -> Iterator[Relay]:
-    """A relay to that server, whose connections end with it."""
+    """Yield a relay to that server; its connections end with it."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         made = Relay(listening.getsockname()[1], one_way_s)
 

@@ -1,7 +1,7 @@
-"""A way between the machine's own stack and another one's device: it takes time, and loses packets.
+"""A path between the machine's own network stack and the device of another stack; it delays and loses packets.
 
-Frames are copied between a new device, whose user is the machine, and one that another stack has, so that each end can
-be captured. Both are in the network namespace of the thread that calls it.
+Frames are copied between a new device, which the machine uses, and a device that another stack uses, so that each end
+can be captured. Both are in the network namespace of the calling thread.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ _LARGE = 200  # what is smaller is no packet of data
 
 @contextlib.contextmanager
 def relaying(near: str, far: str, way_s: float = 0.0, loss: float = 0.0) -> Iterator[None]:
-    """Makes the device `near` and connects it with `far`; of large frames from there, this share is lost on its way."""
+    """Create the device `near`, and connect it with `far` for the context.
+
+    Frames take `way_s`; `loss` is the share of large frames from `far` that are lost.
+    """
     tap = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
     fcntl.ioctl(tap, _TUNSETIFF, struct.pack("16sH", near.encode(), _TAP_NO_PI))
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ALL)) as wire:

@@ -1,4 +1,4 @@
-"""Programs of random calls on a few files, some of which sync all that they leave, and checks of what they leave."""
+"""Programs of random calls on a few files, some of which sync everything in the end, and checks of what they leave."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ _NAMES = ("a", "b", "d/a", "d/b")
 
 
 def calls(seed: int, *, complete: bool = False) -> list[str]:
-    """The calls of a program, each a line of Python; with `complete` its last ones sync each file and directory."""
+    """Return a program's calls, each a line of Python; with `complete`, the last ones sync each file and directory."""
     generator = random.Random(seed)
 
     def name() -> str:
@@ -117,7 +117,7 @@ def calls(seed: int, *, complete: bool = False) -> list[str]:
 
 
 def write_generated(seed: int, folder: Path) -> tuple[Path, list[str]]:
-    """Writes the program, which says `done` when it is given an argument; returns it and its calls."""
+    """Write the program, which prints `done` if it gets an argument; return its path and its calls."""
     made = calls(seed)
     program = folder / f"generated-{seed}.py"
     program.write_text(f"{_CALLS}{chr(10).join(made)}\n{_END}")
@@ -125,9 +125,9 @@ def write_generated(seed: int, folder: Path) -> tuple[Path, list[str]]:
 
 
 def write_combined(seeds: Iterable[int], folder: Path) -> Path:
-    """Writes one program that does what several do that sync all they leave, each in a directory of its own.
+    """Write one program that does what several complete programs do, each in its own directory.
 
-    A machine is started for all of them at once then.
+    So one machine is enough for all of them.
     """
     body = []
     for seed in seeds:
@@ -141,7 +141,7 @@ def write_combined(seeds: Iterable[int], folder: Path) -> Path:
 
 
 def write_check(seed: int, folder: Path, left: Path) -> str:
-    """Writes a check for all that the program has left in a directory; returns its command."""
+    """Write a check that requires all files that the program has left in a directory; return its command."""
     wanted = {
         str(path.relative_to(left)): path.read_bytes().hex()
         for path in sorted(left.rglob("*"))

@@ -1,4 +1,4 @@
-"""Machines without an experiment around them."""
+"""Starts machines without an experiment around them."""
 
 import contextlib
 import os
@@ -17,18 +17,21 @@ from tests.framework.cells import cell, plan_of
 
 
 def start(platform: str, **factors: str) -> AbstractContextManager[Machine]:
-    """A fresh guest, as a trial would start it."""
+    """Return a context with a fresh guest, started as for a trial."""
     return start_cell(cell(platform, **factors))
 
 
 def start_cell(trial: Cell) -> AbstractContextManager[Machine]:
-    """The fresh machine of that cell."""
+    """Return a context with a fresh machine for that cell."""
     return registry.get_platform(trial.platform).start(trial)
 
 
 @contextlib.contextmanager
 def started(trial: Cell, limit_s: float = 120.0) -> Iterator[tuple[Machine, Workload[Any]]]:
-    """The cell's machine, and its workload, which is not prepared yet and is cleaned up whatever happened."""
+    """Yield the cell's machine and its workload, which is not prepared yet.
+
+    The workload is cleaned up at the end; a failure of that is ignored.
+    """
     caller = Context(env={"PATH": os.environ["PATH"]}, cwd="/")
     workload = base.create_trial(plan_of(trial, limit_s=limit_s, context=caller), trial)
     platform = registry.get_platform(base.choose_started_cell(trial).platform)
@@ -42,7 +45,10 @@ def started(trial: Cell, limit_s: float = 120.0) -> Iterator[tuple[Machine, Work
 
 @contextlib.contextmanager
 def prepared(trial: Cell, limit_s: float = 120.0) -> Iterator[tuple[Machine, Workload[Any]]]:
-    """The same with the workload ready on its machine; unlike there, a clean-up that fails fails the test."""
+    """Yield the cell's machine and its prepared workload.
+
+    Unlike with `started`, a clean-up that fails also fails the test.
+    """
     workload = base.create_trial(plan_of(trial, limit_s=limit_s), trial)
     platform = registry.get_platform(base.choose_started_cell(trial).platform)
     with base.start_machine(workload, platform, trial) as machine:

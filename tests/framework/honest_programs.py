@@ -1,6 +1,7 @@
-"""Programs that write from several threads and lie about nothing: what their syncs promise has to be on the disk.
+"""Programs that write from several threads and keep their promises: what their syncs cover has to be on the disk.
 
-Each is made from a number: how many threads, which files they share, and what each does in which order.
+Each program is derived from a number: how many threads it has, which files they share, and what each does in which
+order.
 """
 
 import random
@@ -42,7 +43,7 @@ _ACTIONS = ("write", "append", "truncate", "punch", "zero", "reserve", "replace"
 
 
 def honest_program(number: int) -> str:
-    """The source of program `number`, for Python."""
+    """Return the Python source of program `number`."""
     chance = random.Random(number)
     threads = chance.randint(1, 8)
     actions = ("write", *chance.sample(_ACTIONS, chance.randint(1, 4)))
@@ -63,7 +64,7 @@ for number, source in {sources}.items():
 
 
 def write_programs(numbers: Sequence[int], folder: Path) -> Path:
-    """The file that runs these programs, one after the other, each in a directory that is called by its number."""
+    """Write one file that runs these programs one after the other, each in a directory named by its number."""
     file = folder / f"honest{numbers[0]}.py"
     sources = {number: honest_program(number) for number in numbers}
     file.write_text(_ONE_AFTER_THE_OTHER.format(sources=repr(sources)))

@@ -1,4 +1,4 @@
-"""Kernels that differ in what they can do: this host's version, and some for guests."""
+"""The version of this host's kernel, and kernels for guests that lack a feature."""
 
 import os
 import re
@@ -12,7 +12,7 @@ _NINE_P = re.compile(r"\b9p(net)?\w*\.ko")
 
 
 def without_9p(folder: Path, of: Path | None = None) -> Path:
-    """The usual kernel, or that in `of`, beside modules that lack those for 9p, as with Debian's cloud kernel."""
+    """Return the usual kernel, or the one in `of`, linked next to modules without 9p, like Debian's cloud kernel."""
     kernel = find_kernel(str(next(of.glob("vmlinuz-*"))) if of else "")
     assert kernel.modules is not None
     modules = folder / "modules"
@@ -34,7 +34,7 @@ def without_9p(folder: Path, of: Path | None = None) -> Path:
 
 
 def cloud(folder: Path) -> Path:
-    """Debian's cloud kernel with its modules beside it, fetched. It has no 9p."""
+    """Download Debian's cloud kernel, which has no 9p, and return its path; its modules are beside it."""
     depends = subprocess.run(
         ["apt-cache", "depends", "linux-image-cloud-amd64"], capture_output=True, text=True, check=True
     ).stdout

@@ -1,4 +1,4 @@
-"""Values that may be absent where they are made, and must not be where a test looks at them."""
+"""Narrows the type of values that a test requires to exist."""
 
 from typing import TypeVar
 
@@ -7,12 +7,12 @@ U = TypeVar("U")
 
 
 def known(value: T | None) -> T:
-    """The value; the test fails when there is none."""
+    """Return the value. Fails the test if it is None."""
     assert value is not None
     return value
 
 
 def a(kind: type[U], value: object) -> U:
-    """The value, which is of that kind; the test fails when it is of another."""
+    """Return the value as an instance of `kind`. Fails the test if it is none."""
     assert isinstance(value, kind), f"{value!r} is no {kind.__name__}"
     return value

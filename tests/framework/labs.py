@@ -1,4 +1,4 @@
-"""Labs of machines that are all this one: an sshd, a PostgreSQL server, and a lock and a scratch directory for each."""
+"""Labs whose machines are all this host: an sshd, a PostgreSQL server, and for each a lock and a scratch directory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HERE = "here"
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """The files that `fleet run` is given, and where its results are."""
+    """The files for `fleet run`, and the ledger with its results."""
 
     guestmark: CommandLine
     machines: Path
@@ -41,12 +41,12 @@ class Lab:
     whole: bool = True  # each machine measures all of the plan
 
     def arguments(self) -> tuple[str, ...]:
-        """Those of `guestmark fleet run`."""
+        """Return the arguments that run the plan on the lab."""
         given = ("--machines", str(self.machines), "--ledger", self.ledger)
         return ("fleet", "run", str(self.plan), *given, *(["--whole"] if self.whole else []))
 
     def runs(self) -> list[StoredRun]:
-        """Of every machine that has begun one."""
+        """Return the runs of the fleet, one for each machine that has begun one."""
         with open_ledger(self.ledger, writable=False) as ledger:
             return [ledger.load_run(run.id) for run in ledger.list_runs() if "fleet" in run.labels]
 
@@ -61,7 +61,7 @@ def lab(
     environment: Mapping[str, str] | None = None,
     whole: bool = True,
 ) -> Lab:
-    """Machines of these names, which ssh reaches but for the one that is `HERE`, of one class."""
+    """Create a lab of machines with these names, all of one class; ssh reaches each but the one named `HERE`."""
     folder = guestmark.folder
     lines = []
     for name in names:

@@ -1,4 +1,4 @@
-"""Small plans and trials to fill ledgers with."""
+"""Small plans and trials, to fill ledgers with."""
 
 import random
 
@@ -12,6 +12,6 @@ INCOMPRESSIBLE = random.Random(1).randbytes(150_000).decode("latin-1")  # for a 
 
 
 def trial(block: int, console: str = "") -> Trial:
-    """A trial of the only cell of `PLAN`, with 50 iterations."""
+    """Return a trial of the only cell of `PLAN`, with 50 iterations."""
     measurements = (Measurement(WALL, float(block), tuple(map(float, range(50)))),)
     return Trial("host", block, 0, TrialStatus.OK, measurements=measurements, console=console)

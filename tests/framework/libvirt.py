@@ -1,4 +1,4 @@
-"""A libvirt of the tests' own, and a small machine for it that boots from a disk and answers ssh."""
+"""A private libvirt for tests, and a small machine for it that boots from a disk and answers ssh."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ _DOMAIN = """<domain type='qemu' xmlns:qemu='http://libvirt.org/schemas/domain/q
 
 @dataclass(slots=True)
 class Libvirt:
-    """A running libvirtd of its own. Domains are this host's to reach by their names through `ssh`."""
+    """A running private libvirtd, whose domains can be reached by name through `ssh`."""
 
     directory: Path
     process: subprocess.Popen[bytes]
@@ -113,7 +113,7 @@ class Libvirt:
         return shlex.join(["ssh", "-F", str(self.directory / "ssh_config")])
 
     def call(self, *words: str) -> str:
-        """What virsh prints."""
+        """Run virsh, and return its output."""
         done = subprocess.run(
             [*shlex.split(self.virsh), "-q", *words], capture_output=True, text=True, check=False
         )
@@ -121,7 +121,7 @@ class Libvirt:
         return done.stdout.strip()
 
     def define(self, name: str) -> None:
-        """A domain of its own disk, shut off."""
+        """Define a domain with its own disk, which is shut off."""
         with socket.socket() as listening:
             listening.bind(("127.0.0.1", 0))
             self.ports[name] = port = int(listening.getsockname()[1])
@@ -142,19 +142,19 @@ class Libvirt:
             config.write(f"Host {name}\n HostName 127.0.0.1\n Port {port}\n HostKeyAlias machine\n")
 
     def state(self, name: str) -> str:
-        """As libvirt says."""
+        """Return the state of a domain in libvirt's words."""
         return self.call("domstate", name)
 
     def log(self) -> str:
-        """What the server said."""
+        """Return the server's log."""
         return (self.directory / "log").read_text(errors="replace")
 
 
 @contextlib.contextmanager
 def libvirt(*, with_guests: bool = False) -> Iterator[Libvirt]:
-    """The server, and what a machine boots: kernel, initramfs and a disk with a root.
+    """Yield a server with all files that a machine boots: kernel, initramfs and a disk with a root.
 
-    `with_guests`, the machine has hypervisors, KVM and memory for a guest of its own.
+    With `with_guests` the machine has hypervisors, KVM, and memory for a guest inside it.
     """
     for program, package in (
         ("libvirtd", "libvirt-daemon"),
@@ -270,7 +270,7 @@ def _add_data_of_qemu(root: Path) -> None:
 
 
 def _files(programs: Sequence[str]) -> dict[str, Path]:
-    """Programs with the libraries that they load, by where each has to be, without a leading slash."""
+    """Return the programs and the libraries that they load, by their path in the root, without a leading slash."""
     found: dict[str, Path] = {}
     for program in programs:
         path = _which(program)

@@ -1,4 +1,4 @@
-"""A plugin of pytest: long tests within a time, limits that are too close, and what tests leave behind."""
+"""A plugin of pytest: picks long tests that fit into a time, and reports time limits that are close and leftovers."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _COUNTING = pytest.StashKey["ProcessorGroup"]()
 
 
 def memory_file() -> Path:
-    """Where this machine remembers its last runs."""
+    """Return the path of this machine's record of the last runs of tests."""
     return locate_cache() / _MEMORY
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The time for long tests."""
+    """Add the options for long tests."""
     parser.addoption("--nothing-left", action="store_true", help="fail if a test leaves something behind")
     parser.addoption("--within", type=float, metavar="SECONDS", help="take long tests for this long, by need")
     parser.addoption(
@@ -55,7 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Whatever this run starts is marked; workers hear of the mark and of the end by their environment."""
+    """Mark everything that this run starts; workers get the mark and the end of the time by environment variables."""
     if os.environ.setdefault(_MARK, secrets.token_hex(8)) and not hasattr(config, "workerinput"):
         if (within := config.getoption("--within")) is not None:
             os.environ[_UNTIL] = repr(time.time() + within)
@@ -68,14 +68,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """The group for counting goes with its process."""
+    """Leave the control group in which processor time was counted."""
     if counting := config.stash.get(_COUNTING, None):
         counting.leave()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With a time, in the order of `picking.order_of`."""
+    """Sort tests by `picking.order_of` if there is a time for long tests."""
     if config.getoption("--within") is None:
         return
     remembered = picking.read_memory(memory_file())
@@ -88,7 +88,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Begins no test that would not end in time."""
+    """Skip a test that would not end in time."""
     if counting := item.config.stash.get(_COUNTING, None):
         item.stash[_USED_BEFORE] = counting.used_s()
     if until := os.environ.get(_UNTIL):
@@ -99,7 +99,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Reports know the limit of their test and what it used, wherever they are read."""
+    """Add a test's time limit and processor time to its report, so that they reach the process that collects reports.
+    """
     outcome = yield
     if call.when == "teardown" and _USED_BEFORE in item.stash:
         used = ("processor", item.config.stash[_COUNTING].used_s() - item.stash[_USED_BEFORE])
@@ -111,25 +112,25 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 class ProcessorGroup:
-    """A control group of this process and all that it starts: the time of guests belongs to nobody's children."""
+    """A control group of this process and everything that it starts, because guests may not be its descendants."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     @classmethod
     def join(cls) -> ProcessorGroup:
-        """Join a group of this process's own."""
+        """Create a group for this process, and join it."""
         made = cls(_PROCESSOR_GROUPS / f"tests-{os.getpid()}")
         made._path.mkdir()
         made._move(made._path)
         return made
 
     def used_s(self) -> float:
-        """Return the processor time of all that was ever in it."""
+        """Return the processor seconds of everything that was ever in the group."""
         return int((self._path / "cpuacct.usage").read_text()) / 1e9
 
     def leave(self) -> None:
-        """Leave it, and remove it if nobody else is in it."""
+        """Leave the group, and remove it if it is empty."""
         self._move(_PROCESSOR_GROUPS)
         with contextlib.suppress(OSError):
             self._path.rmdir()
@@ -140,7 +141,7 @@ class ProcessorGroup:
 
 
 class _Run:
-    """One whole run, where its reports come together."""
+    """One whole run of tests, in the process that collects all reports."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._plugins = config.pluginmanager
@@ -159,7 +160,7 @@ class _Run:
         self._not_reached: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Adds up what each test takes."""
+        """Add a phase of a test to the test's duration and results."""
         name = report.nodeid
         if report.skipped and isinstance(report.longrepr, tuple) and _NOT_REACHED in report.longrepr[2]:
             self._not_reached.append(name)
@@ -181,7 +182,7 @@ class _Run:
             self._picked[file] = self._picked.get(file, 0) + 1
 
     def _say_failed(self, report: pytest.TestReport) -> None:
-        """Says at once which test failed, and why, as the run may go on for an hour."""
+        """Print which test failed, and why, at once, as the run may continue for an hour."""
         reporter = self._plugins.get_plugin("terminalreporter")
         if reporter is None:
             return
@@ -191,7 +192,7 @@ class _Run:
         reporter.write_line(f"FAILED {report.nodeid} ({report.when}, {report.duration:.0f} s): {why}")
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Remembers when each long test held; with --nothing-left a run that left something has failed."""
+        """Record when each long test passed; with --nothing-left, fail a run that left something behind."""
         if self._long:
             file = memory_file()
             now = {
@@ -208,7 +209,7 @@ class _Run:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """What was picked, which limits are close, and what was left."""
+        """Print which tests were picked, which time limits are close, and what was left behind."""
         write = terminalreporter.write_line
         if self._within is not None:
             each = ", ".join(f"{name} {count}" for name, count in self._picked.items())
@@ -232,7 +233,7 @@ class _Run:
             write(f"left behind: {line}", red=True)
 
     def _find_left(self) -> list[str]:
-        """What is there now and was not at the beginning, after a moment for what is about to end."""
+        """Return what exists now and did not at the beginning, after giving things that are about to end a moment."""
         deadline = time.monotonic() + _ENDING_S
         while (found := list(self._look())) and time.monotonic() < deadline:
             time.sleep(0.5)
@@ -248,7 +249,7 @@ class _Run:
             kept |= _EXPRESSIONS in command and int(_field(pid, "PPid:") or 0) in own
             if pid not in own and not kept and not any(word in command for word in _OURS):
                 yield f"process {pid} ({command.strip()}), by {_test_of_process(pid)}"
-        if _others_test(mark):
+        if _is_another_run_active(mark):
             return  # what has no mark may be theirs
         for place in sorted(_mounted() - self._mounts):
             yield f"a mount at {place}"
@@ -256,7 +257,7 @@ class _Run:
             yield f"{path}, by {self._test_at(path)}"
 
     def _test_at(self, path: Path) -> str:
-        """The tests that ran when a directory was changed last."""
+        """Return the names of the tests that ran when a directory was last changed."""
         with contextlib.suppress(OSError):
             changed = path.stat().st_mtime
             names = [name for begin, end, name in self._running if begin - _COARSE_S <= changed <= end]
@@ -264,8 +265,8 @@ class _Run:
         return "an unknown test"
 
 
-def _others_test(own: bytes) -> bool:
-    """Whether a run of tests goes on on this machine that is neither this one nor one that this one is a test of."""
+def _is_another_run_active(own: bytes) -> bool:
+    """Return whether tests run on this machine that belong to neither this run nor one that started it."""
     family = {own.decode(), *(word for pid in _ancestors(os.getpid()) for word in _marks(pid))}
     workers = (pid for pid in procfs.list_processes() if _OURS[0] in " ".join(procfs.read_words(pid)))
     return any(word not in family for pid in workers for word in _marks(pid))
@@ -296,7 +297,7 @@ def _field(pid: int, name: str) -> str:
 
 
 def _test_of_process(pid: int) -> str:
-    """The test in whose environment a process was started."""
+    """Return the name of the test that started a process, from the process's environment."""
     for word in procfs.read_text(procfs.PROC / str(pid) / "environ").split("\0"):
         if word.startswith("PYTEST_CURRENT_TEST="):
             return word.partition("=")[2]

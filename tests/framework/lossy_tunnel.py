@@ -1,7 +1,7 @@
-"""Run inside a network namespace of its own: real TCP through a tunnel that loses and reorders packets, captured.
+"""Captures real TCP through a tunnel that loses and reorders packets; runs in its own network namespace.
 
-Every packet for 10.9.0.2 is given back with both addresses swapped, so that the machine talks to itself through the
-tunnel (the checksums stay right). Usage: python -m tests.framework.lossy_tunnel CAPTURE
+Every packet for 10.9.0.2 is returned with both addresses swapped, so that the machine communicates with itself through
+the tunnel (checksums stay valid). Usage: python -m tests.framework.lossy_tunnel CAPTURE
 """
 
 import fcntl

@@ -1,4 +1,4 @@
-"""Facts of trials as their producers make them, with what does not matter filled in."""
+"""Facts of trials in the form in which they are recorded; values that do not matter are filled in."""
 
 import importlib
 import pkgutil
@@ -11,7 +11,7 @@ from guestmark.workloads.syscalls import Call
 
 
 def of(*facts: Fact) -> Facts:
-    """A trial's facts, as they are kept."""
+    """Return facts as a trial stores them."""
     findings = Findings()
     for fact in facts:
         findings.add(fact)
@@ -75,7 +75,7 @@ def call(median_ns: float, **counted: float) -> Call:
 
 
 def every_kind() -> list[type[Fact]]:
-    """All types of facts, whoever makes them; those that others are made of are not among them."""
+    """Return all types of facts of guestmark and its workloads, except the abstract `MachineFacts`."""
     for module in pkgutil.walk_packages(guestmark.workloads.__path__, "guestmark.workloads."):
         importlib.import_module(module.name)
     found, left = [], [Fact]

@@ -1,6 +1,6 @@
-"""Machines that are network namespaces of this one: each with a card, an address and an sshd of its own.
+"""Machines that are network namespaces of this host: each with a card, an address and an sshd.
 
-They share this machine's files and processes. What they have between them is a network, which can be cut.
+They share this host's files and processes. Only the network between them is their own, and can be cut.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.framework.sshd import Sshd, sshd
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One of them; `cable` is its card's other end."""
+    """One of the machines; `cable` is the other end of its card."""
 
     name: str
     address: str
@@ -33,11 +33,11 @@ class Machine:
     sshd: Sshd
 
     def plug(self, *, plugged: bool) -> None:
-        """Cuts it off from the others, or connects it again."""
+        """Connect the machine to the others, or disconnect it."""
         _ip("link", "set", self.cable, "up" if plugged else "down")
 
     def keep_known(self) -> None:
-        """From now on what is sent to it while it is unplugged vanishes without a word, as behind a switch."""
+        """Make packets to the machine vanish silently while it is unplugged, as behind a switch."""
         there = json.loads(_ip("-j", "-n", self.namespace, "link", "show", "eth0"))
         entry = (self.address, "lladdr", there[0]["address"], "dev", self.bridge, "nud", "permanent")
         _ip("neigh", "replace", *entry)
@@ -45,7 +45,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Machines, and this one's `address` among them."""
+    """The machines, and this host's `address` in their network."""
 
     address: str
     range: str
@@ -60,7 +60,7 @@ class Network:
 
 @contextlib.contextmanager
 def network(directory: Path, names: Sequence[str]) -> Iterator[Network]:
-    """Machines of these names, gone afterwards."""
+    """Yield a network of machines with these names, which are removed afterwards."""
     if os.getuid() != 0 or shutil.which("ip") is None:
         pytest.skip("making network namespaces takes root and the package iproute2")
     tag = secrets.token_hex(3)

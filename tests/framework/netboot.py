@@ -1,4 +1,4 @@
-"""One netboot trial without an experiment around it."""
+"""Runs one netboot trial without an experiment around it."""
 
 import contextlib
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def workload(
     kernel: bool = False,
     **factors: str,
 ) -> NetbootTrial:
-    """Fetches `files` files of `size` through an e1000 card, unless the factors say otherwise."""
+    """Return a trial that fetches `files` files of `size` through an e1000 card, unless factors say otherwise."""
     given = {"size": size, "files": files, "port": port, "kernel": kernel}
     if certificate is not None:
         given["certificate"] = certificate
@@ -41,7 +41,7 @@ def workload(
 
 @contextlib.contextmanager
 def prepared(**given: Any) -> Iterator[tuple[NetbootTrial, NetbootMachine]]:
-    """A workload whose machine has booted, and the machine."""
+    """Yield a trial whose machine has booted, and the machine."""
     booting = workload(**given)
     with booting.machine(registry.get_platform("tcg")) as machine:
         booting.prepare(machine)
@@ -49,6 +49,6 @@ def prepared(**given: Any) -> Iterator[tuple[NetbootTrial, NetbootMachine]]:
 
 
 def growing(machine: NetbootMachine, name: str, size: int) -> None:
-    """Waits until a capture has `size` bytes."""
+    """Wait until a capture is larger than `size` bytes."""
     capture = machine.scratch / name
     assert wait_until(lambda: capture.exists() and capture.stat().st_size > size, 60), "it did not grow"

@@ -1,4 +1,4 @@
-"""Machines of the user's own that need nothing installed: namespaces of this host with a folder of their own."""
+"""Definitions of the user's own machines that need nothing installed: namespaces of this host, each with a folder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DISCARD = 'rm "$0/../saved/$1"'
 def own_machine(folder: Path, name: str = "cell", **changes: str) -> Path:
     """Write the definition of such machines, whose process ids are kept in `folder`.
 
-    `changes` replace lines: TOML, or nothing to leave one out.
+    `changes` replace lines by TOML; an empty text leaves a line out.
     """
     machines = folder / "machines"
     machines.mkdir(exist_ok=True)
@@ -50,7 +50,7 @@ def own_machine(folder: Path, name: str = "cell", **changes: str) -> Path:
 
 
 def saving(folder: Path, **changes: str) -> dict[str, str]:
-    """Return the commands of such machines that are saved and restored; `changes` are scripts in place of others."""
+    """Return the commands that save and restore such machines; `changes` are scripts that replace some of them."""
     (folder / "saved").mkdir(exist_ok=True)
     scripts = {"snapshot": SAVE, "restore": RESTORE, **changes}
     commands = {key: script(folder, text, "{snapshot}") for key, text in scripts.items()}
@@ -58,16 +58,16 @@ def saving(folder: Path, **changes: str) -> dict[str, str]:
 
 
 def script(folder: Path, text: str, *more: str) -> str:
-    """Write a command of such a definition: a shell's script, with the folder as $0 and the machine's id as $1."""
+    """Return a command of a definition as TOML: a shell script with the folder as $0 and the machine's id as $1."""
     return words("sh", "-c", text, str(folder / "machines"), "{id}", *more)
 
 
 def words(*each: str) -> str:
-    """Write a list of words as TOML has it."""
+    """Return a list of words as TOML."""
     return "[" + ", ".join(quoted(word) for word in each) + "]"
 
 
 def quoted(text: str) -> str:
-    """Write a string as TOML has it."""
+    """Return a string as TOML."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'

@@ -1,8 +1,8 @@
-"""Which of the long tests run with a change, and in which order: `./test --long --for 20m`.
+"""Decides which long tests run with a change, and in which order: `./test --long --for 20m`.
 
-First those of the packages that the last commits touched, for a third of the time; then those that failed last or have
-waited longest on this machine. Where it remembers nothing, as a fresh clone does, this change's sixth of them comes
-first, which the number of the commit decides, so that six changes one after the other run all.
+Tests of the packages that the last commits touched come first, for a third of the time; then those that failed last or
+have waited longest on this machine. If the machine remembers nothing, as in a fresh clone, one sixth of them comes
+first, which the number of the commit selects, so that six successive changes run all of them.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _SLOWER = 4  # a test that never ran here may take this many times its processor
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """The last time that a test ran: when (seconds since the epoch), how long it took, and the processor time of that.
+    """The last run of a test: when it ran (seconds since the epoch), its duration, and its processor time.
 
-    The latter is 0 where nobody counted it.
+    The processor time is 0 if it was not counted.
     """
 
     at: float
@@ -41,13 +41,13 @@ class Remembered:
 
 
 def git(*words: str) -> str:
-    """What git says of this checkout; empty where there is none."""
+    """Return git's output about this checkout; empty if it is no git checkout."""
     done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False)
     return done.stdout if done.returncode == 0 else ""
 
 
 def touched_packages(paths: Iterable[str]) -> dict[str, int]:
-    """How many of these files are in each package: `guestmark.disks`, `guestmark.workloads.netboot`, `bench.truth`.
+    """Count these files by package: `guestmark.disks`, `guestmark.workloads.netboot`, `bench.truth`.
 
     Crates count as the packages that start their programs.
     """
@@ -68,7 +68,7 @@ def touched_packages(paths: Iterable[str]) -> dict[str, int]:
 
 
 def imported_modules(source: str) -> set[str]:
-    """Modules that a test's source imports anywhere in it, with the names that it imports from them."""
+    """Return the modules that a test's source imports anywhere, and the full names that it imports from them."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -84,7 +84,7 @@ def _modules_of(file: Path) -> frozenset[str]:
 
 
 def nearness(file: Path, touched: Mapping[str, int]) -> int:
-    """How many touched files are in packages that a file of tests imports, or is named after."""
+    """Count the touched files in packages that a test file imports or is named after."""
     modules = _modules_of(file)
     words = set(file.stem.split("_"))
     return sum(
@@ -97,20 +97,20 @@ def nearness(file: Path, touched: Mapping[str, int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is known of a change: the files touched in each package, its commit, and how many commits came before."""
+    """A change: the number of touched files in each package, its commit, and the number of commits up to it."""
 
     touched: Mapping[str, int]
     commit: str
     number: int = 0
 
     def draw(self, text: str) -> str:
-        """Draw by the commit's hash; the same each time."""
+        """Return a random text for a text, which is always the same for one commit; used to sort."""
         return hashlib.sha256(f"{self.commit} {text}".encode()).hexdigest()
 
 
 @dataclass(slots=True)
 class _Group:
-    """Tests that stay together on one worker; `name` is what they share."""
+    """Tests that stay together on one worker; `name` is the name of what they share."""
 
     name: str
     file: Path
@@ -127,10 +127,9 @@ def order_of(
     remembered: Mapping[str, Remembered],
     room_s: float,
 ) -> list[str]:
-    """The tests, given by name with their file, in the order in which they are taken.
+    """Return the tests, given by name with their file, in the order in which they run.
 
-    `room_s` is the processor time that there is for all of them. Tests that share a machine stay
-    together.
+    `room_s` is the processor time that all of them may use. Tests that share a machine stay together.
     """
     groups = _group_tests(tests, remembered)
     for each in groups:
@@ -146,7 +145,7 @@ def order_of(
 
 
 def _group_tests(tests: Sequence[tuple[str, Path]], remembered: Mapping[str, Remembered]) -> list[_Group]:
-    """Group tests by what they share, each in one of the parts, all of which take about the same time."""
+    """Group tests by what they share, and assign each group to one of the parts, which take about equally long."""
     found: dict[str, _Group] = {}
     for name, file in tests:
         scope = scope_of(name)
@@ -163,7 +162,7 @@ def _group_tests(tests: Sequence[tuple[str, Path]], remembered: Mapping[str, Rem
 
 
 def _take_near(by_need: Sequence[_Group], near: Mapping[Path, int], room_s: float) -> list[_Group]:
-    """Take what is nearest to the change, as much as fits into this time."""
+    """Return the groups nearest to the change that fit into this time."""
     taken = []
     for each in sorted(by_need, key=lambda each: -near[each.file]):
         if near[each.file] and each.seconds <= room_s:
@@ -177,18 +176,18 @@ def _last_run(name: str, remembered: Mapping[str, Remembered]) -> float:
 
 
 def expected_s(name: str, remembered: Mapping[str, Remembered]) -> float:
-    """How much processor time a test is likely to take here."""
+    """Return the processor seconds that a test is likely to take here."""
     known = remembered[name].processor_s if name in remembered else 0.0
     return known or costs.published_s(name)
 
 
 def fits(name: str, left_s: float, remembered: Mapping[str, Remembered]) -> bool:
-    """Whether a test is likely to end within the time that is left."""
+    """Return whether a test is likely to end within the time left."""
     return left_s > (remembered[name].seconds if name in remembered else costs.published_s(name) * _SLOWER)
 
 
 def read_memory(file: Path) -> dict[str, Remembered]:
-    """What is remembered in `file`; nothing where it is missing or damaged."""
+    """Return what is remembered in `file`; empty if it is missing or damaged."""
     try:
         stored = json.loads(file.read_text())
         return {name: Remembered(*map(float, values)) for name, values in stored.items()}
@@ -197,7 +196,7 @@ def read_memory(file: Path) -> dict[str, Remembered]:
 
 
 def write_memory(file: Path, remembered: Mapping[str, Remembered]) -> None:
-    """Keeps it for the next run, whole or not at all."""
+    """Store what is remembered for the next run, atomically."""
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_name(f"{file.name}.new")
     part.write_text(json.dumps({name: astuple(each) for name, each in sorted(remembered.items())}))
@@ -205,11 +204,11 @@ def write_memory(file: Path, remembered: Mapping[str, Remembered]) -> None:
 
 
 def latest_paths() -> list[str]:
-    """The files of the last commits, at most of two days, and those that are changed now."""
+    """Return the files of the last commits, up to two days old, and those with uncommitted changes."""
     return [*git(*_LATEST).splitlines(), *git("diff", "--name-only", "HEAD").splitlines()]
 
 
 def latest_change() -> Change:
-    """What this checkout has as its last change."""
+    """Return the latest change of this checkout."""
     count = git("rev-list", "--count", "HEAD").strip()
     return Change(touched_packages(latest_paths()), git("rev-parse", "HEAD").strip(), int(count or 0))

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own, in a private directory, that can be stopped, killed and started again."""
+"""A private PostgreSQL server for tests, which can be stopped, killed and started again."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ _USER = "postgres"
 
 
 def program(name: str) -> str | None:
-    """Where a program of the server is: Debian keeps them out of PATH."""
+    """Return the path of one of the server's programs, which Debian keeps out of PATH; None if it is not installed."""
     places = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
     return shutil.which(name, path=os.pathsep.join([os.environ["PATH"], *map(str, places)]))
 
 
 @dataclass(slots=True)
 class Server:
-    """A server on loopback and perhaps another address; everybody on this machine, and its network there, is let in."""
+    """A server on loopback and perhaps one more address; it trusts everybody on this machine and on its network there.
+    """
 
     directory: Path
     port: int
@@ -39,11 +40,11 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Its database, for `--ledger`; the driver is not named."""
+        """The URL of its database for `--ledger`, without a driver."""
         return f"postgresql://{_USER}@{self.address}:{self.port}/postgres"
 
     def start(self) -> None:
-        """Starts it and waits until it answers."""
+        """Start the server and wait until it answers."""
         postgres = program("postgres")
         assert postgres is not None
         with (self.directory / "log").open("ab") as log:
@@ -54,7 +55,7 @@ class Server:
         assert wait_until(self.answers, 30), self.log()
 
     def answers(self) -> bool:
-        """Whether it can be connected to."""
+        """Return whether the server accepts connections."""
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
             return (
                 b"ready to accept connections"
@@ -63,7 +64,7 @@ class Server:
         return False
 
     def stop(self, number: int = signal.SIGINT) -> None:
-        """Ends it: SIGINT breaks all connections in order, SIGKILL is a crash."""
+        """Stop the server: SIGINT closes all connections in order, SIGKILL is a crash."""
         if self.process is None:
             return
         main = int((self.directory / "data/postmaster.pid").read_text().split()[0])
@@ -76,13 +77,13 @@ class Server:
         self.process = None
 
     def log(self) -> str:
-        """What the server said."""
+        """Return the server's log."""
         return (self.directory / "log").read_text()
 
 
 @contextlib.contextmanager
 def postgresql(address: str = "127.0.0.1", connections: int = 60) -> Iterator[Server]:
-    """A new server, removed afterwards with all that it holds."""
+    """Yield a new server, which is removed afterwards with its data. Skips the test if PostgreSQL is not installed."""
     initdb = program("initdb")
     if initdb is None:
         pytest.skip("there is no PostgreSQL server: install the package postgresql")
@@ -115,7 +116,7 @@ def postgresql(address: str = "127.0.0.1", connections: int = 60) -> Iterator[Se
 
 
 def _as_user() -> list[str]:
-    """PostgreSQL refuses to run as root."""
+    """Return the prefix of a command that runs it as the server's user, because PostgreSQL refuses to run as root."""
     if os.getuid() != 0:
         return []
     pwd.getpwnam(_USER)
@@ -123,7 +124,11 @@ def _as_user() -> list[str]:
 
 
 def _free_port() -> int:
-    """One that the system gives to nobody who connects: whoever looks for the server while it is down would get it."""
+    """Return a free port below the range of ports that the system gives to clients.
+
+    A client that connects to the server while it is down could otherwise get the server's own port, and connect to
+    itself.
+    """
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
         with socket.socket() as listening, contextlib.suppress(OSError):

@@ -1,10 +1,10 @@
-"""Calls of the command line whose modules are loaded already: processes of their own, forked instead of started.
+"""Starts calls of the command line by forking a process that has its modules loaded already.
 
 Importing numpy, SciPy and SQLAlchemy takes more processor time than most calls of the tests, of which there are
-hundreds. One process for each worker of pytest imports all once and forks for every call. The call is a child of the
-test all the same (its pid, signals, exit status, process group, files and environment are what `subprocess.Popen` would
-have given it), and it runs `guestmark/__main__.py` from its first line. Calls to which the start itself matters are
-started as usual.
+hundreds. One process for each worker of pytest imports everything once and forks for every call. The call is still a
+child of the test (its pid, signals, exit status, process group, files and environment are those that
+`subprocess.Popen` would have given it), and it runs `guestmark/__main__.py` from its first line. Calls whose start
+itself matters are started as usual.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OF_THE_INTERPRETER = ("PYTHON", "LD_", "LC_", "LANG", "TZ", "MALLOC_")
 
 
 def same_interpreter(environment: Mapping[str, str]) -> bool:
-    """Whether an interpreter started with this environment would be like the one that is kept."""
+    """Return whether this environment would give an interpreter with the same settings as this one."""
 
     def concerns(values: Mapping[str, str]) -> dict[str, str]:
         return {name: value for name, value in values.items() if name.startswith(_OF_THE_INTERPRETER)}
@@ -45,7 +45,7 @@ class PreloadedCall(subprocess.Popen[bytes]):
     """`python -m guestmark …` as `subprocess.Popen` starts it, but forked from the process that has it loaded."""
 
     def _execute_child(self, args: Sequence[str], *more: Any) -> None:
-        """The one step of `Popen` that differs."""
+        """Have the keeper fork the call: the only step of `Popen` that differs."""
         usual = subprocess.Popen._execute_child  # type: ignore[attr-defined]
         given = inspect.signature(usual).bind(self, args, *more).arguments
         assert not any(given[name] for name in ("preexec_fn", "pass_fds", "shell")), "not a plain call"
@@ -63,7 +63,7 @@ class PreloadedCall(subprocess.Popen[bytes]):
 
 
 def call(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A whole call with these variables beside this process's own; it is given a minute."""
+    """Run a whole call with these variables added to this process's, for at most a minute."""
     command = [sys.executable, "-m", "guestmark", *arguments]
     with PreloadedCall(
         command,
@@ -81,7 +81,7 @@ def call(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str
 
 
 class _Keeper:
-    """The process that has everything loaded, and the line to it."""
+    """The process that has everything loaded, and the socket to it."""
 
     def __init__(self) -> None:
         self.line, theirs = socket.socketpair()
@@ -96,7 +96,7 @@ class _Keeper:
         atexit.register(self.end)
 
     def fork(self, order: Mapping[str, object], streams: Sequence[int]) -> int:
-        """Has a call forked; its pid, which is our child."""
+        """Have a call forked; return its pid, which becomes our child."""
         data = json.dumps(order).encode()
         with self.lock:
             _be_subreaper(True)  # for this moment only: later orphans are init's, as always
@@ -117,7 +117,7 @@ class _Keeper:
 
 @cache
 def _keeper() -> _Keeper:
-    """This process's own, started when it is first needed."""
+    """Return the keeper of this process, which is started when first needed."""
     return _Keeper()
 
 
@@ -137,7 +137,7 @@ def _read(line: socket.socket, size: int) -> bytes:
 
 
 def _serve(line: socket.socket) -> list[str]:
-    """Forks for every order. Returns in the forked calls only, with their arguments; ends with the line."""
+    """Fork for every order. Returns only in the forked calls, with their arguments; ends when the socket is closed."""
     while True:
         head, streams, _, _ = socket.recv_fds(line, 4, 3)
         if not head:
@@ -161,7 +161,7 @@ def _serve(line: socket.socket) -> list[str]:
 
 
 def _become(order: dict[str, Any], streams: Sequence[int], line: socket.socket) -> list[str]:
-    """Makes this process what a started one would be: directory, session, streams, environment, signals."""
+    """Turn this process into what a started one would be: directory, session, streams, environment, signals."""
     line.close()
     if order["session"]:
         os.setsid()
@@ -179,7 +179,7 @@ def _become(order: dict[str, Any], streams: Sequence[int], line: socket.socket) 
 
 
 def _load() -> None:
-    """Imports what calls import, and starts nothing."""
+    """Import the modules that calls import, without starting anything."""
     import importlib
     import pkgutil
 

@@ -1,4 +1,4 @@
-"""The processes of this machine, as tests look at them: each may end at any moment, also while its files are read."""
+"""Inspects the processes of this machine, any of which may end at any moment, even while its files are read."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from guestmark.disks import processes
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 20.0) -> bool:
-    """Whether `condition()` became true in time."""
+    """Wait for `condition()` to become true; return whether it did in time."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -21,7 +21,7 @@ def wait_until(condition: Callable[[], object], seconds: float = 20.0) -> bool:
 
 
 def cpu_seconds(pid: int) -> float:
-    """How long the process and its threads have been computing; 0 when it is not there."""
+    """Return the processor seconds of a process and its threads; 0 if it does not exist."""
     try:
         words = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -30,7 +30,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def alive(pid: int) -> bool:
-    """Whether the process runs (one that has ended and is not yet reaped does not)."""
+    """Return whether the process runs; one that has ended and is not reaped yet does not."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:  # the file is not there, or its process has ended since it was opened
@@ -39,26 +39,26 @@ def alive(pid: int) -> bool:
 
 
 def called(pid: int) -> str:
-    """The command line of a process; empty when it is not there."""
+    """Return the command line of a process; empty if it does not exist."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ")
     return ""
 
 
 def gone(*pids: int, seconds: float = 5.0) -> bool:
-    """Whether all these processes end in time."""
+    """Wait until all these processes have ended; return whether they did in time."""
     return wait_until(lambda: not any(alive(pid) for pid in pids), seconds)
 
 
 def kill(pids: Iterable[int], number: signal.Signals) -> None:
-    """Sends a signal to those that are still there."""
+    """Send a signal to those of these processes that still exist."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
 
 def children(pid: int) -> list[int]:
-    """Of this process, whichever of its threads started them; the oldest first."""
+    """Return the children of a process, whichever of its threads started them, the oldest first."""
     found: dict[int, int] = {}
     for child in processes.list_children(pid):
         with contextlib.suppress(OSError):
@@ -67,12 +67,15 @@ def children(pid: int) -> list[int]:
 
 
 def started_at(pid: int) -> int:
-    """When it was started, in clock ticks; tells a process from a later one with the same number. Raises `OSError`."""
+    """Return when the process was started, in clock ticks since boot. Raises `OSError`.
+
+    The time tells a process from a later one with the same id.
+    """
     return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
 
 
 def processors(pid: int) -> set[str]:
-    """The lists of processors that the threads of a process may use, such as `{"0-1"}`."""
+    """Return the lists of processors on which the threads of a process may run, such as `{"0-1"}`."""
     found: set[str] = set()
     for status in Path(f"/proc/{pid}/task").glob("*/status"):
         with contextlib.suppress(OSError):
@@ -82,7 +85,7 @@ def processors(pid: int) -> set[str]:
 
 
 def others() -> Iterator[tuple[Path, list[bytes]]]:
-    """Folder under /proc and command line of every process but this one."""
+    """Yield the folder in /proc and the command line of every process but this one."""
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and int(folder.name) != os.getpid():
             with contextlib.suppress(OSError):

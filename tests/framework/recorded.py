@@ -1,4 +1,4 @@
-"""What earlier versions recorded: their ledgers, and of 0.1 the keys of its result documents' attestations.
+"""Records of earlier versions: their ledgers, and for 0.1 the keys of attestations in its result documents.
 
 `tests/ledger_0_1/README.md` says how they were made.
 """
@@ -17,7 +17,7 @@ KEYS: Mapping[str, Mapping[str, list[str]]] = json.loads(
 
 
 def ledger(folder: Path, version: str = "0_1") -> Path:
-    """A copy of the ledger of one of `VERSIONS`, in the folder."""
+    """Copy the ledger of one of `VERSIONS` into the folder, and return its path."""
     file = folder / "ledger.sqlite"
     kept = FOLDER.parent / f"ledger_{version}" / "ledger.sqlite.xz"
     file.write_bytes(lzma.decompress(kept.read_bytes()))
@@ -25,7 +25,7 @@ def ledger(folder: Path, version: str = "0_1") -> Path:
 
 
 def keys(value: Any, above: str = "") -> Iterator[str]:
-    """The keys of a JSON value at every depth, with dots between them; those of a list are its elements'."""
+    """Yield the keys of a JSON value at every depth, joined by dots; those of a list are the keys of its elements."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             yield f"{above}{name}"

@@ -36,9 +36,9 @@ _MOST = 65536
 
 @dataclass
 class Relay:
-    """Packets on their way, soonest first.
+    """Packets in flight, the earliest due first.
 
-    Each connection's way has draws of its own, so what is lost on it does not depend on the others.
+    Each direction of each connection has its own random generator, so losses in it do not depend on the others.
     """
 
     links: dict[int, Link]
@@ -53,7 +53,7 @@ class Relay:
     chances: dict[tuple[int, int], random.Random] = field(default_factory=dict)
 
     def take(self, packet: bytes, out: int, towards_server: bool) -> None:
-        """Decide what becomes of a packet that was read."""
+        """Decide the fate of a packet that was read: drop it, delay it, or double it."""
         if packet[0] >> 4 != 4:
             return
         header = (packet[0] & 15) * 4
@@ -97,7 +97,7 @@ class Relay:
         heapq.heappush(self.due, (at, self.number, out, packet))
 
     def run(self, client: int, server: int, until: Callable[[], bool]) -> None:
-        """Copy packets until `until` says so."""
+        """Copy packets until `until()` is true."""
         while not until():
             wait = 0.05 if not self.due else min(max(self.due[0][0] - time.monotonic(), 0.0), 0.05)
             for readable in select.select([client, server], [], [], wait)[0]:
@@ -111,7 +111,7 @@ class Relay:
 
 
 def _enter_namespace(own: str, other: str, stamps: bool) -> int:
-    """Makes a namespace with one tunnel in it and moves this process there; returns the tunnel."""
+    """Move this process into a new network namespace with one tunnel; return the tunnel's descriptor."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_NEW_NETWORK):
         raise OSError(ctypes.get_errno(), "no network namespace")
@@ -144,11 +144,10 @@ def _end(
 
 
 def relay(folder: Path, scenarios: Sequence[Scenario], seed: int = 1, *, stamps: bool = True) -> float:
-    """Runs `scenarios` together, captured in `folder`; what the links do at random follows from `seed`.
+    """Run `scenarios` together and capture them in `folder`; `seed` determines what links do at random.
 
-    Returns what one packet of a hundred was late by at least, in seconds.
-
-    Without `stamps` neither system has time stamps.
+    Returns the 99th percentile of how late the relay itself delivered packets, in seconds. Without `stamps` neither
+    system sends TCP time stamps.
     """
     # What others do on the machine must not become the link's delay.
     with contextlib.suppress(PermissionError):

@@ -1,4 +1,4 @@
-"""An exec over HTTP that returns what a command has printed when it has ended: no streams, as many services have it."""
+"""An exec service over HTTP: like many services, it returns a command's output only once the command has ended."""
 
 from __future__ import annotations
 

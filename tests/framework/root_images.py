@@ -1,4 +1,4 @@
-"""Root filesystems and container images in the forms that people keep them in."""
+"""Creates root filesystems and container images in their usual formats."""
 
 import io
 import json
@@ -23,7 +23,8 @@ def tar(files: Mapping[str, bytes], links: Mapping[str, str] | None = None) -> b
 
 
 def saved(path: Path, layers: list[bytes], *, oci: bool = False) -> str:
-    """As `docker save` or `podman save --format oci-archive` write an image."""
+    """Write an image as `docker save` does, or with `oci` as `podman save --format oci-archive` does; return its path.
+    """
     files = {f"blobs/sha256/{number}": layer for number, layer in enumerate(layers)}
     if oci:
         described = {"layers": [{"digest": f"sha256:{number}"} for number in range(len(layers))]}

@@ -1,4 +1,4 @@
-"""A constructed run of every kind of workload that adds something of its own to a report, and of what can go wrong."""
+"""Constructed runs: one for every kind of workload that adds something to a report, and some with problems."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -31,13 +31,13 @@ ENVIRONMENT: Mapping[str, Any] = {
 
 
 def with_facts(run: StoredRun, facts: Mapping[str, Sequence[Fact]]) -> StoredRun:
-    """The run with these facts of each cell's trials."""
+    """Return the run with these facts in each cell's trials."""
     trials = tuple(replace(trial, facts=made_facts.of(*facts.get(trial.cell_id, ()))) for trial in run.trials)
     return replace(run, trials=trials)
 
 
 def with_metrics(run: StoredRun, metrics: Mapping[str, Mapping[Metric, float]]) -> StoredRun:
-    """The run with these metrics instead of its own, a little different in every block."""
+    """Return the run with these metrics instead of its own; values differ a little from block to block."""
     trials = tuple(
         replace(
             trial,
@@ -53,7 +53,7 @@ def with_metrics(run: StoredRun, metrics: Mapping[str, Mapping[Metric, float]]) 
 
 
 def plain() -> StoredRun:
-    """Failures, an unusable platform, a null cell, warnings, a disturbed host, counters, digests that differ."""
+    """Make a run with failures, an unusable platform, a null cell, warnings, noise, counters and different digests."""
     run = host_uml_tcg(
         failing={("uml", 3)},
         noise={("tcg", 1): {"swapped_pages": 5}},
@@ -68,7 +68,7 @@ def plain() -> StoredRun:
 
 
 def matrix() -> StoredRun:
-    """Two factors against each other."""
+    """Make a run of two factors against each other."""
     cells: list[tuple[Cell, float | None]] = [
         (
             Cell(
@@ -87,7 +87,7 @@ def matrix() -> StoredRun:
 
 
 def starts() -> StoredRun:
-    """Guests' starts by phase, with a peer and initcalls."""
+    """Make a run with guests' starts by phase, a peer and initcalls."""
     booted, peer = (
         WorkloadSpec("boot", {}, "boot", "boot"),
         WorkloadSpec("guestfs-run", {}, "guestfish", "gf"),
@@ -113,7 +113,7 @@ def starts() -> StoredRun:
 
 
 def calls() -> StoredRun:
-    """System calls with exits and stops, bare and nested."""
+    """Make a run with system calls, their exits and stops, bare and nested."""
     mix = WorkloadSpec("syscalls", {}, "system calls")
     ratios = {"uml": 2.0, "tcg": 1.0, "tcg/uml": 3.0, "tcg/kvm": 6.0}
     run = constructed(
@@ -132,7 +132,7 @@ def calls() -> StoredRun:
 
 
 def trace() -> Trace:
-    """A captured connection as it is kept with a trial."""
+    """Make a captured connection in the form that a trial keeps."""
 
     def endpoint(role: str, median: float) -> Endpoint:
         response = Response(40, 1.0, 0.5, median, median, median, median, 3 * median, median, median)
@@ -150,7 +150,7 @@ def trace() -> Trace:
 
 
 def boots_from_network() -> StoredRun:
-    """Network boots with shares and captured connections."""
+    """Make a run with network boots, their shares and captured connections."""
     netboot = WorkloadSpec("netboot", {}, "network boot")
     run = constructed(
         [
@@ -167,7 +167,7 @@ def boots_from_network() -> StoredRun:
 
 
 def disks() -> StoredRun:
-    """Rates with durability, published figures, several tables, an upload in parts."""
+    """Make a run with rates, durability, published figures, several tables, and an upload in parts."""
     rate = Metric("wall_s", "s")
     halves = {
         half: WorkloadSpec("upload", {"amount": "1M", "variant": half}, half, key=half)
@@ -190,7 +190,7 @@ def disks() -> StoredRun:
 
 
 def null() -> StoredRun:
-    """A cell against itself, and one that differs from itself."""
+    """Make a run with a cell and its copy, which differs from it."""
     return constructed(
         [
             (Cell("host", EXEC, HOST, {}, True), 1.0),
@@ -201,7 +201,7 @@ def null() -> StoredRun:
 
 
 def refused() -> StoredRun:
-    """Verdicts that severe findings take back: a host whose processor was too hot for one side only."""
+    """Make a run whose verdicts are withdrawn by severe findings: only one side's processor was throttled."""
     hot = {("tcg", block): {"throttled": 3} for block in range(12)}
     return host_uml_tcg(noise=hot)
 
@@ -224,12 +224,12 @@ RUNS: Mapping[str, Callable[[], StoredRun]] = {
 
 @functools.cache
 def run_of(name: str) -> StoredRun:
-    """The run of that kind, made once."""
+    """Return the run of that kind, which is made once."""
     return RUNS[name]()
 
 
 @functools.cache
 def analysed(name: str) -> Analysis:
-    """Its analysis, made once: most of what a report takes."""
+    """Return the analysis of the run of that kind, which is made once, as it takes longer than a report."""
     run = run_of(name)
     return analyse_run(run.plan, run.trials, run.unusable, environments=run.environments)

@@ -1,4 +1,4 @@
-"""Constructed runs: figures drawn with a fixed seed around known ratios."""
+"""Makes runs with values drawn around known ratios, with a fixed seed."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -39,8 +39,9 @@ def constructed(
     warnings: Mapping[tuple[str, int], tuple[str, ...]] | None = None,
     state: RunState = RunState.COMPLETE,
 ) -> StoredRun:
-    """Each cell with its ratio to 1.234 s (None: its platform is unusable), block noise of 5 % and
-    its own of 1 %.
+    """Make a run of these cells, each with its true ratio to 1.234 s; None stands for an unusable platform.
+
+    Blocks scatter by 5 %, single trials by 1 %.
     """
     generator = np.random.default_rng(1)
     plan = Plan(
@@ -127,7 +128,7 @@ def memory_sweep(**changes: Any) -> StoredRun:
 
 
 def renamed(run: StoredRun, label: str) -> StoredRun:
-    """The same run as if its workload were called `label`."""
+    """Return the same run with its workload labelled `label`."""
     cells = tuple(
         Cell(c.id, WorkloadSpec("exec", {}, label), c.platform, c.factors, c.baseline, c.null_of)
         for c in run.plan.cells
@@ -143,7 +144,7 @@ def print_report(
     environment: bool = False,
     details: bool = False,
 ) -> None:
-    """Prints a run as wide as the console is; what is left out unless asked for, see `sections.page`."""
+    """Print the report of a run to the console, without the parts that are not asked for; see `make_page`."""
     found = analyse_run(run.plan, run.trials, run.unusable, environments=run.environments)
     print_page(
         make_page(run, found, with_published=published, with_environment=environment, details=details),

@@ -1,4 +1,4 @@
-"""What happens between the relay's two ends: a link, a server's behaviour and a client's, for each port."""
+"""Scenarios for the relay, each on a port: a link, and how server and client behave."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Link:
-    """What the relay does to packets: each so-many-th large one (above `spare` bytes) is lost, late or doubled.
+    """How the relay treats packets: every nth large one (above `spare` bytes) is lost, late or doubled.
 
-    `loss` is the probability that any packet is lost, `jitter_s` the most that one is delayed beyond `delay_s`, both
-    drawn at random; with jitter packets overtake each other. `lose_first` loses the client's first packet. A policer
-    lets `rate` pass and `burst` bytes at once, and loses the rest instead of queueing it. What is larger than `swallow`
-    bytes is lost, and a path dies `dies_s` after a connection's first packet.
+    `loss` is the probability that a packet is lost, `jitter_s` the largest delay beyond `delay_s`, both random; with
+    jitter packets overtake each other. `lose_first` loses the client's first packet. A policer passes `rate` and
+    bursts of `burst` bytes, and loses the rest instead of queueing it. Packets larger than `swallow` bytes are lost,
+    and a path dies `dies_s` after a connection's first packet.
     """
 
     delay_s: float = 0.0
@@ -33,12 +33,11 @@ class Link:
 
 @dataclass(frozen=True)
 class End:
-    """How one end's program and system behave.
+    """How the program and the system at one end behave.
 
-    It reads `read` bytes at once and waits `read_s` after each; with `uneven`, up to twice as long or not at all. It
-    writes in `parts`, `part_s` apart. `receive` and
-    `send` are sizes of its buffers (0: the system's), `nodelay` is False where Nagle's algorithm
-    holds small segments up.
+    The program reads `read` bytes at once and waits `read_s` after each read; with `uneven`, up to twice as long or
+    not at all. It writes in `parts`, `part_s` apart. `receive` and `send` are its buffer sizes (0: the system's);
+    `nodelay` is False if Nagle's algorithm holds small segments back.
     """
 
     read: int = 65536
@@ -56,11 +55,12 @@ class End:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A connection: `turns` requests, asked after `client_s` and answered by `reply` bytes after `server_s`.
+    """A connection: `turns` requests, each sent after `client_s` and answered by `reply` bytes after `server_s`.
 
-    `upload` is what a request carries; `ahead` requests are sent before the first answer is read. With `http` both are
-    messages of HTTP with these bodies. A client hangs up after `patience_s` without a byte. A `crowd` of others
-    connects at the same time to a server that accepts a connection every half second and lets one wait.
+    `upload` is the size of a request; `ahead` requests are sent before the first answer is read. With `http`, requests
+    and answers are HTTP messages with bodies of these sizes. A client hangs up after `patience_s` without a byte. A
+    `crowd` of other clients connects at the same time to a server that accepts one connection every half second and
+    lets one wait.
     """
 
     name: str

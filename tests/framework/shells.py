@@ -1,4 +1,4 @@
-"""Interactive shells on a terminal, into which keys are typed."""
+"""Runs interactive shells on a terminal, and types into them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ANSWERS = {b"\x1b[c": b"\x1b[?6c", b"\x1b[0c": b"\x1b[?6c", b"\x1b[6n": b"\x1b[
 
 
 class Shell:
-    """One interactive shell; it is killed at the end of the block."""
+    """One interactive shell, which is killed at the end of the block."""
 
     def __init__(self, argv: Sequence[str], environment: Mapping[str, str], folder: Path) -> None:
         self._pid, self._terminal = pty.fork()
@@ -41,12 +41,12 @@ class Shell:
         os.waitpid(self._pid, 0)
 
     def typed(self, keys: str, *, until: str = "") -> str:
-        """Types keys; what appears from then on, at least until `until` is there."""
+        """Type keys, and return what appears from then on, at least until `until` does."""
         os.write(self._terminal, keys.encode())
         return self.said(until)
 
     def said(self, until: str = "") -> str:
-        """What the shell prints until it is silent and `until` was among it, without the terminal's codes."""
+        """Return what the shell prints, without terminal codes, until `until` has appeared and the shell is silent."""
         pieces, end = b"", time.monotonic() + _LIMIT_S
         while time.monotonic() < end:
             there = until in _plain(pieces)

@@ -1,4 +1,4 @@
-"""A Slurm cluster of the tests' own: all of its nodes are this machine, on loopback."""
+"""A private Slurm cluster for tests, all of whose nodes are this machine, on loopback."""
 
 from __future__ import annotations
 
@@ -50,27 +50,27 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 @dataclass(frozen=True, slots=True)
 class Slurm:
-    """The cluster; `environment` is what its commands need."""
+    """The cluster; its commands need `environment`."""
 
     folder: Path
     environment: dict[str, str]
 
     def __call__(self, *words: str) -> str:
-        """What one of its commands prints."""
+        """Run a command of the cluster, and return its output."""
         found = subprocess.run(
             words, env=self.environment, capture_output=True, text=True, timeout=30, check=False
         )
         return found.stdout
 
     def tasks(self, job: str) -> dict[str, str]:
-        """State of each task of an array that is not forgotten yet."""
+        """Return the state of each task of a job array that Slurm still lists."""
         lines = self("squeue", "--noheader", "--array", "--job", job, "--format=%i %T").splitlines()
         return dict(line.split() for line in lines)
 
 
 @contextlib.contextmanager
 def slurm(folder: Path, nodes: int = 4) -> Iterator[Slurm]:
-    """A cluster of so many nodes, ended afterwards with everything that it runs."""
+    """Yield a cluster with this many nodes; at the end it is stopped with everything that it runs."""
     missing = [each for each in ("slurmctld", "slurmd", "munged", "sbatch") if shutil.which(each) is None]
     if os.getuid() != 0 or missing:
         pytest.skip("starting Slurm takes root and the packages slurmctld, slurmd and munge")

@@ -1,7 +1,7 @@
-"""A plugin of pytest-xdist: which tests stay together on one worker.
+"""A plugin of pytest-xdist: decides which tests stay together on one worker.
 
-Those of a file do, as they share machines. A few files take so long as a whole that the run would wait for the worker
-with them; their tests share nothing, or only what belongs to one parameter.
+The tests of a file do, as they share machines. A few files take so long as a whole that the run would wait for one
+worker; their tests share nothing, or only what belongs to one parameter.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class SpreadScheduling(LoadFileScheduling):  # type: ignore[misc]
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SpreadScheduling | None:
-    """Schedule in place of `--dist loadfile`."""
+    """Return the scheduler that replaces `--dist loadfile`; None for other distributions."""
     if config.getoption("dist") != "loadfile":
         return None
     return SpreadScheduling(config, log)

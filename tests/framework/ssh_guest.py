@@ -1,4 +1,4 @@
-"""A guest that answers ssh, whatever its architecture: an sshd inside it, reached through the guest's own agent."""
+"""A guest of any architecture that answers ssh: an sshd inside it is reached through the guest's own agent."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _CONNECT = (
 
 @contextlib.contextmanager
 def guest_with_sshd(platform: str, directory: Path) -> Iterator[str]:
-    """A running guest of that platform; inside, the command to set as GUESTMARK_SSH, for which every name is it.
+    """Yield the command to set as GUESTMARK_SSH; it reaches a running guest of that platform by any name.
 
-    It serves one connection after the other.
+    The guest serves one connection after the other.
     """
     host, user = key(directory / "host"), key(directory / "user")
     (directory / "known").write_text(f"guest {host.with_suffix('.pub').read_text()}")

@@ -1,4 +1,4 @@
-"""An sshd of the tests' own: its keys, its configuration and its port are in a private directory, on loopback."""
+"""A private sshd for tests, on loopback, with its keys and configuration in a private directory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _READY_S = 10.0
 
 @dataclass(slots=True)
 class Sshd:
-    """A running server; machines of any name are this one for whoever uses its `client`."""
+    """A running server; for users of its `client`, machines of any name are this one."""
 
     directory: Path
     port: int
@@ -42,17 +42,17 @@ class Sshd:
         return shlex.join(["ssh", "-F", str(self.config)])
 
     def log(self) -> str:
-        """What the server said."""
+        """Return the server's log."""
         return (self.directory / "log").read_text()
 
     def stop(self) -> None:
-        """Ends the server that listens; sessions go on."""
+        """Stop the listening server; sessions continue."""
         self.process.terminate()
         self.process.wait()
 
 
 def key(path: Path) -> Path:
-    """A new key without a passphrase."""
+    """Create a key without a passphrase, and return its path."""
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
     return path
 
@@ -66,9 +66,10 @@ def sshd(
     address: str = "127.0.0.1",
     within: Sequence[str] = (),
 ) -> Iterator[Sshd]:
-    """A server for this user; `environment` is set in its sessions, `settings` are lines of its configuration.
+    """Yield a server for this user; its sessions have `environment`, `settings` are lines of its configuration.
 
-    `within` is a command that starts it elsewhere, where `address` is its own.
+    `within` is the prefix of a command that starts it elsewhere, such as in a namespace, where it listens on
+    `address`.
     """
     if SSHD is None:
         pytest.skip("there is no sshd: install the package openssh-server")

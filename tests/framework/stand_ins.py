@@ -1,4 +1,4 @@
-"""Stand-ins of tools that make machines elsewhere: they have the tools' commands, and make namespaces of this host."""
+"""Stand-ins for tools that create machines elsewhere: they have the tools' commands, and create namespaces here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from tests.framework.own_machines import CREATE, ENTER, PID, READY
 
 
 def write_tool(folder: Path, name: str, forms: dict[str, str]) -> None:
-    """Write the program `name` into `folder`; `forms` are shell code that sets `what` and `name` by the words."""
+    """Write the program `name` into `folder`.
+
+    `forms` maps patterns of its command line to shell code that sets `what` and `name`.
+    """
     state = folder / "state"
     state.mkdir(exist_ok=True)
     cases = "\n".join(f"  {pattern}) {code} ;;" for pattern, code in forms.items())
@@ -45,7 +48,7 @@ def _quoted(text: str) -> str:
 
 
 def _behind(option: str) -> str:
-    """Shell code that puts the word behind an option into `name`."""
+    """Return shell code that sets `name` to the word after an option."""
     return f'while [ $# -gt 0 ]; do [ "$1" != {option} ] || {{ name=$2; break; }}; shift; done'
 
 
@@ -104,7 +107,7 @@ TOOLS: dict[str, dict[str, dict[str, str]]] = {
 
 
 def install_tools(folder: Path, definition: str) -> Path:
-    """Write all programs that a shipped definition runs, and return the folder to put into PATH."""
+    """Write all programs that a shipped definition runs, and return the folder to add to PATH."""
     for name, forms in TOOLS[definition].items():
         write_tool(folder, name, forms)
     return folder

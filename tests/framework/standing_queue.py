@@ -1,4 +1,4 @@
-"""A relay for TCP connections with one queue in each direction, which all of them share: full, it is `queue_s` long."""
+"""A relay for TCP connections, which share one queue in each direction; a full queue takes `queue_s` to drain."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PIECE = 1448
 
 @dataclass
 class _Direction:
-    """One queue; a byte leaves it `size / rate` after the one before. What does not fit stays with its sender."""
+    """One queue, which `rate` bytes leave per second. Bytes that do not fit stay with their sender."""
 
     rate: float  # bytes a second
     limit: int
@@ -33,7 +33,7 @@ class _Direction:
         self.size += len(piece)
 
     def drain(self) -> None:
-        """Passes on what is due; an empty piece is the end of a stream."""
+        """Pass on the bytes that are due; an empty piece is the end of a stream."""
         while self.pieces and self.free_at <= time.monotonic():
             target, piece = self.pieces.popleft()
             self.size -= len(piece)
@@ -113,7 +113,7 @@ class _Relay:
 
 @contextlib.contextmanager
 def standing_queue(*ports: int, rate: float, queue_s: float) -> Iterator[list[int]]:
-    """Relays connections to these ports of this host; yields the relay's ports. `rate` is in bytes a second."""
+    """Relay connections to these ports of this host; yields the relay's ports. `rate` is in bytes a second."""
     with contextlib.ExitStack() as stack:
         ways = {}
         for port in ports:

@@ -1,8 +1,8 @@
-"""A small model of a TCP connection whose every interval is known: who sends what, when, and what the other end says.
+"""A small model of a TCP connection whose every interval is known: who sends what, when, and how the peer reacts.
 
-Times are in milliseconds at the client; the path takes `way_ms` each way. `seen_at` gives the packets as a capture at
-either end holds them: nothing but numbers and windows, and time stamps where systems have `stamps`. A path may delay a
-packet, double it, or lose it; how systems number their packets in IPv4's identification is one of their habits.
+Times are in milliseconds at the client; the path takes `way_ms` in each direction. `seen_at` returns the packets as a
+capture at either end: they have only numbers and windows, and time stamps if the systems use `stamps`. A path may
+delay a packet, double it, or lose it. Systems differ in how they number their packets (IPv4's identification).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SYN_OPTIONS = b"\x02\x04\x05\xb4\x04\x02\x01\x01"  # segment size, selective ack
 
 
 class Numbers(StrEnum):
-    """What IPv4's identification of a system's packets is."""
+    """How a system sets the identification of its IPv4 packets."""
 
     ONE = "one"  # always 1
     ZERO = "zero"  # as where packets may not be fragmented (RFC 6864)
@@ -35,10 +35,10 @@ class Numbers(StrEnum):
 
 @dataclass
 class Model:
-    """Packets: (ms at the sender, by the client, ms on the way, the packet).
+    """A connection as a list of packets: (ms at the sender, whether the client sends, ms in flight, the packet).
 
-    With numbers of the host, `others` packets a second of its other traffic take a number. With `beside`, another
-    connection of the same hosts is captured: each half a millisecond before a packet, the same end sends one there.
+    If hosts number their packets, other traffic takes `others` numbers a second. With `beside`, another connection of
+    the same hosts is captured, on which the same end sends a packet half a millisecond before each of these.
     """
 
     way_ms: float = 10.0
@@ -65,10 +65,10 @@ class Model:
         lost: bool = False,
         text: bytes = b"",
     ) -> None:
-        """One packet, sent at `at_ms` by its sender's clock; both clocks are the same.
+        """Add one packet, sent at `at_ms` by its sender's clock; both clocks are the same.
 
         It carries `payload` bytes, or `text`. It takes `late_ms` longer than others, and a copy that the path makes
-        arrives `copied_ms` after it. Only its sender sees one that is `lost`.
+        arrives `copied_ms` after it. A `lost` packet is seen only by its sender.
         """
         if self.stamps:
             # Each system counts milliseconds from a value of its own, and echoes the last one that arrived.
@@ -85,7 +85,7 @@ class Model:
             self.copies.append((at_ms, client, self.way_ms + late_ms + copied_ms, data))
 
     def number(self, at_ms: float, client: bool) -> int:
-        """The identification of the next packet of an end."""
+        """Return the identification of an end's next packet."""
         before = sum(by_client == client for _, by_client, _, _ in self.sent)
         match self.numbers:
             case Numbers.ZERO:
@@ -103,14 +103,14 @@ class Model:
                 return 1
 
     def shake_hands(self) -> float:
-        """A handshake from time 0; returns when the client has connected."""
+        """Add a handshake from time 0; return when the client has connected."""
         self.packet(0, True, cf.SYN, 0, 0, options=SYN_OPTIONS)
         self.packet(self.way_ms, False, cf.SYN | cf.ACK, 0, 1, options=SYN_OPTIONS)
         self.packet(2 * self.way_ms, True, cf.ACK, 1, 1)
         return 2 * self.way_ms
 
     def seen_at(self, client: bool) -> bytes:
-        """A capture at one end."""
+        """Return a capture at one end."""
         seen = []
         for number, (at, by_client, way, data) in enumerate(self.sent):
             ms = at if by_client == client else at + way
@@ -124,7 +124,7 @@ class Model:
         return cf.pcap(cf.frames((ns, data) for ns, _, data in sorted(seen)), nanos=True)
 
     def passing(self, share: float) -> list[cf.Packet]:
-        """The frames that pass a point of the path, as a `share` of the way from the client on."""
+        """Return the frames that pass a point on the path, given as a `share` of the way from the client."""
         seen = []
         for at, by_client, way, data in self.sent:
             ms = at + way * (share if by_client else 1 - share)
@@ -132,7 +132,7 @@ class Model:
         return sorted(seen, key=lambda packet: packet.ns)
 
     def _seen_beside(self, seen: list[tuple[int, int, bytes]]) -> Iterator[tuple[int, bytes]]:
-        """What the other connection sends as often as this one, with numbers of its own."""
+        """Yield the other connection's packets, one for each of `seen`, with their own numbers."""
         sent = Counter[bool]()
         for ns, number, _ in sorted(seen):
             client = self.sent[number][1]
@@ -145,9 +145,10 @@ class Model:
 def download(
     count: int, flight: int, apart_ms: float, paced_ms: float = 0.0, pause: tuple[int, float] = (0, 0.0)
 ) -> Model:
-    """A server sends `count` segments, `flight` of them at once; they leave the slowest link `apart_ms` apart.
+    """Make a connection on which a server sends `count` segments, at most `flight` of them in flight.
 
-    It sends at most each `paced_ms`, and does nothing for (ms) before the segment with the number that `pause` says.
+    Segments leave the slowest link `apart_ms` apart. The server sends at most one every `paced_ms`, and pauses before
+    one segment: `pause` is its number and the ms.
     """
     model = Model(10, stamps=True)
     now = model.shake_hands()
@@ -173,7 +174,7 @@ def download(
 def conversations(
     turns: int, way_ms: float, lose: frozenset[int] = frozenset(), think_ms: float = 30, beside: bool = False
 ) -> Model:
-    """Requests and answers of one segment; the first transmissions of the answers in `lose` are lost on the path."""
+    """Make a connection of one-segment requests and answers; answers in `lose` are lost once on the path."""
     chance = random.Random(3)
     model = Model(way_ms, Numbers.CONNECTION, beside=beside)
     now, seq, reply = model.shake_hands(), 1, 1
@@ -193,7 +194,10 @@ def conversations(
 
 
 def repaired(rounds: int, lose: frozenset[int]) -> Model:
-    """A server sends ten segments each round trip; in the rounds `lose` the fourth is lost and sent a round later."""
+    """Make a connection whose server sends ten segments per round trip; in rounds `lose`, the fourth is lost.
+
+    It is sent again one round later.
+    """
     model = Model(20, Numbers.CONNECTION, stamps=True)
     now = model.shake_hands()
     model.packet(now, True, cf.ACK | cf.PSH, 1, 1, 100)
@@ -220,5 +224,5 @@ def repaired(rounds: int, lose: frozenset[int]) -> Model:
 
 
 def sack(*blocks: tuple[int, int]) -> bytes:
-    """The option that acknowledges selectively."""
+    """Return the TCP option for selective acknowledgement of these blocks."""
     return bytes([1, 1, 5, 2 + 8 * len(blocks)]) + b"".join(struct.pack(">II", *block) for block in blocks)

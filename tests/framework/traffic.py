@@ -1,4 +1,4 @@
-"""Real traffic over loopback, captured by dumpcap, and what the older tools say about it."""
+"""Captures real traffic over loopback with dumpcap, and analyses it with older tools."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PACKAGES = {
 
 
 def need(*programs: str) -> None:
-    """Fail, naming the Debian package, when a program is missing: agreement that was not tested is not agreement."""
+    """Fail the test, naming the Debian package, if a program is missing: otherwise the comparison would be skipped."""
     for program in programs:
         if shutil.which(program) is None:
             pytest.fail(f"{program} is missing: apt-get install {PACKAGES.get(program, program)}")
@@ -50,7 +50,7 @@ def run(*command: str, stdin: bytes | None = None) -> str:
 
 @contextlib.contextmanager
 def own_network() -> Iterator[None]:
-    """Let this thread, and what it starts meanwhile, have a loopback device that nobody else talks over."""
+    """Give this thread, and what it starts, a loopback device without other traffic for the context."""
     libc = ctypes.CDLL(None, use_errno=True)
     with Path("/proc/thread-self/ns/net").open(encoding="ascii") as before:
         if libc.unshare(CLONE_NEWNET):
@@ -98,7 +98,10 @@ def dumping(path: Path, snaplen: int = 0, device: str = "lo", only: str = "tcp o
 def echo_server(
     reply: bytes, pause: float, host: str = "127.0.0.1"
 ) -> tuple[socket.socket, Callable[[], None]]:
-    """A server that answers every 64 bytes with `reply` after `pause` seconds; the second result stops it."""
+    """Start a server that answers every 64 bytes with `reply` after `pause` seconds.
+
+    Returns its listening socket, and a function that stops it.
+    """
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     listener.bind((host, 0))
     listener.listen(64)
@@ -151,7 +154,8 @@ class Seen:
 
 
 def by_tshark(path: Path) -> list[Seen]:
-    """From the fields of every packet, added up by tshark's own stream number; sizes are frame lengths."""
+    """Return connections from the fields of every packet, summed by tshark's stream number; sizes are frame lengths.
+    """
     names = ["tcp.stream", "ip.src", "ipv6.src", "tcp.srcport", "ip.dst", "ipv6.dst", "tcp.dstport"]
     names += ["frame.len", "frame.time_epoch"]
     fields = [word for name in names for word in ("-e", name)]
@@ -177,7 +181,10 @@ def _stream(rows: Sequence[Sequence[str]]) -> Seen:
 
 
 def by_tshark_conversations(path: Path) -> list[Seen]:
-    """From `tshark -z conv,tcp`, which rounds durations to four decimals and large sizes to kB (then -1 here)."""
+    """Return connections from `tshark -z conv,tcp`.
+
+    It rounds durations to four decimals, and large sizes to kB, which are returned as -1.
+    """
     out = []
     for line in run("tshark", "-q", "-r", str(path), "-z", "conv,tcp").splitlines():
         if "<->" not in line:
@@ -218,7 +225,7 @@ class Traced:
 
 
 def micros(text: str) -> int:
-    """Of a time that tcptrace wrote: the microseconds after the point have no leading zeros."""
+    """Return the microseconds of a time that tcptrace printed; it omits leading zeros after the point."""
     seconds, _, fraction = text.partition(".")
     return int(seconds) * 1_000_000 + int(fraction)
 
@@ -255,10 +262,10 @@ _CALM_S, _ATTEMPTS = 0.003, 4
 
 
 def relayed(folder: Path, *scenarios: str) -> None:
-    """Captures these at both ends of a relay: `client.pcapng` and `server.pcapng` in the folder.
+    """Capture these scenarios at both ends of a relay: `client.pcapng` and `server.pcapng` in the folder.
 
-    Who lets whom wait is measured in real time. So what is captured while the relay gets no processor in time is
-    captured again, and the calmest of a few captures is taken.
+    Waiting times are measured in real time. If the relay did not get a processor in time, the scenarios are captured
+    again, and the least disturbed of a few captures is kept.
     """
     found: list[tuple[float, Path]] = []
     while len(found) < _ATTEMPTS and (not found or min(found)[0] > _CALM_S):

@@ -1,6 +1,6 @@
-"""Runs a command that may not use ptrace, as in a container with a strict seccomp profile: `without_ptrace.py COMMAND`.
+"""Runs a command that must not use ptrace, as in a container with a strict seccomp profile.
 
-`--kill` ends whoever tries, instead of refusing.
+Usage: `without_ptrace.py COMMAND`. With `--kill`, a process that tries is killed instead of getting an error.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ class _Program(ctypes.Structure):
 
 
 def forbid_ptrace(action: int = _REFUSE) -> None:
-    """From now on ptrace does what `action` says, in this process and all it starts."""
+    """Make ptrace fail as `action` says, in this process and all that it starts."""
     architecture, ptrace = _PTRACE[os.uname().machine]
     code = [
         (_LOAD, 0, 0, _ARCHITECTURE),

@@ -1,4 +1,4 @@
-"""Logs of writes made by hand, as `blklogwrites` makes them."""
+"""Logs of writes made by hand, in the format of `blklogwrites`."""
 
 import struct
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ _MARK = 8
 
 
 def mark(number: int) -> Request:
-    """What had been acknowledged by then."""
+    """Return a mark, whose number tells what had been acknowledged by then."""
     return (number, b"", _MARK)
 
 
 def write(path: Path, requests: Sequence[Request], *, superblock: bool = True) -> Path:
-    """A log of these requests; without `superblock`, as it is before the first flush."""
+    """Write a log of these requests; without `superblock`, as it is before the first flush."""
     head = struct.pack("<QQQI", 0x6A736677736872, 1, len(requests), SECTOR) if superblock else b""
     parts = [head.ljust(SECTOR, b"\0")]
     for offset, data, flags in requests:
