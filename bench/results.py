@@ -35,7 +35,7 @@ def render_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def render_range(cells: Sequence[str]) -> str:
-    """Return the smallest and the largest of some printed figures; a star marks one that is not as wanted."""
+    """Return the smallest and the largest of some printed figures; a star marks a figure outside its limits."""
     figures = sorted(
         (cell for cell in cells if cell not in ("", "-")), key=lambda cell: float(cell.rstrip("*"))
     )

@@ -1,4 +1,4 @@
-"""What the benches share: contenders measured in random order within rounds, shown as medians and ratios."""
+"""Measures contenders in random order within rounds, and shows medians and ratios; shared by the benches."""
 
 import random
 import statistics
@@ -13,7 +13,7 @@ Contender = Callable[[], float]
 
 
 def measure_contenders(contenders: Mapping[str, Contender], rounds: int, seed: int) -> dict[str, list[float]]:
-    """Runs every contender once a round, in an order drawn from `seed`; each returns what it measured, in seconds."""
+    """Run every contender once a round, in an order drawn from `seed`; each returns its time in seconds."""
     order = random.Random(seed)
     values: dict[str, list[float]] = {name: [] for name in contenders}
     console = Console(stderr=True)
@@ -32,7 +32,7 @@ def measure_contenders(contenders: Mapping[str, Contender], rounds: int, seed: i
 def contenders_table(
     title: str, values: Mapping[str, Sequence[float]], beside: Sequence[str], unit: str = "s"
 ) -> None:
-    """Prints median, extremes, and the median of the paired ratios to each contender in `beside`."""
+    """Print median, extremes, and the median of the paired ratios to each contender in `beside`."""
     shown = Table(title=title, title_justify="left")
     shown.add_column("")
     for heading in ("median", "min", "max", *(f"/ {name}" for name in beside)):
@@ -52,10 +52,10 @@ def contenders_table(
 
 
 def output() -> Console:
-    """Standard output, wide enough for the tables where it is no terminal with a width of its own."""
+    """Return a console for standard output, wide enough for the tables unless it is a terminal."""
     return Console(width=None if sys.stdout.isatty() else 110)
 
 
 def median_ratio(series: Sequence[float], other: Sequence[float]) -> float:
-    """Median of the ratios paired by round."""
+    """Return the median of the ratios paired by round."""
     return statistics.median(a / b for a, b in zip(series, other, strict=True))

@@ -44,7 +44,7 @@ def _command_section(verb: str, command: Any, parent: Any) -> Iterator[str]:
 
 
 def describe_repetition() -> str:
-    """Every option that decides how often is measured: its names on command line, in plans and in the library."""
+    """Make a table of the options for repetition: their names on command line, in plans and in the library."""
     from guestmark.plan.policy_options import list_policy_options
 
     rows = []

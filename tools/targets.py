@@ -18,7 +18,7 @@ from guestmark.foreign import agents
 
 
 def run_check(rows: Sequence[Architecture], chain: agents.Toolchain) -> subprocess.CompletedProcess[str]:
-    """Compiles the agent for `rows`, with what the compiler says in `stdout`."""
+    """Compile the agent for `rows`; the compiler's messages are in `stdout`."""
     environment = agents.make_cargo_environment(chain, locate_cache() / "targets")
     return subprocess.run(
         agents.make_cargo_command(chain, ("check", "--quiet"), rows),
@@ -33,7 +33,7 @@ def run_check(rows: Sequence[Architecture], chain: agents.Toolchain) -> subproce
 
 
 def main() -> int:
-    """Returns 1 if the agent does not compile for an architecture."""
+    """Compile for every architecture; return 1 if one fails."""
     rows = [row for row in ARCHITECTURES.values() if not row.is_host]
     chain = agents.find_library_compiler(rows[0])
     if chain is None:

@@ -38,13 +38,13 @@ _LIMIT_S = 300.0
 
 
 class Starts:
-    """Each method measures one start, and keeps the time to its end."""
+    """Each method measures one start of a kind of guest; the time to the guest's end is kept as well."""
 
     def __init__(self) -> None:
         self.ends: dict[str, list[float]] = {}
 
     def ours(self, platform: str, *, watched: bool = False, memory: str = "1G") -> float:
-        """Start a guest of ours; returns the seconds until it is ready."""
+        """Start a guest of ours; return the seconds until it is ready."""
         spec = WorkloadSpec("boot", {"watch": {}} if watched else {})
         cell = Cell("bench", spec, PlatformSpec.read(platform), {"memory": memory})
         with registry.get_platform(platform).start(cell) as guest:
@@ -55,13 +55,13 @@ class Starts:
         return ready
 
     def guestfish(self) -> float:
-        """Start libguestfs's guest; returns the seconds until it is launched."""
+        """Start libguestfs's guest; return the seconds until it is launched."""
         timeline = guestfish.run("tcg", ["add /dev/null", "run", Mark("launched"), "shutdown"], _LIMIT_S)
         self.ends.setdefault("guestfish run … closed", []).append(timeline.ended_at - timeline.started_at)
         return timeline.marks["launched"] - timeline.started_at
 
     def virtme(self, program: str, image: Path) -> float:
-        """Start virtme-ng's guest; returns the seconds until its script's first line."""
+        """Start virtme-ng's guest; return the seconds until its script's first line."""
         command = [program, "--kimg", str(image), "--mods", "auto", "--disable-kvm", "--memory", "1G", "--cpus", "1",
                    "--script-sh", f"echo {_READY}"]  # fmt: skip
         begin = time.monotonic()
@@ -82,7 +82,7 @@ class Starts:
 
 @contextmanager
 def _virtme_kernel() -> Iterator[Path]:
-    """The kernel that ours and libguestfs's guests boot, where virtme-ng finds its modules with it."""
+    """Yield the kernel that our and libguestfs's guests boot, at a path where virtme-ng also finds its modules."""
     kernel = find_kernel()
     # Makes the modules' index, where the host has none.
     tree = libguestfs.prepare("tcg").get("SUPERMIN_MODULES", f"/lib/modules/{kernel.release}")

@@ -46,7 +46,7 @@ from guestmark.capture.binary import find_capture_binary  # noqa: E402
 
 @dataclass(frozen=True)
 class Trace:
-    """What is made: `packets` of `size` bytes on the wire over `connections`, as `options` of make_trace.py say."""
+    """A trace that make_trace.py makes with these `options`: `packets` of `size` bytes over `connections`."""
 
     size: int
     connections: int
@@ -79,7 +79,7 @@ class Runs:
 def time_command(
     command: list[str], runs: Runs, limit_s: float, engine: Path | None = None, *, may_fail: bool = False
 ) -> bool:
-    """Run once and keep the figures; False when it took longer than the limit, or failed where it may."""
+    """Run once and keep the figures; return False if it took longer than the limit, or failed where it may."""
     chosen = {"GUESTMARK_CAPTURE": str(engine)} if engine else {}
     start = time.perf_counter()
     process = subprocess.Popen(
@@ -114,7 +114,7 @@ def bench_synthetic(trace: Trace, path: Path) -> int:
 
 
 def public_mix(folder: Path, path: Path) -> int:
-    """Make one capture of other people's; returns its number of packets."""
+    """Make one capture from other people's captures; return its number of packets."""
     command = [sys.executable, str(HERE / "public_mix.py"), str(folder), str(path)]
     print(subprocess.run(command, check=True, capture_output=True, text=True).stdout, end="", flush=True)
     return packets_of(path)

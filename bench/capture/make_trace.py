@@ -21,7 +21,7 @@ class Shape:
 
     @property
     def tcp(self) -> int:
-        """Where TCP's header begins in a record."""
+        """The offset of TCP's header in a record."""
         return 16 + 14 + (40 if self.v6 else 20)
 
     @property
@@ -31,9 +31,10 @@ class Shape:
 
 
 def make_packets(count: int, connections: int, shape: Shape) -> np.ndarray:
-    """`count` data packets, spread over `connections`, each opened by a handshake.
+    """Return `count` data packets, spread over `connections`, each opened by a handshake.
 
-    Returns records as bytes, shape (count + 3 * connections, 16 + size); the last packets are plain data, nothing ends.
+    They are records as bytes, shape (count + 3 * connections, 16 + size). No connection is closed: the last packets
+    are plain data.
     """
     total = count + 3 * connections
     rows = np.zeros((total, 16 + shape.size), np.uint8)

@@ -60,7 +60,7 @@ RSYNCD = "[tree]\n path = {folder}/www/tree\n read only = yes\n use chroot = no\
 
 
 class Inside:
-    """What runs in the server's namespace; the clients' namespace is that of one sleeping process."""
+    """Runs programs in the server's namespace; the clients' namespace is that of one sleeping process."""
 
     def __init__(self, folder: Path, scale: float, *, bulk: bool) -> None:
         self.folder, self.scale, self.bulk = folder, scale, bulk

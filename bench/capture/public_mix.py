@@ -81,7 +81,7 @@ def _time_unit(body: bytes, order: str) -> int:
 
 
 def write(folder: Path, out: Path, times: int) -> tuple[int, int]:
-    """Writes the mix; the number of files that are in it, and of packets."""
+    """Write the mix; return how many files and how many packets are in it."""
     files = packets = 0
     whole = bytearray()
     for path in sorted(folder.rglob("*")):

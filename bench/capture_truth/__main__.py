@@ -55,7 +55,7 @@ def shares_of_time(connection: Connection) -> dict[str, float]:
 
 
 def found_in(capture: Path, case: Case) -> Connection:
-    """The case's connection in one capture."""
+    """Return the case's connection in one capture."""
     known = analyse_file(capture).connections
     found = [one for one in known if one.server.port == case.scenario.port]
     # Of a crowd it is the one that has said something.
@@ -63,10 +63,10 @@ def found_in(capture: Path, case: Case) -> Connection:
 
 
 def difference_of_ends(near: Connection, far: Connection) -> float:
-    """By how much the ends differ in a cause at most, as a share of the time that both captured.
+    """Return the largest difference between the ends in a cause, as a share of the time that both captured.
 
-    Where the first SYN was lost, the server's capture begins with the one that arrived, and cannot tell of what was
-    waited for before.
+    If the first SYN was lost, the server's capture begins with the one that arrived, and cannot show the waiting
+    before.
     """
     before = (
         max(0.0, (far.start_ns - near.start_ns) / 1e9) if near.duration_s > far.duration_s + _SYN_S else 0.0
@@ -183,7 +183,7 @@ def judge_disturbed(run: Captured, scratch: Path) -> Iterator[tuple[str, str, li
 
 
 def disturb_capture(runs: Iterator[Captured], scratch: Path) -> None:
-    """Count how often a damaged capture blames the wrong cause."""
+    """Count how often the wrong cause is blamed after captures have been damaged."""
     tallies: dict[str, Counter[str]] = {}
     for run in runs:
         for name, point, packets in judge_disturbed(run, scratch):

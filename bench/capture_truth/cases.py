@@ -10,9 +10,9 @@ from tests.framework.scenarios import End, Link, Scenario
 
 @dataclass(frozen=True)
 class Case:
-    """A scenario and the causes that may be called the main one; none where it is only compared with the other end.
+    """A scenario and the causes that may be called its main one; none if its ends are only compared with each other.
 
-    Those with `stamps` off are run by systems without time stamps.
+    If `stamps` is off, the systems use no time stamps.
     """
 
     scenario: Scenario
@@ -37,7 +37,7 @@ def _cases() -> tuple[Case, ...]:
 
 
 def _plain(case: Add) -> None:
-    """Cases with one cause at a time."""
+    """Add cases with one cause at a time."""
     near, mid, far = Link(), Link(0.005), Link(0.02)
     # Programs that do not read.
     case("client", "reader 10 kB each 20 ms", mid, reply=700_000, client=End(read=10_000, read_s=0.02))
@@ -97,7 +97,7 @@ def _plain(case: Add) -> None:
 
 
 def _mixed(case: Add) -> None:
-    """Cases that look like another cause: two effects at a time, and systems without time stamps."""
+    """Add cases that look like another cause: two effects at a time, and systems without time stamps."""
     mid, far = Link(0.005), Link(0.02)
     slow, paced = End(read=10_000, read_s=0.02), End(parts=80, part_s=0.025)
     case("client", "reader, loss 1 %", Link(0.005, loss=0.01), reply=700_000, client=slow)
@@ -219,7 +219,7 @@ def _mixed(case: Add) -> None:
 
 
 def _owed(case: Add) -> None:
-    """Cases with silences, and with packets that vanish systematically. Where one end cannot tell, unknown is right."""
+    """Add cases with silences and systematic losses; if one end cannot see the cause, `unknown` is right."""
     far = Link(0.015)
     case("server", "pause in an answer", far, reply=600_000, server=End(parts=2, part_s=2.5), http=True)
     case("client", "pause in a request", far, upload=60_000, client=End(parts=2, part_s=2.0), http=True)

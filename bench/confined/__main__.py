@@ -119,7 +119,8 @@ def _with_interval(series: Sequence[float], other: Sequence[float], seed: int) -
 
 
 def _with_earlier(file: Path, values: dict[str, list[float]]) -> dict[str, list[float]]:
-    """These series behind those of earlier calls, of the same contenders, which are in the file; stores both."""
+    """Return these series appended to those in the file, which earlier calls measured; store the result in the file.
+    """
     earlier = json.loads(file.read_text()) if file.exists() else {}
     both = {name: [*earlier.get(name, []), *series] for name, series in values.items()}
     file.write_text(json.dumps(earlier | both))

@@ -55,7 +55,7 @@ _PAUSE_S = 0.0  # of each trial, in every process
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The ledger, a run in it, what a machine's environment is, how long a trial takes, and when to stop."""
+    """A ledger and a run in it, the environment of machines, the duration of a trial, and when to stop."""
 
     url: str
     run: str
@@ -66,7 +66,7 @@ class Work:
 
 @dataclass
 class Told:
-    """What machines had to say: seconds of whole calls without the pauses, what went wrong, and processor time."""
+    """Reports of machines: seconds of whole calls without the pauses, errors, and processor time."""
 
     calls: list[float] = field(default_factory=list)
     wrong: Counter[str] = field(default_factory=Counter)
@@ -74,7 +74,7 @@ class Told:
 
 
 def trial(plan: Plan, slot: TrialSlot, *_others: object) -> Trial:
-    """Stand in for a real trial."""
+    """Return a trial with random values after a pause, in place of a real one."""
     begin = time.time()
     time.sleep(_PAUSE_S)
     value = random.lognormvariate(0, 0.02)
@@ -84,7 +84,7 @@ def trial(plan: Plan, slot: TrialSlot, *_others: object) -> Trial:
 
 
 def time_call(work: Work, name: str) -> tuple[BlockStatus, int]:
-    """Do to the ledger what one call of `guestmark block` does; returns the number of its trials."""
+    """Access the ledger as one call of `guestmark block` does; return its status and the number of its trials."""
     with open_ledger(work.url) as ledger:
         head = ledger.load_head(work.run)
         here = {**work.environment, "machine": name}
@@ -161,8 +161,8 @@ def _watch(url: str, most: list[int], ended: threading.Event) -> None:
                 most.append(int(found.scalar() or 0) - 1)  # without this one
 
 
-def _imported(work: Work) -> None:
-    """Measures a block, so that threads of the processes to come import nothing at once."""
+def _measure_first_block(work: Work) -> None:
+    """Measure one block, so that the forked processes' threads have nothing left to import at the same time."""
     simulated: Any = measurement_loop
     before, simulated.run_trial = simulated.run_trial, trial
     try:
@@ -183,7 +183,7 @@ def _gathered(workers: list[multiprocessing.Process], out: multiprocessing.Queue
 
 
 def _server_s(server: Server) -> float:
-    """Processor time of the server and of all its processes, also those that have ended."""
+    """Return the processor seconds of the server and all its processes, including those that have ended."""
     main = int((server.directory / "data/postmaster.pid").read_text().split()[0])
     words = Path(f"/proc/{main}/stat").read_text().rpartition(")")[2].split()
     ended = sum(map(int, words[13:15])) / os.sysconf("SC_CLK_TCK")
@@ -191,7 +191,7 @@ def _server_s(server: Server) -> float:
 
 
 def simulate_machines(count: int, given: argparse.Namespace) -> str:
-    """What became of so many machines, in a line."""
+    """Simulate this many machines, and return one line about them."""
     plan = assemble_plan(load_outline(_PLAN.format(blocks=given.blocks), "plan.toml"), Caller.current())
     with postgresql(connections=2 * count + 20) as server:
         with open_ledger(server.url) as ledger:
@@ -200,7 +200,7 @@ def simulate_machines(count: int, given: argparse.Namespace) -> str:
         names = [f"m{number}" for number in range(count)]
         out: multiprocessing.Queue[Told] = multiprocessing.Queue()
         here = record_environment(programs=())
-        _imported(Work(server.url, run, here, 0.0, 0.0))
+        _measure_first_block(Work(server.url, run, here, 0.0, 0.0))
         begin, before = time.monotonic(), _server_s(server)
         work = Work(server.url, run, here, given.measuring / len(plan.cells), begin + given.seconds)
         cut, near = names[: given.away], names[given.away :]
@@ -243,7 +243,7 @@ def simulate_machines(count: int, given: argparse.Namespace) -> str:
 
 
 def main() -> None:
-    """One line for each number of machines."""
+    """Print one line for each number of machines."""
     parser = argparse.ArgumentParser(prog="bench.fleet.blocks", description=__doc__)
     parser.add_argument("--machines", type=int, nargs="+", default=[10, 100, 1000])
     parser.add_argument("--blocks", type=int, default=4000)

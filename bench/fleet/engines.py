@@ -58,7 +58,7 @@ RAY = {
 
 
 def run_task(folder: str, number: int, seconds: float) -> int:
-    """One trial as far as an engine is concerned."""
+    """Run one task as an engine sees it, which records when it begins and ends."""
     import os  # engines carry the function to processes that know nothing of this module
     import time
 
@@ -72,7 +72,10 @@ def run_task(folder: str, number: int, seconds: float) -> int:
 
 @dataclass
 class Running:
-    """An engine with its machines. Of a task: True when it was told as done, False as failed, None nothing yet."""
+    """A running engine with its machines.
+
+    `told` returns what the engine reports about a task: True for done, False for failed, None for nothing yet.
+    """
 
     submit: Callable[[str, Sequence[int], float], list[Any]]
     told: Callable[[Any], bool | None]
@@ -80,14 +83,14 @@ class Running:
     roots: list[int]  # the process of each machine from which all others there descend
 
     def machine(self, number: int) -> list[psutil.Process]:
-        """The processes of one."""
+        """Return all processes of one machine."""
         first = psutil.Process(self.roots[number])
         return [first, *first.children(recursive=True)]
 
 
 @contextlib.contextmanager
 def run_dask(folder: str, settings: bool) -> Iterator[Running]:
-    """A scheduler and workers without nannies, which would start them again."""
+    """Run Dask's scheduler with workers; without nannies, which would start them again."""
     env = dict(os.environ)
     if settings:
         env |= {f"DASK_DISTRIBUTED__{name}": value for name, value in DASK.items()}
@@ -134,7 +137,7 @@ def run_dask(folder: str, settings: bool) -> Iterator[Running]:
 
 @contextlib.contextmanager
 def run_parsl(folder: str, settings: bool) -> Iterator[Running]:
-    """As a fleet has it: its engine, and workers that are what `guestmark fleet worker` runs."""
+    """Run Parsl as in a fleet: the fleet's engine, with workers that `guestmark fleet worker` starts."""
     from guestmark.fleet.lab import LabMachine
     from guestmark.fleet.parsl_engine import ParslEngine
     from guestmark.fleet.worker_connection import WorkerAddresses, WorkerLink
@@ -168,7 +171,7 @@ def run_parsl(folder: str, settings: bool) -> Iterator[Running]:
 
 @contextlib.contextmanager
 def run_ray(folder: str, settings: bool) -> Iterator[Running]:
-    """A head without processors, and nodes of one."""
+    """Run Ray with a head node without processors, and nodes with one processor each."""
     if settings:
         os.environ |= {f"RAY_{name}": value for name, value in RAY.items()}
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -204,13 +207,13 @@ ENGINES = {"dask": run_dask, "parsl": run_parsl, "ray": run_ray}
 
 @dataclass
 class Counts:
-    """What became of the tasks of some rounds."""
+    """The fate of the tasks of several rounds."""
 
     rounds: int = 0
     seen: collections.Counter[str] = field(default_factory=collections.Counter)
 
     def add(self, folder: Path, told: dict[int, bool]) -> None:
-        """Adds a round: what its tasks wrote, and what the engine told of them."""
+        """Add one round, from what its tasks wrote and what the engine reported about them."""
         self.rounds += 1
         for number in range(TASKS):
             path = folder / str(number)
@@ -229,7 +232,7 @@ class Counts:
 
 
 def ready(running: Running, folder: Path) -> None:
-    """Lets every machine do something first: processes that do tasks are started when they are needed."""
+    """Let every machine do a task first, because engines start the processes for tasks only when they are needed."""
     deadline, waves = time.monotonic() + READY_S, 0
     while time.monotonic() < deadline:
         wave = folder / f"warm-{waves}"
@@ -244,7 +247,7 @@ def ready(running: Running, folder: Path) -> None:
 
 
 def killed_and_stopped(running: Running, chance: random.Random, tasks: Path, counts: Counts) -> None:
-    """Kills two machines and stops a third for a while."""
+    """Kill two machines, and stop a third for a while."""
     first, second, third = (running.machine(number) for number in chance.sample(range(MACHINES), 3))
     for machine in (first, second):
         _send(machine, signal.SIGKILL)
@@ -256,14 +259,14 @@ def killed_and_stopped(running: Running, chance: random.Random, tasks: Path, cou
 
 
 def without_scheduler(running: Running, chance: random.Random, tasks: Path, counts: Counts) -> None:
-    """Kills it."""
+    """Kill the scheduler."""
     os.kill(running.scheduler, signal.SIGKILL)
     counts.seen["in the middle"] += sum(_is_open(path.read_text()) for path in _written(tasks))
     counts.seen["begun before"] += len(_written(tasks))
 
 
 def _at_work(machine: Sequence[psutil.Process], tasks: Path) -> int:
-    """How many tasks these processes have begun and not ended."""
+    """Count the tasks that these processes have begun and not ended."""
     mine = {str(process.pid) for process in machine}
     return sum(_is_open(text) and text.split()[-1] in mine for text in map(Path.read_text, _written(tasks)))
 
@@ -286,7 +289,7 @@ def _send(machine: Sequence[psutil.Process], number: signal.Signals) -> None:
 
 
 def round_of(name: str, settings: bool, faults: str, seed: int, counts: Counts) -> None:
-    """One round: adds what became of its tasks."""
+    """Run one round, and add the fate of its tasks to `counts`."""
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="guestmark-engines-", ignore_cleanup_errors=True) as folder:
         tasks = Path(folder, "tasks")
@@ -312,7 +315,7 @@ def round_of(name: str, settings: bool, faults: str, seed: int, counts: Counts) 
 
 
 def measure_noise(name: str, settings: bool) -> str:
-    """Processor time and wake-ups of all that the engine runs on a machine, while a task sleeps there."""
+    """Describe the processor time and wake-ups of the engine's processes on a machine while a task sleeps there."""
     with tempfile.TemporaryDirectory(prefix="guestmark-engines-", ignore_cleanup_errors=True) as folder:
         tasks = Path(folder, "tasks")
         tasks.mkdir()
@@ -323,9 +326,9 @@ def measure_noise(name: str, settings: bool) -> str:
             running.submit(str(tasks), range(MACHINES), NOISE_S + QUIET_S + 5)
             time.sleep(QUIET_S)
             mine = [process for number in range(MACHINES) for process in running.machine(number)]
-            before, begin = _taken(mine), time.monotonic()
+            before, begin = _measure_usage(mine), time.monotonic()
             time.sleep(NOISE_S)
-            after, took = _taken(mine), time.monotonic() - begin
+            after, took = _measure_usage(mine), time.monotonic() - begin
     share, wakeups = ((after[part] - before[part]) / took / MACHINES for part in (0, 1))
     return (
         f"{share:.2%} of a processor and {wakeups:.1f} wake-ups a second on each machine, "
@@ -333,8 +336,8 @@ def measure_noise(name: str, settings: bool) -> str:
     )
 
 
-def _taken(processes: Sequence[psutil.Process]) -> tuple[float, int, int]:
-    """Processor time, voluntary context switches of all threads, and memory that is nobody else's."""
+def _measure_usage(processes: Sequence[psutil.Process]) -> tuple[float, int, int]:
+    """Return processor seconds, voluntary context switches of all threads, and unshared bytes of memory."""
     times, switches, memory = 0.0, 0, 0
     for process in processes:
         with contextlib.suppress(psutil.Error):

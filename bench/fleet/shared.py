@@ -29,7 +29,7 @@ MACHINES = ("lab1", "lab2", "lab3", "lab4")
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """Seconds of one `fleet run`: the command, from its first trial to its last, all trials, and before the first."""
+    """Seconds of one `fleet run`: the command, from the first trial to the last, all trials, and before the first."""
 
     command: float
     span: float
@@ -39,7 +39,7 @@ class Took:
 
 
 def fleet(folder: Path, names: tuple[str, ...], blocks: int, seconds: float) -> Took:
-    """One `fleet run` in a directory and with a server of its own."""
+    """Run one fleet with its own directory and server, and return its times."""
     with network(folder, names) as reached, postgresql(reached.address) as server:
         guestmark = CommandLine(folder)
         levels = f'"{seconds / 4:.2f}", "{seconds / 2:.2f}"'  # and a null copy of the first
@@ -58,7 +58,7 @@ def fleet(folder: Path, names: tuple[str, ...], blocks: int, seconds: float) -> 
 
 
 def main() -> None:
-    """A line for each `fleet run`, and the ratios."""
+    """Print a line for each `fleet run`, and the ratios."""
     parser = argparse.ArgumentParser(prog="bench.fleet.shared", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--blocks", type=int, default=12)

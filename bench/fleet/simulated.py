@@ -55,7 +55,8 @@ FLEET = "simulated"
 
 
 def trial(plan: Plan, slot: TrialSlot, *_others: object, **_more: object) -> Trial:
-    """A trial whose inside is a pause; now and then its worker dies in it, alone or with the engine around it."""
+    """Return a trial with a random value after a pause; now and then its worker dies in it, alone or with the engine.
+    """
     begin = time.time()
     time.sleep(random.uniform(0, 0.01))
     if random.random() < float(os.environ[DIES]):
@@ -70,7 +71,7 @@ def trial(plan: Plan, slot: TrialSlot, *_others: object, **_more: object) -> Tri
 
 
 def one_block(told: bytes) -> bytes:
-    """One block of any machine that has not ended. When another worker is at it, that one is waited for."""
+    """Measure one block of any machine that has not ended; if another worker measures there, wait for it."""
     waiting = Path(os.environ[WAITING])
     names = os.listdir(waiting)
     os.environ[block_task.MACHINE_VARIABLE] = name = random.choice(names or ["sim000"])
@@ -89,7 +90,7 @@ def one_block(told: bytes) -> bytes:
 
 
 class Seat(WorkerLink):
-    """A simulated machine's connection: there until it is closed."""
+    """The connection of a simulated machine, which lasts until it is closed."""
 
     def __init__(self) -> None:  # without a process
         self._open = True
@@ -112,7 +113,7 @@ class Seat(WorkerLink):
 
 @dataclass
 class Workers:
-    """The workers for all machines. Those that have died are replaced; the scheduler is killed at `ends`."""
+    """Workers for all machines. Those that have died are replaced; the scheduler is killed at the times in `ends`."""
 
     members: list[lab.LabMachine]
     ends: list[float]
@@ -132,7 +133,7 @@ class Workers:
     def take(
         self, _: lab.LabMachine, reach: WorkerAddresses, keys: dict[str, str], arguments: list[str]
     ) -> Seat:
-        """A simulated machine wants its worker."""
+        """Return a connection for a simulated machine; start the workers again for a new scheduler."""
         if reach != self.reach:  # another scheduler
             self.close()
             self.anew = True
@@ -141,7 +142,7 @@ class Workers:
         return Seat()
 
     def look(self, fleet: Fleet) -> None:
-        """Called twice a second."""
+        """Replace workers, and kill the scheduler when it is time; called twice a second."""
         if self.anew:  # a machine may have ended without the coordinator having heard of it
             self.anew = False
             for state in fleet.states.values():
@@ -155,13 +156,13 @@ class Workers:
             fleet._engine._executor.interchange_proc.kill()  # type: ignore[union-attr]
 
     def close(self) -> None:
-        """Ends them."""
+        """Stop all workers."""
         for link in self.links.values():
             link.close()
         self.links.clear()
 
     def _replace(self, present: Mapping[str, int]) -> None:
-        """Those that have ended, and those of which nothing is heard, as the coordinator does it for real machines."""
+        """Replace workers that have ended or are silent, as the coordinator does for real machines."""
         if self.reach is None:
             return
         theirs = self.arguments[self.arguments.index("--uid") + 1]
@@ -180,7 +181,7 @@ class Workers:
 
 @dataclass
 class Outcome:
-    """What a simulation left in the ledger, and what it took."""
+    """The trials that a simulation left in the ledger, and the resources that it used."""
 
     machines: int = 0
     complete: int = 0
@@ -198,7 +199,7 @@ class Outcome:
 
 
 def simulate(machines: int, workers: int, blocks: int, dies: float, ends: list[float]) -> Outcome:
-    """A whole fleet of simulated machines, to its end."""
+    """Run a whole fleet of simulated machines to its end."""
     made = Outcome(machines)
     with postgresql() as server, tempfile.TemporaryDirectory(prefix="guestmark-fleet-") as folder:
         waiting = Path(folder, "waiting")
@@ -240,7 +241,7 @@ def simulate(machines: int, workers: int, blocks: int, dies: float, ends: list[f
 
 
 def _kind(text: str) -> str:
-    """What is told of one machine, without its name."""
+    """Return a message about a machine without the machine's name."""
     first = text.partition("\n")[0]
     return first.partition(": ")[2].partition("(")[0][:70] or first[:70]
 

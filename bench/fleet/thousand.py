@@ -107,7 +107,8 @@ def simulate_dask(workers: int, folder: str) -> str:
     address = "tcp://127.0.0.1:18787"
 
     async def tell(begin: float, come: list[Any]) -> None:
-        """Who is busy: the scheduler, or this process, which is all the workers."""
+        """Print the processor time of the scheduler and of this process, which simulates all workers, again and again.
+        """
         while True:
             theirs = sum(
                 map(int, Path(f"/proc/{scheduler.pid}/stat").read_text().rpartition(")")[2].split()[11:13])

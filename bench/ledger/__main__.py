@@ -24,12 +24,12 @@ _READY: list[Barrier] = []
 
 
 def prepare_runs(ready: Barrier) -> None:
-    """Every process of writers meets the others here."""
+    """Store the barrier at which all writing processes meet."""
     _READY.append(ready)
 
 
 def write(url: str, writer: int, trials: int, begun: bool) -> list[float]:
-    """Stores the trials of one run; how long each took to be durable, begun to stored, and when it all ended."""
+    """Store the trials of one run; return the seconds until each was durable, then the time at which all were."""
     try:
         return _written(url, writer, trials, begun)
     except BaseException:
@@ -54,7 +54,7 @@ def _written(url: str, writer: int, trials: int, begun: bool) -> list[float]:
 
 
 def measure_writers(server: Server, writers: int, trials: int, begun: bool) -> str:
-    """A line about so many writers."""
+    """Measure this many writers, and return one line about them."""
     context = get_context("fork")
     ready = context.Barrier(writers + 1)
     with ProcessPoolExecutor(

@@ -33,12 +33,12 @@ class Block:
 
     @property
     def overhead_s(self) -> float:
-        """What is neither the outer boot nor an inner trial."""
+        """The time of the block besides the outer boot and the inner trials."""
         return self.whole_s - self.outer_s - self.trials_s
 
 
 def time_block(platform: str, trials: int, memory: str) -> Block:
-    """Runs one."""
+    """Run one block, and return its times."""
     cell = Cell("bench", WorkloadSpec("bench"), PlatformSpec.read(platform), {"memory": memory})
     found = Block()
     begin = time.monotonic()
@@ -55,7 +55,7 @@ def time_block(platform: str, trials: int, memory: str) -> Block:
 
 
 def main() -> None:
-    """Prints a line for each platform."""
+    """Print a line for each platform."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

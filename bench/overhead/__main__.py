@@ -28,7 +28,7 @@ _CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def _time_guestmark(runs: int, scratch: Path, command: Sequence[str]) -> float:
-    """Median of the measured wall time; ten fresh agents, as ten blocks have."""
+    """Return the median of the measured wall time over ten blocks, each with a fresh agent."""
     blocks = 10
     done = subprocess.run(
         [_CHECKOUT / "guestmark", "exec", "--on", "host", "--null", "none", "--blocks", str(blocks), "--iterations",
@@ -59,7 +59,7 @@ def _time_help() -> float:
 
 
 def _peak_of_controller(scratch: Path) -> float:
-    """Peak resident bytes of the controller over a run with statistics and tables."""
+    """Return the peak resident bytes of the controller in a run with statistics and tables."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     subprocess.run(
         [_CHECKOUT / "guestmark", "exec", "--on", "host,host", "--blocks", "12", "--ledger", scratch / "peak",

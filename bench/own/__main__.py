@@ -60,7 +60,7 @@ runtime = "RUNTIME"
 
 
 def _define(text: str, folder: Path) -> Definition:
-    """Define machines, trusted by a key of this bench's own."""
+    """Define machines, trusted by a key of this bench."""
     name = text.split('"')[1]
     path = folder / f"{name}.toml"
     path.write_text(text)

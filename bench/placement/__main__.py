@@ -35,14 +35,14 @@ _LIMIT_S = 300.0
 
 
 def _arrangements() -> dict[str, str]:
-    """Levels of the factor by what they are called in the table."""
+    """Return the levels of the factor by their names in the table."""
     numbers = sorted(os.sched_getaffinity(0))[-2:]
     apart = LIST + ",".join(map(str, numbers))
     return {FREE: FREE, PINNED: PINNED, f"apart ({apart})": apart}
 
 
 def _run_trial(platform: str, work: str, level: str, iterations: int) -> float:
-    """Median seconds of an iteration on a fresh machine, after one that does not count."""
+    """Return the median seconds of an iteration on a fresh machine, after one that does not count."""
     factors = {"placement": level}
     if work == _DISK:
         factors |= {"location": choose_default_location(), "size": "256M", "filesystem": "ext4"}
@@ -94,7 +94,7 @@ def _format_figure(series: Sequence[float]) -> str:
 
 
 def main() -> None:
-    """Measures and prints the table."""
+    """Measure, and print the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

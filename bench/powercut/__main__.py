@@ -24,7 +24,7 @@ _RECORDS, _RANDOM = "30", "60"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One configuration that keeps what it has acknowledged."""
+    """One configuration that keeps everything that it has acknowledged."""
 
     platform: str
     filesystem: str

@@ -25,7 +25,7 @@ _CURED = "With a sync"
 def table_rows(
     document: Mapping[str, Any],
 ) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, JudgedProof], str]]:
-    """Of each workload: its label and parameters, a word for each filesystem, and why something is lost."""
+    """Yield for each workload its label and parameters, a word for each filesystem, and why something is lost."""
     cells = shared_facts.restore_shared(dict(document))["cells"]
     plan = {cell["id"]: cell for cell in document["plan"]["cells"]}
     found: dict[str, list[tuple[str, Any]]] = {}
@@ -47,7 +47,7 @@ def table_rows(
 
 @dataclass(frozen=True, slots=True)
 class JudgedProof:
-    """How many crash states were judged, and what is said of them."""
+    """The number of judged crash states, and the verdict as the table has it."""
 
     states: int
     said: str
@@ -79,7 +79,7 @@ def _reason_for_loss(proof: Mapping[str, Any]) -> str:
 
 
 def main() -> None:
-    """Prints the table."""
+    """Print the table."""
     merged: dict[str, tuple[Mapping[str, Any], dict[str, JudgedProof], str]] = {}
     for name in sys.argv[1:]:
         for label, params, words, why in table_rows(json.loads(Path(name).read_text())):

@@ -37,7 +37,7 @@ _TWICE = 0.8  # of the packets of two captures of one connection
 
 
 class Kind(StrEnum):
-    """What is reported; the ones after `DIFFERENT` are no faults."""
+    """Kinds of findings; those after `DIFFERENT` are no faults."""
 
     CRASH = "crashes and hangs"
     OVER = "shares over 100 %"
@@ -58,7 +58,7 @@ FAULTS = tuple(kind for kind in Kind if kind not in {Kind.NUMBERS, Kind.REFUSED,
 
 @dataclass
 class Examined:
-    """What was found in one file."""
+    """The findings in one file."""
 
     path: Path
     packets: int = 0
@@ -97,7 +97,7 @@ def _is_capture(path: Path) -> bool:
 
 
 def examine_capture(path: Path, with_tshark: bool) -> Examined:
-    """Everything about one file."""
+    """Analyse one file, and return everything found in it."""
     out = Examined(path)
     command = [str(find_capture_binary()), "--requests", "--guilty", "--sequences=2", "--", str(path)]
     try:
@@ -176,7 +176,10 @@ def _packed(address: str) -> bytes:
 
 
 def _compared(trace: Trace, seen: dict[Tuple, Talk]) -> Iterator[tuple[Kind, str]]:
-    """Packets and payload of each tuple; packets that the capture holds twice are counted once, with a mark."""
+    """Compare packets and payload of each end of a tuple with the slow parser's counts; yield the differences.
+
+    If the capture holds packets of an end twice, its payload is not compared.
+    """
     counts: Counter[tuple[Tuple, bytes, int]] = Counter()
     sizes: Counter[tuple[Tuple, bytes, int]] = Counter()
     copied = set()
@@ -203,7 +206,10 @@ def _compared(trace: Trace, seen: dict[Tuple, Talk]) -> Iterator[tuple[Kind, str
 
 
 def _compared_with_tshark(trace: Trace, path: Path) -> tuple[int, list[tuple[Kind, str]]]:
-    """Packets of each tuple as tshark counts its conversations. Tuples in which ports were used again are added up."""
+    """Compare the packets of each tuple with tshark's conversations; return the number of tuples and the differences.
+
+    Conversations that reuse the ports of a tuple are added up.
+    """
     theirs: Counter[Tuple] = Counter()
     for seen in by_tshark_conversations(path):
         one, other = sorted((_packed(host), port) for host, port in (seen.a, seen.b))

@@ -28,7 +28,7 @@ _ALTERNATED = 4
 
 @dataclass
 class Sent:
-    """What one end of a tuple sent, and what its packets tell of losses."""
+    """What one end of a tuple sent, and the signs of loss in its packets."""
 
     packets: int = 0
     payload: int = 0
@@ -39,7 +39,7 @@ class Sent:
 
 @dataclass
 class Talk:
-    """Everything of one TCP tuple: what each end sent, and by which signs something was lost."""
+    """All packets of one TCP tuple: what each end sent, and the signs that something was lost."""
 
     sent: dict[End, Sent] = field(default_factory=dict)
     repeated: int = 0
@@ -51,12 +51,13 @@ class Talk:
 
     @property
     def evidence(self) -> int:
-        """Signs that need no knowledge of the host; of equal acknowledgements the third is one."""
+        """The number of signs of loss that need no knowledge of the host; of equal acknowledgements the third is one.
+        """
         return self.repeated + self.overtaken + self.selective + max(self.duplicates - 2, 0)
 
     @property
     def twice(self) -> float:
-        """Share of the packets with a number whose number, place and flags were there before."""
+        """The share of numbered packets whose number, place and flags occurred before."""
         numbered = sum(count for sent in self.sent.values() for count in sent.numbers.values())
         again = sum(count - 1 for sent in self.sent.values() for count in sent.numbers.values())
         return 2 * again / numbered if numbered else 0.0
@@ -78,7 +79,8 @@ class Segment:
 
 
 def parse_talks(path: Path) -> dict[Tuple, Talk]:
-    """All TCP tuples of a capture. Raises `ValueError` for a file that is not pcap or pcapng, or breaks off."""
+    """Return all TCP tuples of a capture. Raises `ValueError` for a file that is neither pcap nor pcapng, or is cut.
+    """
     found: dict[Tuple, Talk] = {}
     last: dict[tuple[bytes, bytes], Tuple] = {}
     own: Counter[tuple[bytes, bytes]] = Counter()
@@ -93,7 +95,10 @@ def parse_talks(path: Path) -> dict[Tuple, Talk]:
 
 
 def _count(talk: Talk, segment: Segment, alternates: bool, counts_own: bool) -> int:
-    """Adds `segment`; 1 where the host has just shown that it counts this connection by itself, -1 where it has not."""
+    """Add `segment`; return whether the host numbers packets of each connection separately: 1, -1, or 0 for no sign.
+
+    1 means that the segment shows it, -1 that it contradicts it.
+    """
     sent = talk.sent.setdefault(segment.source, Sent())
     sent.packets += 1
     sent.payload += segment.payload
@@ -124,7 +129,7 @@ def _count(talk: Talk, segment: Segment, alternates: bool, counts_own: bool) -> 
 
 
 def parse_segments(path: Path) -> Iterator[Segment]:
-    """Every TCP segment that is not inside a tunnel."""
+    """Yield every TCP segment that is not inside a tunnel."""
     data = path.read_bytes()
     if data[:2] == b"\x1f\x8b":
         data = gzip.decompress(data)
@@ -139,7 +144,7 @@ def parse_segments(path: Path) -> Iterator[Segment]:
 
 
 def parse_frames(data: bytes) -> Iterator[tuple[int, bytes, int]]:
-    """Link type, bytes and length on the wire of every packet."""
+    """Yield link type, bytes and length on the wire of every packet."""
     if len(data) < 24:
         raise ValueError("too short")
     for order in "<>":
@@ -194,7 +199,7 @@ def _of_pcapng(data: bytes) -> Iterator[tuple[int, bytes, int]]:
 
 
 def _network(link: int, frame: bytes) -> tuple[int, int] | None:
-    """Where an IP header begins and its version; None where there is none, or something else around it."""
+    """Return the offset of the IP header and its version; None if there is none, or if another header is around it."""
     try:
         if link == 1:
             return _ethertype(frame, 12)
@@ -227,7 +232,7 @@ def _ethertype(frame: bytes, at: int) -> tuple[int, int] | None:
 
 
 def _labels(frame: bytes, at: int) -> tuple[int, int] | None:
-    """Behind the last label; what follows says itself whether it is IP."""
+    """Return the offset after the last MPLS label and the IP version there; None if it is not IP."""
     while not frame[at + 2] & 1:
         at += 4
     version = frame[at + 4] >> 4

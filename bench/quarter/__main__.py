@@ -39,7 +39,7 @@ EXPERIMENTS: Mapping[str, Sequence[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One experiment: its answers and what they took; `shares` are of the trials' time, by what it went into."""
+    """One experiment: its answers and its cost; `shares` are shares of the trials' time, by what it was spent on."""
 
     name: str
     status: int

@@ -120,8 +120,8 @@ def _bare_initramfs(scratch: Path, compiler: str = "cc") -> Path:
     return target
 
 
-def _time_bare_guest(row: Architecture, initramfs: Path) -> list[str]:
-    """QEMU with nothing but a processor, a console, a kernel and the bare initramfs."""
+def _build_bare_command(row: Architecture, initramfs: Path) -> list[str]:
+    """Return QEMU's command line with only a processor, a console, a kernel and the bare initramfs."""
     return [
         row.emulator.name, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
         "-chardev", "stdio,id=console,signal=off", *row.console_device,
@@ -142,7 +142,7 @@ def _architectures(wanted: Sequence[str], rounds: int, seed: int) -> None:
             contenders[f"tcg@{row.name}"] = partial(_time_our_guest, QemuPlatform(Layer("tcg", row.name)))
             contenders[f"bare {row.name}"] = partial(
                 _until_mark,
-                [*_time_bare_guest(row, initramfs), "-kernel", str(made.kernel.image), "-append", append],
+                [*_build_bare_command(row, initramfs), "-kernel", str(made.kernel.image), "-append", append],
             )
         for name, start in contenders.items():
             if not name.startswith("bare"):
@@ -174,7 +174,7 @@ def main() -> None:
         disk = scratch / "disk"
         with disk.open("wb") as stream:
             stream.truncate(64 << 20)
-        qemu = _time_bare_guest(row, initramfs)
+        qemu = _build_bare_command(row, initramfs)
         contenders: dict[str, Callable[[], float]] = {
             "tcg": partial(_time_our_guest, QemuPlatform(Layer("tcg"))),
             "bare qemu": partial(_until_mark, [

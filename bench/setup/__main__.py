@@ -38,7 +38,7 @@ with registry.get_platform(sys.argv[1]).start(cell) as guest:
 
 
 def time_build(name: str, folder: Path) -> Path:
-    """Compiles from nothing and says what it took; the path of the agent."""
+    """Compile the agent from nothing, print the time that took, and return the agent's path."""
     profile, options = BUILDS[name]
     target = folder / name.replace(" ", "-").replace(",", "")
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()

@@ -48,9 +48,9 @@ def _time_our_start(name: str) -> tuple[float, float]:
 
 
 def _by_hand(namespace: int, command: Sequence[str]) -> tuple[float, float]:
-    """Inside a mount namespace with the newer control groups alone, which crun insists on.
+    """Return the seconds of a runtime's start and end, in a mount namespace that has only cgroups v2, as crun needs.
 
-    A shell that waits for a word executes it, so that making a process is in neither figure.
+    A shell that waits for a word executes the runtime, so that creating a process is in neither figure.
     """
     enter = partial(ctypes.CDLL(None).setns, namespace, 0)
     with subprocess.Popen(
@@ -85,7 +85,10 @@ def _kept(part: dict[str, list[float]], name: str, contender: Callable[[], tuple
 
 @contextlib.contextmanager
 def _namespace(whole: Path, bare: Path) -> Iterator[int]:
-    """A descriptor of such a namespace: `whole` is this host's root, `bare` the same without the mounts below it."""
+    """Yield a descriptor of a mount namespace, with this host's root bound at `whole` and `bare`.
+
+    At `bare` the mounts below the root are missing.
+    """
     whole.mkdir()
     bare.mkdir()
     script = """
@@ -108,7 +111,7 @@ def _namespace(whole: Path, bare: Path) -> Iterator[int]:
 
 
 def _command(name: str, scratch: Path) -> list[str]:
-    """The same runtime on this root."""
+    """Return the command of the same runtime on this host's root."""
     program = [str(find_agent_binary()), "serve"]
     if name == "bwrap":
         return RUNTIMES[name].command(Sandbox(scratch / "bare", scratch, scratch, program))

@@ -38,7 +38,7 @@ CANDIDATES = ("iid", "bimodal", "regime", "spikes", "heavy tails", "one-sided sp
 
 
 def star_miss(value: float, low: float = 0.0, high: float = 1.0) -> str:
-    """Format a share; a star marks one outside of what is wanted."""
+    """Format a share; a star marks a value outside the limits."""
     text = f"{value:.3f}".removeprefix("0")
     return text if low <= value <= high else f"{text}*"
 
@@ -58,7 +58,7 @@ PIECE = 25  # simulated runs
 def simulate_cases(
     sims: int, seed: int, pieces: Path | None, until: float, only: str
 ) -> dict[str, Counts] | None:
-    """What `sims` whole runs of each case count; None when the time is up before all of them are there."""
+    """Simulate `sims` whole runs of each case, and return the counts; None if the time is up before all are done."""
     found = {name: Counts() for name in CASES if re.search(only, name)}
     done: dict[str, set[int]] = {name: set() for name in found}
     kept = pieces.read_text().splitlines() if pieces is not None and pieces.exists() else []
@@ -89,7 +89,7 @@ def simulate_cases(
 
 
 def print_whole(results: dict[str, Counts]) -> None:
-    """Whole runs, through the program's own pilot, analysis and stopping rule."""
+    """Print the rates of whole runs, through the program's own pilot, analysis and stopping rule."""
     print("## Whole runs, at the counts that are shipped\n")
     print(
         "Each with pilot, warm-up, the null copy that guestmark adds and secondary metrics, to where its rule"
@@ -206,7 +206,7 @@ def print_floor(sims: int) -> None:
 
 
 def print_over_runs(sims: int) -> None:
-    """`history` and "measured here before": what is called a change, and a drift."""
+    """Print how often `history` and "measured here before" report a change or a drift, truly and falsely."""
     print("\n## Runs over time\n")
     print(
         "Ratios of runs that differ by 2 % (standard deviation) beyond the 1 % of each run: called changed where the"
@@ -226,7 +226,7 @@ def print_over_runs(sims: int) -> None:
 
 
 def print_forecasts(sims: int) -> None:
-    """How often the time left holds that a run shows."""
+    """Print how often the displayed time left is right."""
     print("\n## The time left\n")
     print(
         "Share of forecasts that hold, by the block that they are made after: one time within a factor of 1.5, a"
@@ -265,7 +265,7 @@ def print_warmup(sims: int) -> None:
 
 
 def print_sentences(sims: int) -> None:
-    """Values with ±, gates, sessions, machines, laws, quantiles: false at most .05, or as the row says."""
+    """Print the rates of other sentences: false at most .05, or as the row says."""
     print("\n## Other sentences\n")
     print("How often each is false, and how often it is found where it is true.\n")
     print_heading("sentence", "where", "false", "found")

@@ -30,7 +30,7 @@ class Candidate:
 
 
 def candidates(scenario: Scenario, blocks: int, sims: int, seed: int) -> dict[str, Candidate]:
-    """The ways that were tried, on the same runs: intervals of what each of them estimates."""
+    """Return the rates of all methods that were tried, on the same runs, by name."""
     generator = np.random.default_rng(seed)
     values, _ = scenario.run(generator, sims, blocks)
     many, _ = scenario.run(generator, 10, 5_000)
@@ -62,7 +62,10 @@ def _differences(values: Array, reduce: Callable[..., Array]) -> Array:
 
 
 def _geometric_mean(values: Array, axis: int) -> Array:
-    """With equal counts the two-level model's estimate is the mean over trials of the mean log, its test a t test."""
+    """Return the two-level model's estimate.
+
+    With equal counts it is the mean over trials of the mean log, and its test is a t test.
+    """
     estimates: Array = np.exp(np.log(values).mean(axis=axis))
     return estimates
 
@@ -94,7 +97,7 @@ def _sign(d: Array) -> tuple[Array, Array]:
 
 @dataclass(frozen=True, slots=True)
 class OverRuns:
-    """How often a ratio that stays is called changed or drifting, and one that goes up by 10 % is not missed."""
+    """How often a constant ratio is called changed or drifting, and how often a rise of 10 % is found."""
 
     changed: float
     found: float
@@ -103,7 +106,7 @@ class OverRuns:
 
 
 def over_runs(runs: int, sims: int, seed: int, between: float = 0.02) -> OverRuns:
-    """`runs` runs of one question, whose ratios differ by `between` beyond the 1 % standard error of each."""
+    """Simulate `runs` runs of one question, whose ratios vary by `between` beyond the 1 % standard error of each."""
     generator = np.random.default_rng(seed)
     logs = generator.normal(0, np.hypot(between, 0.01), (sims, runs + 1))
     slope = np.linspace(0, np.log(1.1), runs)
@@ -176,7 +179,7 @@ def many_cells(
 
 
 def false_positives_at_first_p(sims: int, seed: int) -> float:
-    """How often p < .05 is met when it is looked for after every block from 6 to 60: what not to do."""
+    """Return how often p falls below .05 if it is examined after every block from 6 to 60, which is wrong."""
     values, _ = BY_NAME["iid"].run(np.random.default_rng(seed), sims, 60)
     d = _differences(values, np.median)
     met = np.zeros(sims, dtype=np.bool_)
@@ -187,8 +190,10 @@ def false_positives_at_first_p(sims: int, seed: int) -> float:
 
 
 def inside_the_floor(between: float, earlier: int, blocks: int, sims: int, seed: int) -> float:
-    """The share of equal cells whose typical ratio lies within the noise floor, when every cell of a run is off by its
-    own constant of standard deviation `between` (log), with so many earlier null comparisons known. Wanted: .95.
+    """Return the share of equal cells whose typical ratio lies within the noise floor; it should be .95.
+
+    Every cell of a run is off by its own constant, with standard deviation `between` (log); `earlier` null comparisons
+    are known.
     """
     from guestmark.stats import Null, estimate_noise_floor
 

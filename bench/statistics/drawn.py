@@ -45,7 +45,7 @@ _COMPARES = re.compile(r"\b(slower|faster|differ|differs|equal|changed|more slow
 
 @dataclass(slots=True)
 class Tally:
-    """By kind of sentence: how often it was printed, how often it was false, and examples of what is not known."""
+    """How often each kind of sentence was printed and was false, with examples of false and of unknown sentences."""
 
     printed: Counter[str] = field(default_factory=Counter)
     false: Counter[str] = field(default_factory=Counter)

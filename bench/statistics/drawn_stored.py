@@ -53,7 +53,8 @@ _GATE = re.compile(r"(broken|kept|undecided)\W+a limit", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The log ratios that the runs of one question have in truth, by run, and those of their days without scatter."""
+    """The log ratios of the runs of one question: `planted` ones, and `true` ones, which also scatter from run to run.
+    """
 
     case: Case
     planted: tuple[float, ...]
@@ -61,7 +62,7 @@ class History:
 
     @property
     def change(self) -> float:
-        """What was planted between the first run and the last."""
+        """The planted change between the first run and the last."""
         return self.planted[-1] - self.planted[0]
 
 
@@ -97,7 +98,7 @@ def store_history(ledger: Ledger, history: History, seed: tuple[int, int]) -> li
 
 
 def judge_history(ledger: Ledger, history: History, runs: list[StoredRun], tally: Tally, where: str) -> None:
-    """Count what is printed of the runs together, and whether it is true."""
+    """Count the statements about several runs together, and whether they are true."""
     compared = run_comparison.compare_runs(ledger, runs[0], runs[-1])
     for _, low, high, said in _VERDICT.findall(markdown.render(run_comparison.make_page([compared]))):
         text = f"{where}: {said} [{low}, {high}], planted ×{math.exp(history.change):.3f}"
@@ -130,7 +131,7 @@ def _judge_gates(ledger: Ledger, history: History, run: StoredRun, tally: Tally,
 
 
 def draw_histories(histories: int, seed: int) -> Tally:
-    """Simulate histories, and judge what is printed of each."""
+    """Simulate histories, and judge the statements about each."""
     tally, chance = Tally(), np.random.default_rng(seed)
     for number in range(histories):
         history = draw_history(number, chance)

@@ -33,7 +33,7 @@ RUNS = (
 
 
 def looks(case: Case, number: int) -> list[tuple[int, Decision, float, float]]:
-    """Blocks, decision, seconds that were left and of a block, at each look at one run."""
+    """Return, for each look at one run, blocks, decision, seconds left and seconds per block."""
     seen: list[tuple[int, float, Decision]] = []
     _, whole = one_run(case, np.random.default_rng((7, number)), lambda *look: seen.append(look))
     block_s = whole / seen[-1][0]
@@ -41,7 +41,7 @@ def looks(case: Case, number: int) -> list[tuple[int, Decision, float, float]]:
 
 
 def holds(shown: TimeLeft, left_s: float, block_s: float) -> bool:
-    """Whether what is shown holds, or misses by a block at most."""
+    """Return whether the displayed time left holds, or misses by a block at most."""
     least, most = shown.least_s, shown.most_s
     if shown.is_narrow:
         middle = math.sqrt(least * most)
@@ -50,7 +50,8 @@ def holds(shown: TimeLeft, left_s: float, block_s: float) -> bool:
 
 
 def figures(case: Case, sims: int) -> list[str]:
-    """The cells of a row: shares that hold by block, and in all; how many show one time; a range's usual width."""
+    """Return a row's cells: shares that hold by block and in all, how many show one time, and a range's usual width.
+    """
     held: dict[int, list[bool]] = defaultdict(list)
     narrow, widths = 0, []
     for number in range(sims):

@@ -25,10 +25,10 @@ def _quiet(generator: Generator, sims: int, trials: int) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What happens to the logs of the values; all that is None or 0 does not happen.
+    """Effects on the logs of the values; an effect that is None or 0 does not occur.
 
-    `host(generator, sims, trials)` is shared by all cells. `own` and `tail` give what is added to the trials, shape
-    (sims, blocks, cells), and to the iterations, with one axis more, of the cells that are compared.
+    `host(generator, sims, trials)` is shared by all cells. `own` and `tail` return additions for the cells that are
+    compared: to trials, shape (sims, blocks, cells), and to iterations, with one more axis.
     """
 
     name: str
@@ -100,35 +100,36 @@ def _autocorrelated(rho: float) -> Callable[[Generator, int, int], Array]:
 
 
 def _bimodal(generator: Generator, sims: int, trials: int) -> Array:
-    """Memory layout decided at boot: three in ten boots are 5 % slower."""
+    """Return hosts whose memory layout is decided at boot: three in ten boots are 5 % slower."""
     return _quiet(generator, sims, trials) + 0.05 * (generator.random((sims, trials)) < 0.3)
 
 
 def _drift(generator: Generator, sims: int, trials: int) -> Array:
-    """The host gets slower by 10 % in 120 trials."""
+    """Return hosts that get slower by 10 % in 120 trials."""
     return _quiet(generator, sims, trials) + 0.1 * np.arange(trials) / 120
 
 
 def _regime(generator: Generator, sims: int, trials: int) -> Array:
-    """From a random moment a neighbour costs 10 %."""
+    """Return hosts on which a neighbour costs 10 % from a random moment on."""
     moment = generator.integers(0, min(trials, 60), (sims, 1))
     return _quiet(generator, sims, trials) + 0.1 * (np.arange(trials) >= moment)
 
 
 def _switching(generator: Generator, sims: int, trials: int) -> Array:
-    """A neighbour that costs 10 % comes or goes before every third trial on average, so mostly inside a block."""
+    """Return hosts whose neighbour, which costs 10 %, comes or goes before every third trial, mostly inside a block.
+    """
     state = np.cumsum(generator.random((sims, trials)) < 1 / 3, axis=1) % 2
     return _quiet(generator, sims, trials) + 0.1 * state
 
 
 def _spikes(generator: Generator, sims: int, trials: int) -> Array:
-    """One trial in ten is hit by something that takes 20 % on average."""
+    """Return hosts on which one trial in ten is delayed by 20 % on average."""
     hit = generator.random((sims, trials)) < 0.1
     return _quiet(generator, sims, trials) + hit * generator.exponential(0.2, (sims, trials))
 
 
 def _pareto(generator: Generator, sims: int, trials: int) -> Array:
-    """Delays with a Pareto tail of index 2.5: no third moment, and one trial in 300 takes a quarter longer."""
+    """Return hosts with Pareto delays of index 2.5: no third moment; one trial in 300 takes a quarter longer."""
     return _quiet(generator, sims, trials) + np.log1p(0.03 * generator.pareto(2.5, (sims, trials)))
 
 
@@ -145,7 +146,7 @@ def _sometimes(factor: float, share: float) -> Callable[[Generator, Shape], Arra
 
 
 def _in_two_modes(factor: float, share: float) -> Callable[[Generator, int, int], Array]:
-    """Return starts that scatter by 2 % and of which a share takes `factor` times as long, in every iteration."""
+    """Return starts that scatter by 2 %, a share of which takes `factor` times as long, in every iteration."""
 
     def host(generator: Generator, sims: int, trials: int) -> Array:
         slow = generator.random((sims, trials)) < share

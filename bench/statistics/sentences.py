@@ -47,7 +47,7 @@ GATED = (
 
 
 def sentence_rows(sims: int) -> Iterator[Row]:
-    """Yield all rows: `sims` whole runs a figure, ten times as many where no run is needed."""
+    """Yield all rows: `sims` whole runs for each figure, ten times as many where no run is needed."""
     yield from check_values(sims)
     yield from check_gates(sims)
     yield from beside_a_loop(sims)
@@ -96,9 +96,10 @@ def check_gates(sims: int) -> Iterator[Row]:
 
 
 def beside_a_loop(sims: int) -> Iterator[Row]:
-    """3 % in wall time, half of it the limit, of a command that now and then waits for a processor.
+    """Check a gate on a command that sometimes waits for a processor and is 3 % slower, twice the limit.
 
-    First by wall time alone, then with the load known, so that user time may decide. At the limit both are wrong.
+    At first wall time decides alone; then the load is known, so that user time may decide, too. At the limit both
+    outcomes are wrong.
     """
     half = replace(GATE, text="> +1.5%", limit=1.015)
     for name in ("spikes", "switching in blocks"):
@@ -120,7 +121,7 @@ def _judged(case: Case, seed: tuple[int, int], gate: Gate = GATE) -> JudgedGate:
 
 
 def check_sessions(sims: int) -> Iterator[Row]:
-    """Several sessions, which differ by 2 %: their gate and two sides of them, and what earlier ones foretell."""
+    """Check sentences about sessions that differ by 2 %: gates, two sides, and forecasts from earlier sessions."""
     generator = np.random.default_rng(15)
     for number in (3, 5, 10):
         wrong = found = several = 0

@@ -243,9 +243,9 @@ Looked = Callable[[int, float, stopping.Decision], None]  # blocks, seconds so f
 def one_run(
     case: Case, generator: np.random.Generator, looked: Looked | None = None
 ) -> tuple[Analysis, float]:
-    """One run to its end: its last analysis, and how many seconds it would have taken.
+    """Simulate one run to its end; return its last analysis, and the seconds that it would have taken.
 
-    With `looked` there is a look after every block, also after the first ones, as for a display of progress.
+    With `looked` it is analysed after every block, even the first ones, as for a display of progress.
     """
     plan = plan_of(case)
     trials: list[Trial] = []
@@ -317,7 +317,7 @@ def _is_far_from_precise(case: Case, plan: Plan, trials: Sequence[Trial], blocks
 def _blocks(
     case: Case, plan: Plan, generator: np.random.Generator, wanted: int, blocks: int
 ) -> Iterator[Mapping[str, tuple[Array, int]]]:
-    """Block by block each cell's runs, warm-ups first, and its position. The last cell has the effect."""
+    """Yield, block by block, each cell's runs, warm-ups first, and its position; the last cell has the effect."""
     warmup, last = plan.policy.warmup, len(plan.cells) - 1
     effects = tuple(case.effect * (i == last) for i in range(last + 1))
     seed = int(generator.integers(1 << 32))

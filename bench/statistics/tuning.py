@@ -31,7 +31,7 @@ Noise = Callable[[random.Random, str, int], float]
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """How trials scatter, and how cells differ: standard deviations of logs."""
+    """How trials scatter and cells differ: standard deviations of logs."""
 
     name: str
     noise: float = 0.03
@@ -60,7 +60,7 @@ SCENARIOS = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One race."""
+    """The outcome of one race."""
 
     found: bool  # the true best, or one within the margin, is in the final set
     share: float  # of the full matrix's trials

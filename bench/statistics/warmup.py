@@ -32,8 +32,9 @@ def simulate_starts(
 def share_of_disagreement(
     curve: tuple[float, ...], pilot: tuple[int, int], spikes: float, sims: int, seed: int
 ) -> float:
-    """The share of pairs of runs that would choose different warm-ups: the longest that one of the cells needs, from
-    `pilot`'s blocks and runs in each trial.
+    """Return the share of pairs of runs that would choose different numbers of warm-up runs.
+
+    Each chooses the largest number that one of its cells needs, from `pilot` blocks and runs in each trial.
     """
     generator = np.random.default_rng(seed)
     chosen = [
@@ -47,7 +48,7 @@ def share_of_disagreement(
 
 
 def bias_after_one(curve: tuple[float, ...], warmup: int, spikes: float, sims: int, seed: int) -> float:
-    """How much longer the median of a trial is after this warm-up than after one that is long enough."""
+    """Return how much longer the median of a trial is after this warm-up than after a sufficient one, relatively."""
     medians = []
     for before in (warmup, len(curve) + 1):
         values = simulate_starts(np.random.default_rng(seed), sims, before + ITERATIONS, curve, spikes)

@@ -57,7 +57,7 @@ def run_gate(slower: bool, seed: int, scratch: Path) -> str:
 
 
 def run_bisect(seed: int, scratch: Path) -> str:
-    """`found`, `another commit` or `undecided`; with the metric that decided where it was not wall time."""
+    """Run a bisection; return `found`, `another commit` or `undecided`, and the deciding metric if not wall time."""
     at = random.Random(seed).randrange(1, COMMITS)
     hashes = make_repository(scratch / "repository", at)
     done = _run(

@@ -15,7 +15,7 @@ _RUNS = 8
 
 
 def _commands(directory: Path) -> dict[str, tuple[list[str], str, str]]:
-    """For each figure its command, and the pattern that reads it, with what `--metric` says of it."""
+    """Return, for each figure, its command, its form for `--metric`, and the pattern that reads it."""
     return {
         "sysbench cpu, events/s": (
             ["sysbench", "cpu", "--cpu-max-prime=2000", "--time=1", "run"], "rate:1/s:higher",

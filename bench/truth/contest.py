@@ -117,7 +117,7 @@ def guestmark(scenario: Scenario, platform: str, seed: int) -> dict[str, Any]:
 
 
 def judge_output(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The document's verdicts about the typical run, the total and the slow runs; the first that claims anything."""
+    """Return the document's verdicts on typical run, total and slow runs, and the first that claims a difference."""
     cells = {cell["id"].split()[0]: cell for cell in document["cells"]}
     headline = cells["b"]["vs_baseline"]["wall_s"]
     answers = cells["b"]["answers"]["wall_s"]

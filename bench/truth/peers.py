@@ -26,7 +26,7 @@ _LIMIT_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a user reads: the ratio B / A, its half-width where the tool gives one, and slower, faster or nothing."""
+    """What a user reads: the ratio B / A, its half-width if the tool prints one, and slower, faster or nothing."""
 
     ratio: float
     half_width: float | None
@@ -34,7 +34,7 @@ class Finding:
 
 
 def install_peers() -> dict[str, str]:
-    """Builds the work and fetches what is missing of the peers; returns for each that cannot be had the reason."""
+    """Build the work, and download missing peers; return by name why a peer is not available."""
     BUILD.mkdir(parents=True, exist_ok=True)
     source = Path(__file__).with_name("spin.c")
     _run("gcc", "-O2", "-static", "-pthread", "-o", BUILD / "spin", source)
@@ -86,7 +86,7 @@ def on_host(commands: Sequence[Sequence[str]], runs: int) -> list[list[float]]:
 
 
 def in_guest(machine: Machine, commands: Sequence[Sequence[str]], runs: int) -> list[list[float]]:
-    """The same inside one booted guest, by the guest's clock, which is what its user sees."""
+    """Return the same times, measured inside one booted guest by the guest's clock, as its user would."""
     target = "/tmp/guestmark-truth.json"
     done = machine.agent.exec(hyperfine_command(commands, runs, target), timeout_s=_LIMIT_S)
     if done.status != 0:
@@ -99,8 +99,9 @@ def _times(document: str | bytes) -> list[list[float]]:
 
 
 def judge_by_hyperfine(a: Sequence[float], b: Sequence[float]) -> Finding:
-    """The ratio of means and its σ as hyperfine prints them ("1.02 ± 0.03 times faster"); a difference is read from it
-    when 1 lies further from the ratio than σ.
+    """Return the ratio of means and its σ, as hyperfine prints them ("1.02 ± 0.03 times faster").
+
+    A difference counts as claimed if 1 is further from the ratio than σ.
     """
     mean_a, mean_b = statistics.mean(a), statistics.mean(b)
     ratio = mean_b / mean_a
@@ -109,14 +110,14 @@ def judge_by_hyperfine(a: Sequence[float], b: Sequence[float]) -> Finding:
 
 
 def judge_by_welch(a: Sequence[float], b: Sequence[float]) -> Finding:
-    """Welch's t test of hyperfine's runs, α = .05, as its `scripts/welch_ttest.py` does."""
+    """Judge hyperfine's runs by Welch's t test, α = .05, as its `scripts/welch_ttest.py` does."""
     ratio = statistics.mean(b) / statistics.mean(a)
     p = float(ttest_ind(a, b, equal_var=False).pvalue)
     return Finding(ratio, None, _claim(ratio) if p < 0.05 else "")
 
 
 def judge_by_pyperf(a: Sequence[float], b: Sequence[float]) -> Finding | None:
-    """`pyperf compare_to`: Student's t test on the means, α = .05; None without pyperf."""
+    """Judge by `pyperf compare_to`: Student's t test on the means, α = .05; None without pyperf."""
     if not _pyperf().exists():
         return None
     for name, times in (("a", a), ("b", b)):
@@ -133,7 +134,8 @@ def judge_by_pyperf(a: Sequence[float], b: Sequence[float]) -> Finding | None:
 
 
 def judge_by_benchstat(a: Sequence[float], b: Sequence[float]) -> Finding | None:
-    """benchstat: Mann and Whitney's U test, α = .05, on ten samples each, and medians; None without benchstat."""
+    """Judge by benchstat: Mann and Whitney's U test, α = .05, on ten samples each, and medians; None if it is missing.
+    """
     if not (BUILD / "benchstat").exists():
         return None
     medians = []
