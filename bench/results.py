@@ -1,7 +1,7 @@
 """Makes tables of docs/results from what the programs of bench have printed: `python -m bench.results [--check]`.
 
-A page holds `<!-- bench: NAME -->`, the table, and `<!-- bench: end -->`. Rows of scenarios become ranges there; what a
-program has printed stands whole in the RESULTS.md beside it.
+A page contains `<!-- bench: NAME -->`, the table, and `<!-- bench: end -->`. Rows of scenarios become ranges there;
+the RESULTS.md beside a program contains everything that it has printed.
 """
 
 from __future__ import annotations

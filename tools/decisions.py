@@ -1,10 +1,10 @@
 """Finds decisions that the program takes on the words of a message; `./test` runs this. Prints PATH:LINE: WHAT.
 
-Why something failed is a `Cause`. A comparison, a search or a look-up in the text of an error, a reason or what a
-program printed changes the program's behaviour when somebody mends the English. Such texts are what is called
-`message`, `reason`, `why`, `hint` or `stderr`, an exception as a string, and names that these were given.
+The reason for a failure is a `Cause`. If the program compares, searches or looks up the text of an error, of a reason,
+or of another program's output, its behaviour changes when somebody mends the English. Such texts are names like
+`message`, `reason`, `why`, `hint` or `stderr`, an exception as a string, and names to which these are assigned.
 
-An error that quotes the message of another has to hand on its cause, too.
+An error that quotes another one's message has to pass on its cause, too.
 
 Texts of other programs are read in one module, and the texts of earlier versions in one function of another.
 """

@@ -1,4 +1,4 @@
-"""Makes a file in a source distribution executable: maturin packs all of them as if they were not.
+"""Makes a file in a source distribution executable, because maturin packs all files as not executable.
 
 usage: python -m tools.executable ARCHIVE.tar.gz PATH
 """

@@ -1,4 +1,4 @@
-"""The manual page and the completions of shells, made from the same objects as `--help`.
+"""Makes the manual page and the completions of shells from the same objects as `--help`.
 
 `python -m tools.manual DIR` writes below DIR, laid out as below /usr: share/man/man1/guestmark.1 and the completions of
 bash, zsh and fish. Wheels carry them (tools/package). A checkout has them in `share`, where `man` finds the page of a

@@ -1,4 +1,4 @@
-"""Draws the pictures of the README from a run that was really made, which is kept beside them.
+"""Draws the pictures of the README from a real run, which is kept beside them.
 
 `python -m tools.pictures` draws them again; with RUN it takes another run of the ledger first. A test compares the
 pictures with what this makes, so they show what the program prints today.

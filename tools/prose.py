@@ -1,11 +1,11 @@
-"""Rules that prose and code keep; `./test` runs this. Prints PATH:LINE: WHAT for each break, exit status 1 if any.
+"""Checks rules for prose and code; `./test` runs this. Prints PATH:LINE: WHAT for each break; exit status 1 if any.
 
-- no host of the outside world, but for a few that are meant (package registries least of all: mirrors differ)
-- no number of an issue or a pull request: they live elsewhere, the reason belongs here
-- no path that only one machine has
-- no phrase in a guide or reference that reads as translated: "is that of", "is told", "held
+- no names of hosts, except for a few that are allowed (never package registries, because mirrors differ)
+- no numbers of issues or pull requests: state the reason itself
+- no paths that exist on one machine only
+- no phrases in guides or the reference that read as translated: "is that of", "is told", "held
   against", "nobody", "a plan of its own", "in whatever way"
-- no share that Python formats, in code that prints: `format_share` has the space before the sign
+- no shares formatted by Python in code that prints: `format_share` adds the space before the sign
 - links between documents, and mentions of documents in code, lead somewhere
 """
 

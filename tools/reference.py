@@ -1,4 +1,4 @@
-"""Reference text made from the program itself: commands, platforms, factors, architectures and workloads.
+"""Makes reference text from the program itself: commands, platforms, factors, architectures and workloads.
 
 A Sphinx extension. A page of docs/ holds a comment `<!-- guestmark: commands -->` (or platforms, …), which the
 build replaces by Markdown that is made from the same objects that the command line uses. Nothing is written to disk, so

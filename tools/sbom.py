@@ -1,9 +1,9 @@
-"""What guestmark ships besides its own code: `python -m tools.sbom` writes sbom.cdx.json, `--check` compares.
+"""Lists what guestmark ships besides its own code: `python -m tools.sbom` writes sbom.cdx.json, `--check` compares.
 
 A bill of materials in CycloneDX 1.6: the Python packages that the program runs with, those that fleets, change points
 and data frames install on first use (optional), and the crates that are linked into the agent and the capture analysis.
 It is made of the lock files, cargo's metadata and the installed packages, without the network. A licence that is not
-known to go with Apache-2.0 is an error.
+known to be compatible with Apache-2.0 is an error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lists all words that reports can print, from their code, and holds them against bench/statistics/PRINTED.md.
+"""Lists all texts that reports can print, from their code, and compares them with bench/statistics/PRINTED.md.
 
 `python -m tools.sentences` prints what the list lacks or has too much of, as lines to add or to remove; `./test` runs
 the same. Every text of two words or more in `report` and `page` has a line in the list: what claims something is a

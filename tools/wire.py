@@ -1,8 +1,8 @@
 """Makes python/guestmark/agent/wire.py from crates/wire, which has each message once; `--check` only compares.
 
-The crate holds nothing but types, of which this reads what there is: constants, structs, enums without values and
-enums of messages, with serde's `default`. The documentation of a call ends with a link to the type of its answer.
-The names of the system-call mix are read from the agent, where the mix is.
+The crate contains only types, and this program parses the kinds that occur in it: constants, structs, enums without
+values and enums of messages, with serde's `default`. The documentation of a call ends with a link to the type of its
+answer. The names of the system-call mix are read from the agent, where the mix is.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ contender runs once a round, in random order, with the distribution's kernel on 
 libguestfs's launch; a guest inside a guest (tcg/kvm) ready within 8 s of its hypervisor's start.
 
 * boot: hypervisor started → the agent's hello, as any guest of guestmark's starts.
-* boot, watched: the same with the lines that phases are told from; beside `boot`, what telling them costs.
+* boot, watched: the same with the lines from which phases are read; the difference from `boot` is their cost.
 * boot … gone: the same, on to the end of the hypervisor's process.
 * guestfish run: guestfish started → its guest launched, its appliance built beforehand; … closed: on to its end.
 * virtme-ng: `virtme-run` started → the first line of a script in its guest, which shares the host's root too; … gone:

@@ -1,26 +1,26 @@
-"""`python bench/capture [--mix FILE | --unkind DIR]`: `guestmark capture` beside older tools on the same files.
+"""Compare `guestmark capture` with older tools on the same files: `python bench/capture [--mix FILE | --unkind DIR]`.
 
 The others are tshark, tcptrace, argus and capinfos; those not installed are left out (Debian's packages: tshark
-tcptrace argus-server). Traces are synthetic; `--mix` is a capture of real traffic instead, which is made as mix.py
-says when FILE does not exist. Synthetic traces flatter what is fast on one kind of packet: both should be told.
+tcptrace argus-server). Traces are synthetic; `--mix` is a capture of real traffic instead, which is made as in mix.py
+if FILE does not exist. Synthetic traces favour tools that are fast on one kind of packet, so publish both.
 
-What a file costs depends on how it came into the page cache. Read from a disk it lies there in large pieces; fresh
-from the program that captured it, in single pages, and mapping each costs more than reading it. The first is
-measured unless `--as-written` is given.
+The cost of a file depends on how it came into the page cache. A file that was read from a disk is there in large
+pieces; one that a capturing program has just written is in single pages, and mapping each costs more than reading it.
+The first case is measured unless `--as-written` is given.
 
-What is timed is the command as users type it; its engine, the program that does the work, has a row of its own.
+The whole command is timed, as users type it; its engine, the program that does the work, has a row of its own.
 
-Both times are compared. Wall seconds are what somebody waits for, and what the aims are about: 8 million packets/s on
-the mix and 8 GB/s on the mix of large files; they are right only on an idle machine. Processor seconds (user + system)
-are the same on a busy one, and they are what a tool takes from others. Runs are interleaved; rates and comparisons are
-of the best of them, and the median of guestmark's stands beside it. guestmark uses two processors where there are two,
-the others one.
+Two times are compared. Wall seconds are what users wait for, and the aims are about them: 8 million packets/s on the
+mix and 8 GB/s on the mix of large files; they are valid only on an idle machine. Processor seconds (user + system) are
+the same on a busy one, and show what a tool takes from others. Runs are interleaved; rates and comparisons use the
+best run of each tool, and guestmark's median is beside its best. guestmark uses two processors if there are two, the
+others one.
 
-`--unkind DIR` measures what is hard, with the builds of a checkout and of a wheel, paired: the captures of other
-people below DIR as one file (public_mix.py), a million handshakes, and large packets. Its aims are 6 million
-packets/s, 1.5 s and 200 MB, and 8 GB/s, ten times as fast as tcptrace and fifty times as tshark. With `--ahead`
-guestmark runs before everything else on a busy machine (real-time priority), so that its wall time is about that of
-an idle one; the others' processor time stands in for theirs, which is at least as long.
+`--unkind DIR` measures hard cases, paired, with the builds of a checkout and of a wheel: other people's captures below
+DIR as one file (public_mix.py), a million handshakes, and large packets. Its aims are 6 million packets/s, 1.5 s and
+200 MB, and 8 GB/s, ten times as fast as tcptrace and fifty times as tshark. With `--ahead` guestmark has real-time
+priority on a busy machine, so that its wall time is about that on an idle one; for the others their processor time is
+used as a lower bound of their wall time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""`python bench/capture/live.py`: how many packets a second `capture --live` takes in without losing one.
+"""Find how many packets a second `capture --live` can take without losing one: `python bench/capture/live.py`.
 
-In a network namespace of its own, UDP datagrams are sent over a pair of virtual cards at a steady rate for some
-seconds, cut from large ones by the kernel, while guestmark's engine captures there. What was sent, captured and dropped
-is printed for each rate. Needs root and ethtool; sends to no other machine, and ends by itself.
+In a private network namespace, UDP datagrams are sent over a pair of virtual cards at a steady rate for some seconds,
+cut from large ones by the kernel, while guestmark's engine captures there. For each rate, the numbers of sent,
+captured and dropped packets are printed. Needs root and ethtool; sends nothing to other machines, and ends by itself.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""`python bench/capture/mix.py PATH`: a capture of a gigabyte or more, made by real programs between two namespaces.
+"""Make a capture of a gigabyte or more by real programs between two namespaces: `python bench/capture/mix.py PATH`.
 
-A server and its clients, joined by a pair of virtual Ethernet devices without offloads, so that packets are as long as
-on a wire: downloads of large files (nginx, curl), pages over kept connections (wrk) and one connection each (ab), a
-mirrored tree (rsync), transactions (mariadbd, sysbench) and names (dnsmasq, dig), one after the other and at the same
-time. dumpcap captures all of it, whole packets, at the server.
+A server and its clients are joined by a pair of virtual Ethernet devices without offloads, so that packets are as long
+as on a wire. They exchange large files (nginx, curl), pages over kept connections (wrk) and over one connection each
+(ab), a mirrored tree (rsync), transactions (mariadbd, sysbench) and names (dnsmasq, dig), one after the other and at
+the same time. dumpcap captures all whole packets at the server.
 
-`--bulk` is the other kind of traffic: large files (curl) and a mirrored tree (rsync) alone. Packets are as long as on
-a wire there, too, but the clients' device merges what it receives (GRO), as network cards do, so few are
+`--bulk` makes the other kind of traffic: only large files (curl) and a mirrored tree (rsync). Packets are as long as
+on a wire there, too, but the clients' device merges received packets (GRO), as network cards do, so few of them are
 acknowledgements.
 
 Needs root and Debian's packages: nginx-light curl wrk apache2-utils rsync mariadb-server sysbench dnsmasq-base

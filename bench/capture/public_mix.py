@@ -1,8 +1,8 @@
-"""`python bench/capture/public_mix.py DIR OUT [--times N]`: other people's captures as one.
+"""Merge other people's captures into one: `python bench/capture/public_mix.py DIR OUT [--times N]`.
 
-All Ethernet frames of the captures below DIR, file after file in the order of their names, in one classic capture
-file, which all tools can read; OUT holds them N times over. Nothing of it belongs to this repository: whoever
-measures fetches collections, each into a folder of DIR.
+All Ethernet frames of the captures below DIR, file after file in the order of their names, become one classic capture
+file, which all tools can read; OUT contains them N times. This repository contains none of these captures: download
+collections, each into a folder of DIR.
 """
 
 from __future__ import annotations

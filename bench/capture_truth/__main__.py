@@ -1,11 +1,11 @@
-"""Is the verdict right? Real programs at both ends of a relay, captured at both, compared with what is known of them.
+"""Check whether verdicts are right: real programs at both ends of a relay, captured at both, with known causes.
 
-`python -m bench.capture_truth [--seeds 11,12] [--only WORD] [--keep FOLDER]` prints a table: truth and verdict of
-each case at each point, and by how much the points differ. It needs root (network namespaces, tunnels) and
-dumpcap. Cases were developed with seeds below 50; publish figures of others.
+`python -m bench.capture_truth [--seeds 11,12] [--only WORD] [--keep FOLDER]` prints a table: truth and verdict of each
+case at each point, and by how much the points differ. It needs root (network namespaces, tunnels) and dumpcap. Cases
+were developed with seeds below 50; publish figures of others.
 
-`--disturb` reads the same captures as if they had suffered (packets missing, cut, joined, of both points) and
-counts how often somebody is accused wrongly: without a word of doubt, or with one.
+`--disturb` reads the same captures damaged (packets missing, cut, joined, or captured at both points), and counts how
+often the wrong side is blamed: without a word of doubt, or with one.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Time how quickly the command line answers, beside that of another checkout and beside hyperfine.
+"""Time how quickly the command line answers, compared with another checkout and with hyperfine.
 
-Run from the checkout: `.venv/bin/python -m bench.cli [--against DIR] [--rounds 20] [--seed 1]`. Every call is the
-checkout's own `./guestmark` as a new process; all are made once a round in random order, so that other work on the host
-disturbs both checkouts alike. Aims: `--version` at most 0.1 s, `--help` 0.15 s, `show` of a run with 400 trials 0.8 s.
+Run from the checkout: `.venv/bin/python -m bench.cli [--against DIR] [--rounds 20] [--seed 1]`. Every call is a new
+process of the checkout's own `./guestmark`; each call is made once a round, in random order, so that other work on the
+host disturbs both checkouts alike. Aims: `--version` at most 0.1 s, `--help` 0.15 s, `show` of a run with 400 trials
+0.8 s.
 
-Where hyperfine is installed, both measure the same commands: `-r 10 'sleep 0.01'`, of which the processor time counts
-(aim: 0.3 s more than hyperfine's), and `'sleep 0.3'`, of which the duration counts (aim: 1.2 times hyperfine's).
+If hyperfine is installed, both measure the same commands: `-r 10 'sleep 0.01'`, for which processor time is compared
+(aim: 0.3 s more than hyperfine's), and `'sleep 0.3'`, for which the duration is compared (aim: 1.2 times hyperfine's).
 """
 
 import argparse

@@ -1,10 +1,10 @@
 """Measure what confinement costs: the same machines and helpers with and without it, in random order.
 
 Run from the checkout, with nothing else running: `.venv/bin/python -m bench.confined [--rounds 30] [--seed 1]`, with
-`--of` for some of: `uml`, `tcg` and so on (a start; aim: at most 10 ms more), `uml processes` and so on (a figure from
-within a guest: starting 100 programs; aim: at most 1 % apart), `guestfish` (a launch), `mariadb` and `postgresql` (the
-time of a transaction on the host). Without confinement they run as anything else that this user starts, User-Mode Linux
-with what it needs on some processors.
+`--of` to select contenders: `uml`, `tcg` and so on (a start; aim: at most 10 ms more), `uml processes` and so on (a
+figure from within a guest: starting 100 programs; aim: at most 1 % apart), `guestfish` (a launch), `mariadb` and
+`postgresql` (the time of a transaction on the host). Without confinement they run like any other program of this user;
+User-Mode Linux keeps the setting that it needs on some processors.
 """
 
 import argparse

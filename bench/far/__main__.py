@@ -1,7 +1,7 @@
 """Measure what trials on a far machine cost: `python -m bench.far [--round-trip-ms 400] [--trials 4] [--seconds 0.2]`.
 
-An sshd on loopback, behind a relay that delivers everything half a round trip later. Each line is a whole call
-of guestmark, the first with a machine that has no agent yet: how long it took, and how long each of its trials took.
+An sshd on loopback is behind a relay that delivers everything half a round trip later. Each line is a whole call of
+guestmark, the first with a machine that has no agent yet: the duration of the call, and of each of its trials.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Find how many machines with blocks of one run a server can take: `python -m bench.fleet.blocks --machines 1000`.
+"""Find how many machines a server can take that share a run: `python -m bench.fleet.blocks --machines 1000`.
 
-Each machine is a thread that calls what `guestmark block` calls, again and again, each time with a ledger that it has
-just opened. What is simulated is the inside of a trial, a pause. Nothing coordinates the machines. With `--away`, as
-many of them lose their connections in the middle, and reach the server again after some seconds. In the end each
-trial has to be there once. Says how long a call takes besides the pause, and the processor time of both sides.
+Each machine is a thread that repeats what `guestmark block` does, each time with a newly opened ledger. Only the
+inside of a trial is simulated, by a pause. Nothing coordinates the machines. With `--away`, that many of them lose
+their connections in the middle, and reach the server again after some seconds. In the end each trial has to be stored
+exactly once. Prints how long a call takes besides the pause, and the processor time of both sides.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What engines do to trials when machines and schedulers die, and how much of a machine they take while a trial runs.
+"""Test what engines do to trials when machines and schedulers die, and how much of a machine they use during a trial.
 
 Run from the checkout, in an environment that has the engine: `python -m bench.fleet.engines parsl|dask|ray`. Four
-simulated machines of one processor get tasks of a second each, which write down when they begin and end. Each has done
-tasks before anything happens. Then two of them are killed, with all that the engine runs there, and one is stopped for
-a while; in another round the scheduler is killed. Nothing is started again. Each engine has the settings that serve a
-fleet best: it is told never to do anything again by itself, to give a machine nothing ahead, and to look up seldom, as
-far as it can be told. `--as-it-comes` leaves Dask and Ray without them.
+simulated machines with one processor get tasks of one second, which record when they begin and end. Each machine has
+done tasks before anything happens. Then two of them are killed, with everything that the engine runs there, and one is
+stopped for a while; in another round the scheduler is killed. Nothing is started again. Each engine has the settings
+that suit a fleet best, as far as it has them: it never repeats anything by itself, gives machines no tasks in advance,
+and polls rarely. `--as-it-comes` leaves Dask and Ray at their defaults.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What four alike machines take for a plan that one takes alone: `python -m bench.fleet.shared [--rounds 3]`.
+"""Compare four equal machines that share a plan with one that runs it alone: `python -m bench.fleet.shared`.
 
-The machines are network namespaces of this one, each with an sshd of its own; the ledger is a PostgreSQL server among
-them, and trials sleep. Each round is a `fleet run` on one machine and another on four, in random order. Time is that of
-the whole command, and that from the first trial's begin to the last one's end.
+The machines are network namespaces of this one, each with an sshd; the ledger is a PostgreSQL server in their network,
+and trials sleep. Each of the `--rounds` (3) is one `fleet run` on one machine and one on four, in random order. Times
+are of the whole command, and from the beginning of the first trial to the end of the last one.
 """
 
 from __future__ import annotations

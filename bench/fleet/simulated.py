@@ -1,9 +1,10 @@
-"""A lab of simulated machines on the real coordinator, engine and ledger, whose workers die in the middle of trials.
+"""Run a lab of simulated machines on the real coordinator, engine and ledger; workers die in the middle of trials.
 
-Run from the checkout, with the extra `fleet`: `.venv/bin/python -m bench.fleet.simulated [--machines 200]`. What is
-simulated is the inside of a trial, a pause and random numbers, and which machine it is made on: there are fewer workers
-than machines, and each takes a block of any machine that has not ended. Runs, blocks, attempts, claims and losses are
-as in any fleet. Says how often a trial is missing or there twice (aim: never), and what it took.
+Run from the checkout, with the extra `fleet`: `.venv/bin/python -m bench.fleet.simulated [--machines 200]`. Only two
+things are simulated: the inside of a trial, by a pause and random numbers, and the machine of a worker, because there
+are fewer workers than machines, and each worker takes a block of any machine that has not ended. Runs, blocks,
+attempts, claims and losses are as in any fleet. Prints how often a trial is missing or stored twice (aim: never), and
+the cost.
 """
 
 from __future__ import annotations

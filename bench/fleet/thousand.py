@@ -1,8 +1,8 @@
-"""How long an engine's scheduler takes until so many workers have come and each has done something, and what it needs.
+"""Measure how long an engine's scheduler takes to connect many workers and give each a task, and its processor time.
 
-Run in an environment that has them, in bench/fleet: `python thousand.py parsl|dask [--workers 1000]`. The scheduler is
-the real one, in a process of its own. Workers are simulated, all in this process: for Parsl they are sockets that say
-what its worker pools say, for Dask its own worker objects without processes.
+Run in an environment that has the engine, in bench/fleet: `python thousand.py parsl|dask [--workers 1000]`. The
+scheduler is the real one, in a separate process. Workers are simulated, all in this process: for Parsl they are
+sockets that send what its worker pools send, for Dask its own worker objects without processes.
 """
 
 from __future__ import annotations

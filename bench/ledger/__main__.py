@@ -1,8 +1,8 @@
-"""How many trials a second a lab's ledger takes from many writers at once, and where the time goes.
+"""Measure how many trials a second a lab's ledger stores from many writers at once, and where the time goes.
 
 Run from the checkout: `.venv/bin/python -m bench.ledger [--writers 1,8,40,200] [--trials 4000]`. The server is a
-PostgreSQL of its own that forces every commit to the disk; every writer has a run that it claims, as each machine of a
-fleet does. Aim: 500 trials a second.
+private PostgreSQL that forces every commit to the disk; every writer claims its own run, as each machine of a fleet
+does. Aim: 500 trials a second.
 """
 
 import argparse

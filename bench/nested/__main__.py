@@ -1,8 +1,8 @@
-"""What a block of nested trials costs beyond the outer guest's boot and the inner trials.
+"""Measure what a block of nested trials costs beyond the outer guest's boot and the inner trials.
 
-Run from the checkout: `.venv/bin/python -m bench.nested [--on tcg/kvm,tcg/uml] [--trials 3] [--memory 512M]`. One
-block: an outer guest is started, and as many inner guests one after the other as are asked for. Aims: an inner KVM
-guest ready within 8 s of its hypervisor's start, at most 2 s of overhead.
+Run from the checkout: `.venv/bin/python -m bench.nested [--on tcg/kvm,tcg/uml] [--trials 3] [--memory 512M]`. In one
+block, an outer guest is started, and in it the requested number of inner guests, one after the other. Aims: an inner
+KVM guest ready within 8 s of its hypervisor's start, at most 2 s of overhead.
 
 * outer ready: the outer hypervisor started → its agent's hello.
 * inner ready: the inner hypervisor started → its agent's hello, each trial.

@@ -1,9 +1,9 @@
-"""What `guestmark exec --on host` adds to a command, beside hyperfine without a shell; and guestmark's own footprint.
+"""Measure what `guestmark exec --on host` adds to a command, beside hyperfine without a shell, and its own footprint.
 
 Run from the checkout: `.venv/bin/python -m bench.overhead [--rounds 10] [--runs 100]`. Both measure the same command
 in turn, in random order, all of it on one processor (the last, or `--processor`); a figure is the median over one
-contender's runs of one round. The command's own time is in both, so the difference is what the harness adds. Aim: no
-more than `hyperfine -N`.
+contender's runs in one round. Both figures include the command's own time, so their difference is what the harness
+adds. Aim: no more than `hyperfine -N`.
 """
 
 import argparse

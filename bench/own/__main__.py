@@ -1,11 +1,11 @@
-"""What it costs to make a machine by a definition of one's own: `.venv/bin/python -m bench.own null|start` as root.
+"""Measure what the user's own definition of a machine costs: `.venv/bin/python -m bench.own null|start` as root.
 
-* `null [--blocks 30]`: one command in containers of podman made by a definition, beside those of the platform `podman`,
-  on this host's root: the ratio of its time on the machine's clock, block by block. Exits with 1 where the interval
-  does not lie within 1 % of 1.
-* `start [--rounds 30]`: until the first answer of a machine, beside its commands typed by hand: create, then exec with
-  `true`. The machines are namespaces, whose start takes a few milliseconds, and podman's. Exits with 1 above 10 % *and*
-  above 20 ms: the aim is to stay below both.
+* `null [--blocks 30]`: one command in podman's containers, created by a definition and by the platform `podman`, on
+  this host's root: the ratio of its times on the machine's clock, block by block. Exits with 1 if the interval does
+  not lie within 1 % of 1.
+* `start [--rounds 30]`: the time until a machine's first answer, beside its commands typed by hand: create, then exec
+  with `true`. The machines are namespaces, whose start takes a few milliseconds, and podman's. Exits with 1 if the
+  difference exceeds both 10 % and 20 ms.
 
 Leave the machine alone meanwhile.
 """

@@ -1,10 +1,10 @@
-"""Where a machine runs, and what that does to its figures: every arrangement on work of three kinds, interleaved.
+"""Measure how a machine's placement affects its figures: every arrangement with three kinds of work, interleaved.
 
 Run from the checkout: `.venv/bin/python -m bench.placement [--rounds 6] [--platforms host,uml,tcg]`, on a machine that
-does nothing else. In a round every platform runs every kind of work once in every arrangement, each on a fresh machine,
-in random order. `free` is the scheduler's choice; `pinned` is guestmark's; `apart` keeps the threads of an emulator off
-its virtual processor, on another one that it shares with the control plane. A figure
-is the median over the rounds of the median of a trial, the spread their median absolute deviation.
+does nothing else. In a round every platform runs every kind of work once in every arrangement, each on a fresh
+machine, in random order. `free` is the scheduler's choice; `pinned` is guestmark's; `apart` keeps the threads of an
+emulator off its virtual processor, on another one that it shares with the control plane. A figure is the median over
+the rounds of the median of a trial, the spread their median absolute deviation.
 """
 
 import argparse

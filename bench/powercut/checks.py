@@ -1,9 +1,9 @@
-"""How many crash states a second a check judges, against each state judged by a run of its own; with equal results.
+"""Measure how many crash states a second a check judges, with and without reuse of results, which must be equal.
 
 Run from the checkout: `.venv/bin/python -m bench.powercut.checks LOG … [--states 150]`. A LOG is the directory of a
-kept log, as the report of a `guestmark powercut --check` names it. The same states of each log are judged twice in both
-ways, in the order ABBA, so that a change of the machine's load hits both. Processor time is that of this process and of
-all that it has started: it says more than the states a second where other programs use the processors.
+kept log, as the report of `guestmark powercut --check` names it. The same states of each log are judged twice in both
+ways, in the order ABBA, so that a change of the machine's load affects both. Processor time is that of this process
+and all that it starts: if other programs use the processors, it says more than states per second.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Makes the table of docs/results/programs.md from documents of `guestmark run programs --for 15m --json FILE`.
 
-Of several documents, the one counts that has judged the most crash states of a program on a filesystem.
+Of several documents, the one that has judged the most crash states of a program on a filesystem counts.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Is anything wrong with what is said of other people's captures? `tools/public-captures [--list] DIR`.
+"""Search for errors in the analyses of other people's captures: `tools/public-captures [--list] DIR`.
 
 Every capture below DIR is analysed, with requests and the packets that ended the longest waits. Reported are crashes,
-what cannot be (shares over 100 %, negative times, causes that do not add up), verdicts without evidence (loss
-without a sign of it, merged captures whose packets are not the same, high confidence although clocks stepped), refused
-verdicts, and tuples whose counts differ from those of a second, slow parser and, for each so-many-th file, of tshark's.
-The exit status is 1 where anything is found that must not be.
+impossible values (shares over 100 %, negative times, causes that do not add up), verdicts without evidence (loss
+without a sign of it, merged captures with different packets, high confidence although clocks stepped), refused
+verdicts, and tuples whose counts differ from those of a second, slow parser and, in every nth file, of tshark. The
+exit status is 1 if anything is found that must not be.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A second reading of captures, slow and plain: what each TCP tuple sent, and which signs of loss there are.
+"""A second, slow and simple parser of captures: what each TCP tuple sent, and which signs of loss there are.
 
-It shares nothing with the engine. Tunnels are not looked into; a file with any is compared by tshark only.
+It shares no code with the engine. It does not look into tunnels; a file with any is compared with tshark only.
 """
 
 from __future__ import annotations

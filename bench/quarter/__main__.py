@@ -1,11 +1,11 @@
-"""What the published experiments answer in a quarter of an hour: `.venv/bin/python -m bench.quarter [NAME...]`.
+"""Measure what published experiments answer in a quarter of an hour: `.venv/bin/python -m bench.quarter [NAME...]`.
 
-Runs each as a user types it, in a ledger without earlier runs, and counts what its questions asked and got: each row
-that is compared, each group of which one is best, unless this machine has only one of the group. A table in Markdown
-has the answers, lines of the page, the wall time, where the time of trials went, and how many blocks took what the
-blocks before them had told, within ×1.3. Leave the machine alone meanwhile. With `--again 10` each runs ten times as
-long as well, and answers that changed are named.
-Exits with 1 if an experiment answers less than nine tenths of what it asks, or an answer changed.
+Runs each as a user types it, in a ledger without earlier runs, and counts how many of its questions are answered: each
+row that is compared, and each group of which one is best, unless this machine has only one of the group. A table in
+Markdown has the answers, lines of the page, the wall time, where the time of trials went, and how many blocks took the
+time that the blocks before them predicted, within ×1.3. Leave the machine alone meanwhile. With `--again 10` each also
+runs ten times as long, and answers that changed are named. Exits with 1 if an experiment answers less than nine tenths
+of what it asks, or an answer changed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How long until a guest is ready for work: guestmark beside libguestfs and beside bare boots of the same kernels.
+"""Measure how soon a guest is ready for work: guestmark beside libguestfs and beside bare boots of the same kernels.
 
 Run from the checkout: `.venv/bin/python -m bench.ready [--rounds 10] [--seed 1]`. Every contender runs once a round, in
 random order, on the same accelerator (TCG). Aims: at most 0.35 of libguestfs; at most 1.15 of the bare boot; a restored
@@ -11,8 +11,8 @@ guest's first answer within 0.10 s, and its root within 0.20 s.
   hypervisor started → the line read. It can do no work.
 * guestfish: `guestfish -a DISK run`, its appliance built beforehand.
 
-`--arch` measures the same of other architectures instead, those whose parts have been made (`guestmark prepare`), or of
-these only that are named after it.
+`--arch` measures guests of other architectures instead: all whose parts have been built (`guestmark prepare`), or only
+those named after it.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""Known slowdowns in real guests, and what guestmark says about them: is the estimate free of bias?
+"""Check whether guestmark's estimates of known slowdowns in real guests are free of bias.
 
 Run from the checkout: `.venv/bin/python -m bench.recovery [--on uml,tcg] [--blocks 20] [--seed N]`. sysbench does a
-fixed number of events and 1, 2 and 5 % more of them (plan.toml), on a fresh guest each time; what the time must grow by
-is known beforehand. A slowdown is recovered when its interval holds the truth; the median of the blocks stands beside
-it. The intervals are of 95 %, so that one in twenty may miss.
+fixed number of events, and 1, 2 and 5 % more of them (plan.toml), each time on a fresh guest, so the increase of the
+time is known beforehand. A slowdown is recovered if its interval contains the truth; the median of the blocks is
+beside it. Intervals are at 95 %, so one in twenty may miss.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""What the profile of a checkout costs and saves: compiling the agent by each profile, and guests made ready with each.
+"""Measure what build profiles of a checkout cost and save: compiling the agent, and starting guests with it.
 
-Run from the checkout: `.venv/bin/python -m bench.setup [--rounds 10] [--seed 1]`. Each is built once, from nothing,
-and the processor time of that is shown, as wall time is mostly about what else runs. Then guests of TCG and User-Mode
-Linux start with each agent, in random order. Aims: at most 30 s of two processors to compile, and no difference in
-readiness.
+Run from the checkout: `.venv/bin/python -m bench.setup [--rounds 10] [--seed 1]`. Each profile is built once, from
+nothing, and its processor time is shown, because wall time mostly depends on other programs. Then guests of TCG and
+User-Mode Linux start with each agent, in random order. Aims: at most 30 s of two processors to compile, and no
+difference in readiness.
 """
 
 import argparse

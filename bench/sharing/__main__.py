@@ -1,12 +1,13 @@
-"""Whether a shared machine measures as one's own does: `.venv/bin/python -m bench.sharing PLAN [--for 30m]`.
+"""Check whether a shared machine gives the same figures as a separate one: `.venv/bin/python -m bench.sharing PLAN`.
 
-Runs a built-in plan with `--share-machine --null all`: in each block every cell runs once on a machine that it shares,
-after and before others in random order, and once on a machine of its own. The ratio of both, block by block, is what
-sharing does to it. A table in Markdown has the ratio of each cell, with an interval that holds for all rows together
-(Student's t of the logarithms, divided among the rows), and the ratio over all cells. Exits with 1 if an interval
-excludes 1, with 2 if the interval over all cells reaches further from 1 than `--margin`, so that nothing is shown.
+Runs a built-in plan for the wall time `--for` (30m) with `--share-machine --null all`: in each block every cell runs
+once on a machine that it shares, before and after others in random order, and once on its own machine. The ratio of
+both, block by block, is the effect of sharing. A table in Markdown has the ratio of each cell, with an interval that
+holds for all rows together (Student's t of the logarithms, divided among the rows), and the ratio over all cells.
+Exits with 1 if an interval excludes 1, and with 2 if the interval over all cells is too wide to show that the effect
+is below `--margin`.
 
-Leave the machine alone meanwhile. A built-in plan must not have `share_machine = true` where this finds something.
+Leave the machine alone meanwhile. A built-in plan must not have `share_machine = true` if this finds an effect.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""How long sandboxes take to start and to end: as `coldstart` measures them, beside the same runtimes by hand.
+"""Measure how long sandboxes take to start and to end, as `coldstart` does, and the same runtimes by hand.
 
 Run from the checkout as root: `.venv/bin/python -m bench.starts [--rounds 20] [--seed 1]`. Every contender runs once a
 round, in random order. Aims: at most 10 % apart until the greeting; at least 0.8 of the speed by hand.
 
-* ours: runtime executed → the agent's greeting, which is the same moment; the order to end → nothing is left, control
-  groups and layers included. What guestmark prepares before is in neither.
-* by hand: RUNTIME with the same agent, until the first byte of its greeting; from the end of its input to the runtime's
-  end. crun, runc and runsc have a bundle, podman storage of its own. Their root is this one, bound elsewhere; bwrap's
-  is without what is mounted below, as guestmark's is, since it binds each mount again.
+* ours: runtime executed → the agent's greeting; the order to end → nothing is left, including control groups and
+  layers. Guestmark's preparations before the start are in neither.
+* by hand: RUNTIME with the same agent → the first byte of its greeting; the end of its input → the runtime's end.
+  crun, runc and runsc have a bundle, podman has private storage. Their root is this host's, bound elsewhere; bwrap's
+  lacks the mounts below it, as guestmark's does, because bwrap binds each mount again.
 """
 
 import argparse

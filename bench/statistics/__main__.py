@@ -1,10 +1,10 @@
 # ruff: noqa: A005  (a directory of scripts, nothing imports it)
-"""Print how `guestmark.stats` does against simulated hosts, as the Markdown that RESULTS.md holds.
+"""Print how well `guestmark.stats` works on simulated hosts, as the Markdown that RESULTS.md contains.
 
 `python bench/statistics > bench/statistics/RESULTS.md` takes about 40 minutes on one core. Whole runs are simulated in
-pieces: with `--pieces FILE` each is appended to a file as soon as it is done, and after `--minutes` the rest is left to
-the next call, which goes on from there; the page is printed once none is missing. A figure outside what is wanted is
-marked with *.
+pieces: with `--pieces FILE` each is appended to a file as soon as it is done, and after `--minutes` the rest is left
+to the next call, which continues from there; the page is printed once no piece is missing. A star marks figures
+outside their limits.
 """
 
 import argparse

@@ -1,6 +1,6 @@
-"""How the methods were chosen: rivals for the typical run, adjustments of large tables, floors from earlier runs.
+"""Shows how methods were chosen: rivals for the typical run, adjustments of large tables, floors from earlier runs.
 
-What whole runs say, through the program's own rule, is in `shipped`.
+The rates of whole runs, with the program's own stopping rule, are in `shipped`.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,9 +1,9 @@
-"""Draw simulated runs at random, print their reports, and hold each sentence against its truth.
+"""Draw simulated runs at random, print their reports, and compare each sentence with the truth.
 
-`python bench/statistics/drawn.py --runs 200` prints a table: how often each kind of sentence was printed, and how often
-it was false. Runs are drawn from all of `shipped.CASES`, equal cells or not; every second one has ten earlier runs of
-its question, which differ by 2 % beyond the scatter of their blocks. A sentence that no pattern here knows, and that
-states a ratio or compares, is listed by itself.
+`python bench/statistics/drawn.py --runs 200` prints a table: how often each kind of sentence was printed, and how
+often it was false. Runs are drawn from all of `shipped.CASES`, with equal cells or not; every second one has ten
+earlier runs of its question, which differ by 2 % beyond the scatter of their blocks. Sentences that match no pattern
+here, but state a ratio or a comparison, are listed separately.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Draw histories of simulated runs at random, and hold what is printed of several runs against its truth.
+"""Draw histories of simulated runs at random, and compare the statements about several runs with the truth.
 
 `python bench/statistics/drawn_stored.py --histories 100`: each history is a ledger with 6 to 10 runs of one question,
-whose true ratios scatter by 2 % from run to run. Of three histories one has nothing planted, one a step of 10 % after
-its first half, one a steady rise of 15 %. Printed are `history` of the last run, `compare` of the first and the last
-one, and gates of the last one, at the limit (where either outcome is false) and 5 % to either side of it.
+whose true ratios scatter by 2 % from run to run. Of three histories one has no planted change, one a step of 10 %
+after its first half, one a steady rise of 15 %. Judged are `history` of the last run, `compare` of the first and the
+last one, and gates of the last one, at the limit (where either outcome is false) and 5 % to either side of it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How often the time left holds that a run shows.
+"""Measures how often the displayed time left of a run is right.
 
-Simulated runs are looked at after every block from the fourth on. What is shown is compared with the time that was
-left: one time ("about 2 min") holds within a factor of 1.5, a range ("40 s to 3 min") from end to end; either within a
-block.
+Simulated runs are examined after every block from the fourth on. The displayed time is compared with the time that was
+really left: one time ("about 2 min") is right within a factor of 1.5, a range ("40 s to 3 min") from end to end; both
+may be off by one more block.
 """
 
 import math

@@ -1,8 +1,8 @@
-"""Hosts and cells that make measuring hard, simulated: what `guestmark.stats` is accepted against.
+"""Simulates hosts and cells that are hard to measure, as the test bed of `guestmark.stats`.
 
-A scenario says what the host does to trials in the order in which they ran; cells then get their trials by the random
-order inside each block, as in a real run. Cell 0 is the baseline, cell 1 its null copy, the others are compared: what a
-scenario does to "the cell" it does to those.
+A scenario defines what the host does to trials in the order in which they run; cells then get their trials by the
+random order inside each block, as in a real run. Cell 0 is the baseline, cell 1 its null copy; the others are
+compared, and effects on "the cell" apply to these.
 """
 
 from collections.abc import Callable

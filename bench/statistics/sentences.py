@@ -1,7 +1,7 @@
-"""Sentences that are no verdicts of a table, in simulation: values with ±, gates, sessions, machines, laws, quantiles.
+"""Simulates sentences other than verdicts: values with ±, gates, sessions, machines, laws, quantiles.
 
-Each row is (what is printed, where, how often it is false, how often it is found or shown). What goes through whole
-runs does so here, too: their stopping rule is what makes a sentence false more often than its level says.
+Each row is (what is printed, where, how often it is false, how often it is found or shown). Sentences about whole runs
+are simulated by whole runs, because their stopping rule makes a sentence false more often than its level says.
 """
 
 import math

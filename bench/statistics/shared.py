@@ -1,7 +1,7 @@
 """Simulate how often a run that equal machines share claims a difference falsely: `python bench/statistics/shared.py`.
 
-Each simulated run goes through the whole analysis. A machine has a ratio of its own around the class's, which is 1;
-`heterogeneity` is its standard deviation as a multiple of the standard error of one machine's blocks.
+Each simulated run goes through the whole analysis. A machine's ratio differs from that of the class, which is 1;
+`heterogeneity` is the standard deviation of that as a multiple of the standard error of one machine's blocks.
 """
 
 import sys

@@ -1,9 +1,9 @@
-"""Simulated runs through all that a run goes through: pilot, choice of iterations, analysis, stopping rule, answers.
+"""Simulates whole runs as the program performs them: pilot, choice of iterations, analysis, stopping rule, answers.
 
 Each run has a baseline, the null copy that guestmark adds, a cell, a warm-up before every trial's iterations, and
-secondary metrics (processor time that follows wall time, system time, memory). Commands that are only timed on the host
-have the plan that `exec` makes for them: no copy, no warm-up, a fixed time. Claims of every kind are counted, also
-together: at least one false claim in a report is what a reader meets.
+secondary metrics (processor time that follows wall time, system time, memory). Commands that are only timed on the
+host have the plan that `exec` makes for them: no copy, no warm-up, a fixed time. Claims of every kind are counted, and
+also reports with at least one false claim, because that is what a reader meets.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Measure what guestmark adds to a trial of sysbench beyond the boot and the benchmark itself.
 
-Run from the checkout: `.venv/bin/python -m bench.sysbench [--rounds 5] [--on host,uml,tcg]`. A trial's time is that of
-the machine's start until its agent answered, of what the workload ran (sysbench prepare, run and cleanup by the
-machine's own clock, writing the prepared files to the disk, the database server's start and shutdown), and the rest:
-starting and ending agents and hypervisors, making the disk, attesting, mounting, finding and hashing the program,
-storing. The rest is what is shown. Aim: at most 0.3 s. The first block, which loads the database and hashes large
+Run from the checkout: `.venv/bin/python -m bench.sysbench [--rounds 5] [--on host,uml,tcg]`. A trial's time consists
+of the machine's start until its agent answered, the programs that the workload ran (sysbench prepare, run and cleanup
+by the machine's own clock, writing the prepared files to the disk, the database server's start and shutdown), and the
+rest: starting and ending agents and hypervisors, making the disk, attesting, mounting, finding and hashing the
+program, storing. The rest is shown. Aim: at most 0.3 s. The first block, which loads the database and hashes large
 programs, is not counted.
 """
 

@@ -1,10 +1,10 @@
-"""Known truths: is a real slowdown found, and none where there is none? guestmark beside hyperfine, pyperf, benchstat.
+"""Test on known truths whether real slowdowns are found, and no others: guestmark beside hyperfine, pyperf, benchstat.
 
 Run from the checkout: `.venv/bin/python -m bench.truth [--minutes 10] [--platforms host,uml,tcg]`, on a machine that
 does nothing else. Both commands of a comparison are the same program, which counts through a given amount of work, so
 their difference is known. In each comparison guestmark and its peers get the same wall time, in random order. Every
-comparison is appended to a file of JSON lines (`--into`) as soon as it is done; an interrupted run goes on where it
-stopped, `--table` prints what there is. `--short` is the form that `./test --long` runs.
+comparison is appended to a file of JSON lines (`--into`) as soon as it is done; an interrupted run continues where it
+stopped, and `--table` prints the results so far. `--short` is the form that `./test --long` runs.
 """
 
 import argparse

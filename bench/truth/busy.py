@@ -1,9 +1,9 @@
-"""Gates and bisections beside a busy loop: is a slowdown of 3 % in wall time found, and nothing else?
+"""Test gates and bisections beside a busy loop: whether a slowdown of 3 % in wall time is found, and no other.
 
 Run from the checkout, on a machine that does nothing else: `.venv/bin/python -m bench.truth.busy [--minutes 10]`. The
-loop is started here, free to go to any processor. A gate gets two builds of which the second is 3 % slower, or equal,
-and goes on as its report says while it is undecided; a bisection gets ten commits of which one made it 3 % slower.
-Each result is appended to a file of JSON lines (`--into`); an interrupted run goes on where it stopped.
+loop is started here, and may run on any processor. A gate gets two builds, of which the second is 3 % slower or equal,
+and continues as its report advises while it is undecided; a bisection gets ten commits, one of which made it 3 %
+slower. Each result is appended to a file of JSON lines (`--into`); an interrupted run continues where it stopped.
 """
 
 import argparse

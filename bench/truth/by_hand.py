@@ -1,4 +1,4 @@
-"""The figures of sysbench, fio and time on the host: through guestmark, and run by hand before and after."""
+"""Measures figures of sysbench, fio and time on the host: through guestmark, and by hand before and after."""
 
 import json
 import re

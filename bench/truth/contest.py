@@ -1,4 +1,4 @@
-"""One comparison of two commands whose difference is known: by guestmark, and by its peers in the same time."""
+"""Compares two commands whose difference is known: by guestmark, and by its peers in the same time."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What the peers conclude from the same two commands: their own programs judge, on runs that hyperfine made."""
+"""Judges the same two commands by the peers' own programs, on runs that hyperfine made."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""The table of what was claimed, from the comparisons that were stored."""
+"""Makes the table of claims from the stored comparisons."""
 
 import statistics
 from collections.abc import Mapping, Sequence

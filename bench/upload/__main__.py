@@ -1,22 +1,22 @@
-"""How fast a file gets into a disk image: guestmark's ways beside guestfish's and beside `cp` on the host.
+"""Measure how fast a file gets into a disk image: by guestmark, by guestfish, and by `cp` on the host.
 
 Run from the checkout: `.venv/bin/python -m bench.upload [--size 1500M] [--rounds 3] [--on tcg,uml] [--direct] [--slow]
-[--whole]`.
-The file goes into ext2 on a raw sparse 2 GB image in shared memory; every contender runs once a round, in random order,
-on a fresh machine and a fresh image. Times hold the flush in the guest and of the image; what arrived is checksummed.
+[--whole]`. The file goes into ext2 on a raw sparse 2 GB image in shared memory; every contender runs once a round, in
+random order, on a fresh machine and a fresh image. Times include the flushes in the guest and of the image; the file
+that arrived is checksummed.
 
 * guestfish upload, guestfish dd: the real guestfish, launch excluded; dd is its `copy-device-to-file`.
-* upload, dd, direct: guestmark's workloads, under UML `direct` with both kinds of disk that it has. UML's upload goes
-  through a serial line for minutes: only with `--slow`.
-* cp: the host's own cp into shared memory, fsync included. It hands pages over inside the kernel
-  (`copy_file_range`), so each byte is copied once.
-* host direct: the guests' program on the host itself. Each byte is copied twice, into memory and out of it, as
-  disks of guests do. With `--direct` nothing but this, cp and the guests' `direct`.
+* upload, dd, direct: guestmark's workloads; under UML, `direct` runs on both kinds of disk that it has. UML's upload
+  takes minutes, because it uses a serial line, so it runs only with `--slow`.
+* cp: the host's own cp into shared memory, fsync included. It hands pages over inside the kernel (`copy_file_range`),
+  so each byte is copied once.
+* host direct: the guests' program on the host itself. Each byte is copied twice, into memory and out of it, as disks
+  of guests do. With `--direct` only this, cp and the guests' `direct` run.
 
 Aims: `direct` at least 0.8 times as fast as cp, under TCG at least 10 times as fast as guestfish's upload; `upload` at
-least 1.5 times as fast as guestfish's. A 2 GB formatted image is made in at
-most 50 ms after the first. `--whole` also runs the plan `upload` at a scale of 0.05 with 3 blocks: at most 6 minutes,
-of which at least 60 % are starting or measuring.
+least 1.5 times as fast as guestfish's. A 2 GB formatted image is made in at most 50 ms after the first. `--whole` also
+runs the plan `upload` at a scale of 0.05 with 3 blocks: at most 6 minutes, of which at least 60 % are starting or
+measuring.
 """
 
 import argparse
