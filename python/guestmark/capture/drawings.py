@@ -16,8 +16,8 @@ from guestmark.capture.verdict import CAUSE_NAMES
 
 ROW = 64
 _VISIBLE = 0.1  # of a pixel
-_EDGE = 110  # what a label beside a mark needs
-_LABEL = 76  # what such a label takes
+_EDGE = 110  # pixels to keep free beside a mark for its label, with a margin
+_LABEL = 76  # width of such a label itself
 _SIGNS = 25  # characters of a name beside a row
 # Share of the responses that may be quicker than the start of the axis; they are drawn at its start.
 _QUICKEST = 0.001

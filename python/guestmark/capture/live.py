@@ -30,7 +30,7 @@ def capture_packets(interface: str, supervised: Supervised, *, whole: bool = Fal
     With `whole` packets are captured entirely, else only their headers. The tool that captures is `supervised`, so that
     it does not outlive this process. Raises `GuestmarkError` if nothing can be captured.
     """
-    # A tool writes packets out at once, and its messages are told only if it fails.
+    # Either tool writes each packet out at once. What it prints is shown only if it fails.
     length = str(_WHOLE if whole else _HEADERS)
     # dumpcap counts its buffer in MiB, tcpdump in KiB.
     commands = (

@@ -22,7 +22,7 @@ from guestmark.cli.verbs import (
 from guestmark.core.errors import UsageError, make_unknown_name_error
 from guestmark.page.say import tell
 
-# In a context: the group of verbs that is being completed.
+# Key in `click.Context.meta` of the group of verbs whose members are being completed.
 _GROUP = "guestmark.group"
 # Verbs that take commands: those of the first line compare several.
 _OF_SEVERAL = ("exec", "ab")
@@ -78,7 +78,7 @@ class Program(click.Group):
                 for name, verb in members.items()
                 if name.startswith(incomplete)
             ]
-        # Not Click's own way, which builds every command to ask for its help.
+        # Click's own completion would build every command to ask for its help.
         verbs = [
             CompletionItem(verb, help=does) for verb, does in VERBS.items() if verb.startswith(incomplete)
         ]

@@ -128,7 +128,7 @@ class LiveProgress:
         if goal:
             about = "" if self._plan and self._plan.policy.blocks else "about "
             text.append(f" of {about}{max(goal, self._block + 1)}")
-        # A narrow terminal cuts off what will be over in a moment.
+        # First what lasts: a narrow terminal cuts off the end of the line, so the step that soon ends comes last.
         if self._estimate and self._plan and self._estimate.is_going_on:
             left = self._estimate.left
             if left is not None:

@@ -41,7 +41,7 @@ def build_command(verb: str) -> Verb:
     return Verb(verb, module.Options, options_first=getattr(module, "OPTIONS_FIRST", False))
 
 
-# In a context: the words after the verb, up to a measured command.
+# Key in `click.Context.meta` of the words after the verb, up to a measured command.
 _TYPED = "guestmark.typed"
 
 

@@ -98,7 +98,7 @@ class Context:
     cost: Mapping[str, float] = field(default_factory=dict)
     # The part of those seconds before the work begins, which does not scale.
     start: Mapping[str, float] = field(default_factory=dict)
-    # Metrics that follow from others.
+    # Metrics that are computed from others.
     derived: tuple[Derived, ...] = ()
     # Limits that the run must meet, in the syntax of `--fail-if`.
     gates: tuple[str, ...] = ()

@@ -98,7 +98,7 @@ class Environment(TypedDict, total=False):
     disks: list[Disk]
     filesystems: dict[str, Mount]
     transparent_hugepages: str
-    # Settings of the host that guestmark had set aside, and what they were set to.
+    # Values by kind of setting that `guestmark quiet` set on the host; a sentence if one has changed since.
     quiet: dict[str, str]
     kernel: Kernel
     distribution: str

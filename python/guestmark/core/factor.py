@@ -16,7 +16,7 @@ _LABELLED = re.compile(
     r"(?!apt:|image:)([A-Za-z0-9][A-Za-z0-9_.+-]*):(?=[/~.]|apt:|image:)(.+)", re.ASCII | re.DOTALL
 )
 
-# Before a parameter of a command that has the name of a factor of machines.
+# Prefix of a parameter of a command whose name is also that of a factor of machines.
 ARGUMENT = "arg:"
 
 

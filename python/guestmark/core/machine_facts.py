@@ -398,7 +398,10 @@ class DiskImage(msgspec.Struct, kw_only=True):
 
 
 class GuestMachine(MachineFacts, kw_only=True):
-    """A guest: what was asked for, and what hypervisor and guest report. UML has no monitor to ask."""
+    """A guest: what was asked for, and what hypervisor and guest report.
+
+    `vmm` is what QEMU's monitor reports; None for other hypervisors. `run_by` is the program of one without a monitor.
+    """
 
     asked: dict[str, str]
     vmm: Vmm | None = None

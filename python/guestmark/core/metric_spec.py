@@ -20,14 +20,14 @@ from guestmark.core.units import parse_number
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _FORM = "write NAME[:UNIT[:higher|lower]]=REGEX, e.g. 'speed:events/s:higher=events per second: *([0-9.]+)'"
 
-# Before a path such as jobs.0.read.bw, in place of an expression.
+# Prefix of a path such as jobs.0.read.bw into a JSON document, in place of a regular expression.
 _JSON = "json:"
-# Before a path and what is looked for in that file.
+# Prefix of the path of a file and, after a #, what to search for in it.
 _FILE = "file:"
 _ANY_NUMBER = r"[-+]?[0-9][0-9,]*\.?[0-9]*(?:[eE][-+]?[0-9]+)?"
-# Before the name of a performance event.
+# Prefix of the name of a performance event.
 _PERF = "perf:"
-# Before arithmetic with other metrics; see `core.derived`.
+# Prefix of arithmetic with other metrics; see `core.derived`.
 EXPRESSION = "expr:"
 
 WALL = Metric("wall_s", "s")

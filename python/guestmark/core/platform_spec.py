@@ -233,7 +233,7 @@ def _split_layer(part: str) -> Layer:
 
 def _parse_layer(part: str, whole: str) -> Layer:
     layer = _split_layer(part)
-    # A mark at the end announces something that is missing: the empty text is refused below, with a hint.
+    # Nothing follows an @ or : at the end. An empty text in place of None is refused below, with a hint.
     if part.strip().endswith("@"):
         layer = Layer(layer.kind, arch="")
     elif part.strip().endswith(":"):

@@ -32,7 +32,7 @@ __all__ = [
     "workload_kind",
 ]
 
-# Before the name of an environment variable of the measured command.
+# Prefix of the name of an environment variable of the measured command.
 VARIABLE = "env:"
 _VARIABLE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _PARAMETER = re.compile(r"own\.[a-z][a-z0-9_]{0,30}", re.ASCII)

@@ -331,7 +331,7 @@ def find_open_cells(
 
 
 def _find_unrepeated_cells(plan: Plan, analysis: Analysis) -> set[str]:
-    """Return the ids of cells, and of their baselines, whose published ratio too few blocks can judge."""
+    """Return the ids of cells whose published ratio has too few blocks for a verdict, and of their baselines."""
     found: set[str] = set()
     for published in plan.published:
         for result, _ in list_published_ratios(published, analysis.cells):

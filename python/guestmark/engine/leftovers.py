@@ -234,7 +234,7 @@ def _find_unfinished_files() -> Iterator[Path]:
 
 
 def _has_unfinished_name(path: Path) -> bool:
-    """Return whether the file is unfinished by its name; that of an unfinished kernel ends with an id."""
+    """Return whether its name shows that the file is unfinished; that of an unfinished kernel ends with an id."""
     if path.name.startswith("vmlinux-"):
         return bool(re.search(r"-\d+-\d+\.\d+$", path.name))
     return True

@@ -337,7 +337,7 @@ class _OutlineReader:
         given = self._model.repetition
         values: dict[str, Any] = {}
         for name, option in list_policy_options().items():
-            # Which cells are measured twice is a matter of the matrix; the policy is chosen to fit into a budget.
+            # Neither is part of the policy: the matrix has cells to measure twice, and a budget chooses the policy.
             if not option.key or name in {"null", "budget_s"}:
                 continue
             value = getattr(given, option.key)

@@ -41,7 +41,7 @@ class KeptLog:
     crashes: list[dict[str, Any]]
     under: Path | None = None
     check: str = ""
-    lines: tuple[bytes, ...] = ()  # that the check was told
+    lines: tuple[bytes, ...] = ()  # acknowledged ones, which the check got as input
 
 
 @dataclass(frozen=True, slots=True)

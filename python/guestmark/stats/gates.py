@@ -62,9 +62,9 @@ _USER_TIME_SHARE = 0.2
 class Outcome(StrEnum):
     """A gate's result."""
 
-    # A regression beyond the limit is excluded.
+    # Statistically, a regression beyond the limit is excluded (kept) or shown (broken).
     KEPT = "kept"
-    BROKEN = "broken"  # one is shown
+    BROKEN = "broken"
     UNDECIDED = "undecided"
     # The cell or its baseline gave no values.
     UNMEASURED = "unmeasured"

@@ -103,7 +103,10 @@ def _build_request(given: Options, limits: Sequence[str]) -> BisectionRequest:
 
 
 def _choose_metrics(by: str, metrics: Sequence[str]) -> tuple[str, ...]:
-    """Chooses the metrics that may decide, the preferred one first; "" stands for that of the gate or the run."""
+    """Chooses the metrics that may decide, the preferred one first.
+
+    "" stands for the metric that a gate names, or else the one that the run itself compares.
+    """
     if by == "auto":
         return ("",) if metrics else ("", USER.name)
     names = [spec.metric.name for spec in parse_metrics(metrics)]

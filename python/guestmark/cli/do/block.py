@@ -1,4 +1,4 @@
-"""Measures one block of a run, for whatever spreads work over machines."""
+"""Measures one block of a run. Programs that spread work over machines call this verb."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class UnreachableError(MachineError):
 
 # ssh's name for the other end of a ProxyJump's or ProxyCommand's pipe.
 _ON_THE_WAY = "UNKNOWN port 65535"
-# Lines of ssh that follow the proxy's own messages.
+# Parts of the lines that ssh itself prints after the proxy's messages.
 _AFTER = (_ON_THE_WAY, "kex_exchange_identification")
 
 

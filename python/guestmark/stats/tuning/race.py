@@ -30,7 +30,7 @@ T = TypeVar("T")
 class DropReason(StrEnum):
     """Why a candidate was dropped; the reason also shows how certain that is."""
 
-    BARRED = "barred"  # it is not what was asked for
+    BARRED = "barred"  # it lacks the durability, or the real disk, that was asked for
     FAILED = "failed"
     LIMIT = "over a limit"
     # By main effects alone: it was not measured.
