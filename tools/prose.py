@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Locks have a test of their own; logs and the licence are other people's words.
+# Lock files have a test of their own; logs, golden files, seeds and the licence are not prose of this project.
 SKIPPED = re.compile(r"(.*\.lock|requirements.*\.txt|LICENSE|tests/unit/(boot_logs|golden)/.*|fuzz/seeds/.*)")
 HOSTS = {"json-schema.org", "www.w3.org", "libvirt.org", "www.apache.org", "ipxe.org", "example.org"}
 FOLDERS = set(
@@ -41,7 +41,7 @@ _TRANSLATED = re.compile(
     re.IGNORECASE,
 )
 _SHARE = re.compile(r"\{[^{}]*:[+,.0-9]*%\}")
-# Records of what was found or changed once are not held to the phrases of guides.
+# Records of what was found or changed may use phrases that guides may not.
 _RECORDS = ("docs/results/", "CHANGELOG.md")
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 _MENTION = re.compile(r"\bdocs/[\w/-]+\.md\b")

@@ -24,11 +24,11 @@ FILE = ROOT / "sbom.cdx.json"
 _TARGET = "x86_64-unknown-linux-gnu"
 _SHIPPED = ("guestmark-agent", "guestmark-capture", "guestmark-wire")
 LOCK = ROOT / "requirements.txt"
-# Of an entry in the lock: the package, its version, and the groups that need it.
+# Parts of an entry in the lock file: the package, its version, and the groups that need it.
 _PINNED = re.compile(
     r"^([a-z0-9._-]+)==([^ ;\\]+).*?^    # ([a-z ]+)$", re.MULTILINE | re.IGNORECASE | re.DOTALL
 )
-# What older metadata calls its licence, by its classifier or its words.
+# SPDX identifiers of licences by the classifiers or words that older metadata has for them.
 _SPDX = {
     "MIT License": "MIT",
     "MIT": "MIT",
@@ -40,7 +40,7 @@ _SPDX = {
     "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
     "GNU Lesser General Public License v2 or later (LGPLv2+)": "LGPL-2.0-or-later",
 }
-# The library is used as it is and can be replaced, as its licence asks for.
+# The LGPL's libraries are used unmodified and can be replaced, as the licence demands.
 ALLOWED = {
     "0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "BSL-1.0", "CC0-1.0", "ISC", "LGPL-2.0-or-later", "MIT",
     "MIT-0", "MPL-2.0", "PSF-2.0", "Unicode-3.0", "Unlicense", "Zlib", "bzip2-1.0.6",

@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "python" / "guestmark"
 REGISTER = ROOT / "bench" / "statistics" / "PRINTED.md"
-# Documents and pictures have keys and markup; what they say in words is in nodes.
+# These modules print keys and markup; what documents and pictures say in words comes from nodes.
 _NOT_PRINTED = {"report/schema.py", "report/render/html.py", "report/render/charts.py"}
 _TWO_WORDS = re.compile(r"[A-Za-z]{2,}[,;:]? +[a-z{]|[a-z}] +[a-z]{2,}")
 _LINE = re.compile(r"- (?P<kind>fact|figure|advice|claim (?P<claim>[A-Z_]+)): `(?P<text>.*)`")

@@ -106,7 +106,7 @@ def time_command(
 
 def bench_synthetic(trace: Trace, path: Path) -> int:
     """Make the trace; returns its number of packets."""
-    # In a process of its own: a child's peak would begin at this one's size.
+    # In a process of its own: this one must stay small, as a child's peak memory begins at its parent's size.
     wanted = (f"--packets={trace.packets}", f"--connections={trace.connections}", f"--size={trace.size}")
     command = [sys.executable, str(HERE / "make_trace.py"), str(path), *wanted, *trace.options]
     subprocess.run(command, check=True)

@@ -58,7 +58,7 @@ def found_in(capture: Path, case: Case) -> Connection:
     """Return the case's connection in one capture."""
     known = analyse_file(capture).connections
     found = [one for one in known if one.server.port == case.scenario.port]
-    # Of a crowd it is the one that has said something.
+    # In a crowd only one client has sent something.
     return max(found, key=lambda one: one.client.unique_bytes)
 
 

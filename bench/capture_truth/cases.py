@@ -84,7 +84,7 @@ def _plain(case: Add) -> None:
     case("recovery|latency", "loss 3 %", Link(0.02, loss=0.03), turns=1, reply=700_000)
     case("recovery", "loss 10 %", Link(0.01, loss=0.1), turns=1, reply=250_000)
     case("recovery", "small answers, loss", Link(0.01, lose=7), turns=25, reply=1_000)
-    # Programs that think, and nobody.
+    # Programs that compute, and time in which nobody has anything to do.
     case("client", "slow client", Link(0.01), turns=20, reply=3_000, client_s=0.1)
     case("server", "slow server", Link(0.01), turns=20, reply=3_000, server_s=0.1)
     case("server", "slow server, jitter", Link(0.01, jitter_s=0.006), turns=20, reply=20_000, server_s=0.15)

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _PLAN = f"{PLAN}iterations = 1\nwarmup = 0\n"
 _PROCESSES = 8
 _AWAY_S = 10.0
-_PAUSE_S = 0.0  # of each trial, in every process
+_PAUSE_S = 0.0  # how long a simulated trial takes; set in each process
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ def away(work: Work, names: list[str], out: multiprocessing.Queue[Told], port: i
 def _cut(way: Relay, after_s: float) -> None:
     time.sleep(after_s)
     end = time.monotonic() + _AWAY_S
-    while time.monotonic() < end:  # also what is dialled meanwhile
+    while time.monotonic() < end:  # also connections that are made meanwhile
         way.cut()
         time.sleep(0.05)
 
@@ -158,7 +158,7 @@ def _watch(url: str, most: list[int], ended: threading.Event) -> None:
                 found = connection.execute(
                     text("SELECT count(*) FROM pg_stat_activity WHERE datname IS NOT NULL")
                 )
-                most.append(int(found.scalar() or 0) - 1)  # without this one
+                most.append(int(found.scalar() or 0) - 1)  # without this connection
 
 
 def _measure_first_block(work: Work) -> None:

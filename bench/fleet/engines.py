@@ -30,13 +30,13 @@ import psutil
 
 MACHINES, TASKS, TASK_S = 4, 24, 1.0
 NOISE_S, QUIET_S = 20.0, 8.0
-TOLD_S = 45.0  # Ray ends the whole program when its scheduler has not answered for 60
-STOPPED_S = 4.0  # less than any engine gives up after
+TOLD_S = 45.0  # limit for reports; Ray ends the program if its scheduler does not answer for 60 s
+STOPPED_S = 4.0  # shorter than the silence after which any engine gives up a machine
 READY_S = 120.0
 PORT = 18786
 # Of Dask's configuration; see "Configuration" in its documentation.
 DASK = {
-    "SCHEDULER__ALLOWED_FAILURES": "0",  # how often a task is done again whose machine died
+    "SCHEDULER__ALLOWED_FAILURES": "0",  # how often a task is repeated whose machine died
     "SCHEDULER__WORKER_SATURATION": "1.0",  # tasks given to a machine ahead
     "SCHEDULER__WORK_STEALING": "False",
     "SCHEDULER__WORKER_TTL": "20s",
@@ -45,7 +45,7 @@ DASK = {
     "ADMIN__SYSTEM_MONITOR__INTERVAL": "5s",
     "ADMIN__SYSTEM_MONITOR__GIL__ENABLED": "False",
 }
-# Ray reads these where its processes start; max_retries=0 is said of each task.
+# Ray's processes read these when they start; max_retries=0 is set for each task.
 RAY = {
     "enable_metrics_collection": "0",
     "event_stats": "0",
@@ -59,7 +59,7 @@ RAY = {
 
 def run_task(folder: str, number: int, seconds: float) -> int:
     """Run one task as an engine sees it, which records when it begins and ends."""
-    import os  # engines carry the function to processes that know nothing of this module
+    import os  # engines send the function to processes that have not imported this module
     import time
 
     with open(f"{folder}/{number}", "a", encoding="utf-8") as file:
@@ -94,7 +94,7 @@ def run_dask(folder: str, settings: bool) -> Iterator[Running]:
     env = dict(os.environ)
     if settings:
         env |= {f"DASK_DISTRIBUTED__{name}": value for name, value in DASK.items()}
-        os.environ |= env  # the client has a loop of its own
+        os.environ |= env  # also for the client, whose event loop runs in this process
     from distributed import Client
 
     command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--port", str(PORT), "--no-dashboard"]
@@ -368,7 +368,7 @@ def main() -> None:
         for seed in range(options.seed, options.seed + options.runs):
             round_of(options.engine, settings, wanted, seed, counts)
             print(f"{options.engine} | {wanted} | {counts}", flush=True)
-    os._exit(0)  # what an engine has left in threads is not waited for
+    os._exit(0)  # without waiting for threads that an engine has left
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ def one_block(told: bytes) -> bytes:
 class Seat(WorkerLink):
     """The connection of a simulated machine, which lasts until it is closed."""
 
-    def __init__(self) -> None:  # without a process
+    def __init__(self) -> None:  # starts no process, unlike the base class
         self._open = True
 
     def is_running(self) -> bool:
@@ -120,16 +120,15 @@ class Workers:
     ends: list[float]
     links: dict[str, WorkerLink] = field(default_factory=dict)
     begun: int = 0
-    silent: int = 0  # of which nothing was heard any more
+    silent: int = 0  # workers of which nothing was heard any more
     killed: int = 0
     reach: WorkerAddresses | None = None
     keys: dict[str, str] = field(default_factory=dict)
     arguments: list[str] = field(default_factory=list)
     memory: list[float] = field(default_factory=list)
     waiting: Path = Path()  # has a file for each machine that has not ended
-    anew: bool = (
-        False  # whether there is another scheduler, which knows nothing of what the last one was told
-    )
+    # Whether there is a new scheduler, which knows nothing of what the last one was told.
+    anew: bool = False
 
     def take(
         self, _: lab.LabMachine, reach: WorkerAddresses, keys: dict[str, str], arguments: list[str]
@@ -217,7 +216,7 @@ def simulate(machines: int, workers: int, blocks: int, dies: float, ends: list[f
         real = [lab.LabMachine(f"w{number}", "", "", command, settings) for number in range(workers)]
         told = FleetOrder(FLEET, PLAN.format(blocks=blocks), "plan.toml", 1.0, {}, ())
         pool = Workers(real, sorted(ends), waiting=waiting)
-        # Not __main__'s: workers have to find it.
+        # Imported by its name, as workers cannot find a function of `__main__`.
         block = importlib.import_module("bench.fleet.simulated").one_block
         with open_ledger(server.url) as ledger:
             fleet = Fleet(
@@ -248,9 +247,8 @@ def _kind(text: str) -> str:
 
 
 def _count(made: Outcome, ledger: Ledger, blocks: int) -> None:
-    trials: collections.Counter[tuple[str, int, str]] = (
-        collections.Counter()
-    )  # of a machine, whatever run has them
+    # How often a machine has measured a cell in a block, in whatever run.
+    trials: collections.Counter[tuple[str, int, str]] = collections.Counter()
     for run_id in find_runs_with_labels(ledger, {order.FLEET_LABEL: FLEET}):
         run = ledger.load_run(run_id)
         name = ledger.read_annotations(run_id).labels[order.MACHINE_LABEL]

@@ -57,7 +57,7 @@ def simulate_parsl(workers: int, folder: str) -> str:
         while not stopping.is_set():
             for sock, _ in poller.poll(200):
                 message = sock.recv()
-                tasks = pickle.loads(message) if message else None  # empty: it has been probed
+                tasks = pickle.loads(message) if message else None  # an empty one is a probe
                 for task in tasks if isinstance(tasks, list) else ():
                     made = {"type": "result", "task_id": task["task_id"], "result": serialize(1)}
                     sock.send(pickle.dumps(made))
@@ -95,7 +95,7 @@ def simulate_dask(workers: int, folder: str) -> str:
     import dask as configured
     from distributed import Client, Worker
 
-    # A thousand of them look after themselves in this one process, which would be busy with nothing else.
+    # A thousand workers share this one process, which would have no time for anything but their monitoring.
     seldom = {
         "admin.tick.interval": "60s",
         "admin.system-monitor.interval": "60s",

@@ -33,7 +33,7 @@ def write(url: str, writer: int, trials: int, begun: bool) -> list[float]:
     try:
         return _written(url, writer, trials, begun)
     except BaseException:
-        _READY[0].abort()  # nobody waits for this one
+        _READY[0].abort()  # the others must not wait for this writer
         raise
 
 
@@ -62,7 +62,7 @@ def measure_writers(server: Server, writers: int, trials: int, begun: bool) -> s
     ) as pool:
         share = max(1, trials // writers)
         jobs = [pool.submit(write, server.url, writer, share, begun) for writer in range(writers)]
-        with contextlib.suppress(BrokenBarrierError):  # a job says why
+        with contextlib.suppress(BrokenBarrierError):  # a job's exception says why
             ready.wait()
         begin = time.monotonic()
         for error in [job.exception() for job in jobs]:

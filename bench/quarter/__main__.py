@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-_ENOUGH = 0.9  # of the answers that are asked for
-_CLOSE = 1.3  # times that a forecast of a block may be off
+_ENOUGH = 0.9  # least share of the wanted answers that a run must give
+_CLOSE = 1.3  # factor by which the time of a block may differ from its forecast
 _LATE_S = 30.0  # after its time, when a run is taken to hang
 EXPERIMENTS: Mapping[str, Sequence[str]] = {
     "backends": ("run", "backends", "--on", "uml,tcg,tcg/uml,tcg/kvm"),
@@ -51,7 +51,7 @@ class Outcome:
     blocks: int
     failed: int
     shares: Mapping[str, float]
-    # Blocks after the first, and those whose time the blocks before them had told.
+    # Blocks after the first, and how many of them took the time that earlier blocks predicted.
     later: int
     foretold: int
 

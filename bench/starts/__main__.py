@@ -36,7 +36,7 @@ from guestmark.platforms.sandbox.runtimes import RUNTIMES, Sandbox
 from guestmark.workloads.common.starting import StartedMachine
 
 _AIM, _SPEED = 0.10, 0.8
-_WAITS_S = 0.05  # after which the shell waits
+_WAITS_S = 0.05  # after this time the shell waits for input
 
 
 def _time_our_start(name: str) -> tuple[float, float]:
@@ -144,7 +144,7 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="guestmark-bench-") as name_of_scratch,
     ):
         scratch = Path(name_of_scratch)
-        scratch.chmod(0o755)  # gVisor's kernel is nobody
+        scratch.chmod(0o755)  # gVisor's kernel runs as nobody
         namespace = stack.enter_context(_namespace(scratch / "rootfs", scratch / "bare"))
         contenders: dict[str, Callable[[], tuple[float, float]]] = {}
         for name in names:

@@ -86,7 +86,7 @@ def _read_node(node: dict[str, Any]) -> Iterator[tuple[str, str, bool]]:
         yield "text", node["text"], _names_last(node["text"].split(":")[0].split())
     for item in node.get("items", ()):
         yield "text", f"{node['lead']} {item}", _names_last(item.replace(":", " ").split())
-    # Of the other tables the figures stand beside marks, not words.
+    # In other tables figures stand beside marks, not words.
     if node["kind"] == "table" and "ratios to the baseline" in node["caption"]:
         for row in node["rows"]:
             yield "row", " ".join(row), _names_last(row)
@@ -130,7 +130,7 @@ def judge_sentence(  # noqa: PLR0912, PLR0917 (one branch for each kind of sente
     elif "at most" in text and _BOUND.search(text):
         _judge_bound(text, truth.typical, tally, where)
     elif _RATIO.search(text) or _TIMES.search(text):
-        # "A is faster than B" is said of the baseline, too.
+        # "A is faster than B" can have the baseline as A.
         sign = -1 if kind == "text" and re.search(r"than \S+ memory=|than new", text) else 1
         _judge_ratio("typical run", text, sign * truth.typical, tally, where)
     elif kind == "row" and ("no difference" in text or "typical run alike" in text):
@@ -196,7 +196,7 @@ def _draw_history(analysis: Analysis, chance: np.random.Generator) -> dict[str, 
         if comparison is None or comparison.ci is None or comparison.ci[0] <= 0 or comparison.ratio is None:
             continue
         half = math.log(comparison.ci[1] / comparison.ci[0]) / 2
-        # Where this run is among such runs is as random as where they are.
+        # This run deviates from the true ratio as randomly as the earlier ones.
         spread = math.hypot(BETWEEN, half / 2.2)
         middle = math.log(comparison.ratio) + float(chance.normal(0, spread))
         logs = middle + chance.normal(0, spread, EARLIER)

@@ -124,7 +124,7 @@ def _judge_gates(ledger: Ledger, history: History, run: StoredRun, tally: Tally,
         gates = judge_gates([Gate("a limit", (), "", limit, above=True)], analysis)
         section = Section(Part.CONCLUSION, "Gates", (gate_outcomes.list_gates(gates),))
         for said in _GATE.findall(markdown.render(Page("Gates", run.id, (section,)))):
-            # At the limit either is false; beside it one of them.
+            # At the limit both "broken" and "kept" are false; beside it one of them is.
             true = {"broken": beside < 0, "kept": beside > 0, "undecided": True}[said.lower()]
             kind = "at the limit" if not beside else "5 % from the limit"
             tally.count(f"gate: {said.lower()}, {kind}", true, f"{where}: {said} at ×{limit:.3f}")

@@ -35,12 +35,12 @@ class Scenario:
     host: Callable[[Generator, int, int], Array] = _quiet
     own: Callable[[Generator, Shape], Array] | None = None
     tail: Callable[[Generator, Shape], Array] | None = None
-    every: Callable[[Generator, Shape], Array] | None = None  # as `tail`, for all cells alike
+    every: Callable[[Generator, Shape], Array] | None = None  # like `tail`, but for all cells
     within: float = 0.01  # spread between the iterations of a trial
-    within_own: float | None = None  # of the cells that are compared, where it is another
+    within_own: float | None = None  # the same for the cells that are compared, if it differs
     clock: float = 0.0  # step of the clock, relative to the true value of the baseline
     missing: float = 0.0  # share of trials that fail
-    carry: float = 0.0  # what a trial takes longer when a cell that is compared ran before it
+    carry: float = 0.0  # added to the log of a trial that follows one of a compared cell
 
     def run(  # noqa: PLR0917 (all of it is what one simulation is)
         self,

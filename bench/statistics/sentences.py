@@ -238,7 +238,7 @@ def check_laws(sims: int) -> Iterator[Row]:
             yield "intervals of a scalability law", where, float(missed.max()) / sims, None
             if law.knee > 8:
                 yield "more machines would do more", where, None, more / sims
-        if math.isfinite(law.knee):  # as many as do most: more would do less
+        if math.isfinite(law.knee):  # there is a number of machines beyond which more do less
             yield from _at_the_knee(generator, law, sims)
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-MISSED = 0.09  # with the few that a random number of runs adds, one in ten
+MISSED = 0.09  # one in ten with the few more that a random number of runs misses
 FALSE_ALARM = 0.001
 MOST = 2_000  # runs, after which a rate between the limit and its double counts as kept if it is nearer to the limit
 

@@ -106,7 +106,7 @@ class Case:
     # Earlier runs of the same question, and how far the ratios of runs differ beyond the scatter of their blocks.
     earlier: int = 0
     between: float = 0.02
-    # Share of the processors that others have; user time knows nothing of the scenario then.
+    # Share of the processors that other programs use. With it the scenario does not affect user time.
     beside: float = 0.0
 
     @property
@@ -276,9 +276,8 @@ def one_run(
             decision = stopping.decide_timed_run(plan.policy, trials, block, seconds)
         else:
             decision = stopping.decide(plan, trials, block, analyse_run(plan, trials, metrics={WALL.name}))
-        if (
-            case.find is not None and decision.goal is not None
-        ):  # looking takes time: also here, not after each block
+        # Looking takes time, so this does not look after each block either.
+        if case.find is not None and decision.goal is not None:
             next_look = block + max((decision.goal - block) // 2, 1)
         if looked is not None:
             looked(block, seconds, decision)
@@ -433,7 +432,7 @@ def _claims_over_time(case: Case, analysis: Analysis, generator: np.random.Gener
         logs = generator.normal(0, math.hypot(case.between, error), case.earlier).tolist()
         logs.append(math.log(comparison.ratio) + float(generator.normal(0, case.between)))
         histories.append([_past_ratio(log, half, comparison.n) for log in logs])
-    # A drift is on the page of `history`, with an error rate of its own; what changed stands in the run's report.
+    # A run's report shows changes alone. Drifts are on the page of `history` and have an error rate of their own.
     found = [compare_with_earlier(runs[-1], runs[:-1], len(histories)) for runs in histories]
     return any(each is not None and each.verdict in _CHANGES for each in found)
 

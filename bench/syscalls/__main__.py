@@ -18,7 +18,7 @@ from guestmark.agent.binary import start_host_agent
 from guestmark.agent.client import Agent
 
 WITHIN = 0.10
-# What we call it, and perf: its benchmark and how many turns it is to do (about a third of a second).
+# Our name of an operation, and the benchmark of perf with its number of loops (for about a third of a second).
 SHARED = {
     "null": ("syscall", "basic", "--loop", "1000000"),
     "pipe": ("sched", "pipe", "--loop", "50000"),

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-# Boxes of all drawn things relative to their drawing, what was fetched, what was said, and which drawings are there
-# after each choice.
+# Collects the boxes of all drawn elements relative to their drawing, the number of fetched resources, the text, the
+# colours of bars, and which drawings are visible after each choice.
 _PROBE = """<script>addEventListener('load',()=>{document.querySelectorAll('details').forEach(d=>{d.open=true});
 const out={resources:performance.getEntriesByType('resource').length,
 text:document.body.innerText,colours:[...document.querySelectorAll('.bar div')].map(d=>getComputedStyle(d)
@@ -37,7 +37,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
     "--window-size=1100,1400",
-    "--virtual-time-budget=60000",  # virtual: it passes at once when nothing is left to do
+    "--virtual-time-budget=60000",  # virtual time passes at once when nothing is left to do
 ]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 _NAMED = re.compile(r"(guestmark(?:\.\w+)+):(\w+)")
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-BODY = "<body>"  # of a module: what its import runs
+BODY = "<body>"  # stands for the code that runs when a module is imported
 _IMPORTED = " imported"  # marks what is only imported
 Graph = dict[str, set[str]]  # by `module.function`
 

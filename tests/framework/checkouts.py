@@ -23,7 +23,7 @@ COPIED = (
     "python/guestmark/core/packages.tsv",
 )
 
-# Tells what the launcher handed over; needs none of the dependencies.
+# Prints what it got from the launcher, as the command line would get it; imports none of the dependencies.
 STUB_CLI = """\
 import json, os, sys
 
@@ -105,7 +105,7 @@ class Checkout:
     def start(self) -> subprocess.Popen[str]:
         """Start the launcher as a terminal would, in its own process group."""
         return subprocess.Popen(
-            ["env", "--default-signal=INT", self.launcher],  # whatever this test was started from
+            ["env", "--default-signal=INT", self.launcher],  # even if this test ignores SIGINT
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

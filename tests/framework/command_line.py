@@ -50,7 +50,7 @@ class CommandLine:
 
     def __init__(self, folder: Path) -> None:
         self.ledger = folder / "ledger.sqlite"
-        # A name that no test gives to a cache of its own, which it expects to be empty: this one has links.
+        # It contains links to the shared cache. Tests that expect an empty cache of their own give it another name.
         self.cache = private_cache(folder / "linked-cache")
         self.environment = {
             **os.environ,

@@ -25,7 +25,7 @@ CODE = {  # by the names of `core.architectures`; those with 64 bits
     "arm64": _code(183, "<", "01000014", "000080d2 a80b80d2 010000d4"),
     "ppc64el": _code(21, "<", "04000048", "01000038 00006038 02000044", flags=2),
     "riscv64": _code(243, "<", "6f004000", "13050000 9308d005 73000000"),
-    # Over an instruction: QEMU goes on in the same block where a jump leads to what comes next anyway.
+    # The jump skips an instruction: QEMU does not end a block at a jump to the instruction that follows anyway.
     "s390x": _code(22, ">", "a7f40004 47000000", "a7290000 0a01"),
     "sparc64": _code(43, ">", "30800002 01000000", "82102001 90102000 91d0206d"),
 }

@@ -15,7 +15,7 @@ _SECTOR = 512
 _MEBIBYTE = 1 << 20
 _ESP_MB = 16
 _MODULES = ("part_gpt", "part_msdos", "ext2", "linux", "search", "search_fs_file", "normal", "fat")
-# Times out nothing and asks nobody; the root is found by a file that every image here has.
+# Boots at once, without a menu; the root is found by a file that every image here has.
 _GRUB = (
     "search --set=root --file /vmlinuz\n"
     "linux /vmlinuz root=LABEL=guest-root ro console=ttyS0 net.ifnames=0 {words}\n"

@@ -128,15 +128,15 @@ _BRIEFLY = {
     "tune": ("--for", "5m"),
 }
 _SMALL = ("--scale", "0.02")
-# A command that takes a minute in a nested guest takes as many as it is repeated.
+# In a nested guest a command can take a minute, so it is run once.
 _ONCE = ("--iterations", "1", "--warmup", "0")
 _REPEATED = {"--iterations", "--warmup", "-w"}
-# Two of the 54 candidates, each with a proof: of more than these a race is no other race.
+# Two of the 54 candidates: each needs a proof, and a race of more would test nothing else.
 _CANDIDATES = ("--only", "platform=tcg and cache=writeback and format=raw and preallocation=off")
 _SHORTER = {"--for": "2m", "--over": "4s", "--scale": "0.02", "--time-limit": "2m"}
-# A plan of the reader's has any number of rows: what is asked for by name is measured first.
+# A reader's own plan may have any number of rows; within a budget those that are asked for by name come first.
 _OWN_PLAN = ("--for", "4m")
-# Each machine is one more of the same.
+# A few machines suffice: every further one only repeats the same.
 _FEWER_CLONES = tuple(
     word
     for setting in ("machines=3", "controls=2")

@@ -19,7 +19,7 @@ class Relay:
 
     port: int
     one_way_s: float
-    turns: int = 0  # how often a client said something after it had heard something
+    turns: int = 0  # how often a client sent something after it had received something
     _heard: bool = False
     _sockets: list[socket.socket] = field(default_factory=list)
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 _TUNSETIFF, _TAP_NO_PI = 0x400454CA, 0x1002
 _ALL, _OUTGOING, _MOST = 0x0003, 4, 65_536
-_LARGE = 200  # what is smaller is no packet of data
+_LARGE = 200  # bytes; smaller frames carry no data, and are never lost
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ _PROGRAMS = (
     "sh", "insmod", "mount", "ip", "switch_root", "sshd", "head", "mkdir", "wc", "uname", "cat", "rm", "env", "cut",
     "grep", "chmod", "sleep", "true", "sync", "dd", "id",
 )  # fmt: skip
-# For guests inside it: KVM, User-Mode Linux, QEMU, what that loads while it runs, and its firmware.
+# For guests inside the machine: KVM, User-Mode Linux and QEMU, with the modules and firmware that QEMU loads.
 _KVM = ("kvm_amd",)
 _HYPERVISORS = ("qemu-system-x86_64", "linux.uml", "mkfifo")
 _QEMU_MODULES = "/usr/lib/*/qemu/accel-tcg-x86_64.so"
@@ -221,7 +221,7 @@ def _made_bootable(directory: Path, *, with_guests: bool) -> None:
     root = directory / "tree"
     for name in ("dev", "proc", "sys", "run", "tmp", "var/tmp", "root/.ssh", "etc", "usr/bin", "var/empty"):
         (root / name).mkdir(parents=True, exist_ok=True)
-    for name in ("bin", "sbin", "lib", "lib64"):  # QEMU finds its modules by where it lies itself
+    for name in ("bin", "sbin", "lib", "lib64"):  # QEMU finds its modules relative to its own path
         (root / "usr" / name).mkdir(exist_ok=True)
         (root / name).symlink_to(f"usr/{name}")
     (root / "tmp").chmod(0o1777)

@@ -20,9 +20,9 @@ from tests.storm import leavings
 _MARK = "GUESTMARK_TESTS"  # in the environment of whatever a run of the tests starts
 _UNTIL = "GUESTMARK_TESTS_UNTIL"
 _NOT_REACHED = "not picked: the time is over"
-# ./test reads this.
+# ./test searches the output for this text.
 NOT_AGAIN = "not run again, as the time is over: "
-_TIMES = 4  # a limit is this many times what a test takes alone, at least
+_TIMES = 4  # a limit is at least this many times what the test takes alone
 _ENDING_S = 10.0
 _OURS = (
     "exec(eval(sys.stdin.readline()))",
@@ -30,7 +30,7 @@ _OURS = (
 )  # execnet's processes, and helpers of the tests
 _KEEPER = "guestmark-agent keep "
 _EXPRESSIONS = "guestmark/core/regex.py"  # a process that searches with expressions of users
-_COARSE_S = 0.01  # of the clock that files are stamped with
+_COARSE_S = 0.01  # granularity of the clock for times of files
 _MEMORY = Path("tests", "long.json")
 _PROCESSOR_GROUPS = Path("/sys/fs/cgroup/cpuacct")
 _USED_BEFORE = pytest.StashKey[float]()
@@ -244,13 +244,13 @@ class _Run:
         own = {os.getpid(), *_ancestors(os.getpid())}
         orphans = {orphan.pid for orphan in lost.find_orphans()}
         for pid, command in leavings.processes(mark, {}):
-            # By a process of this run, and they end with it.
+            # These belong to a process of this run and end with it.
             kept = _KEEPER in command and pid not in orphans
             kept |= _EXPRESSIONS in command and int(_field(pid, "PPid:") or 0) in own
             if pid not in own and not kept and not any(word in command for word in _OURS):
                 yield f"process {pid} ({command.strip()}), by {_test_of_process(pid)}"
         if _is_another_run_active(mark):
-            return  # what has no mark may be theirs
+            return  # mounts and directories have no mark, so they may be from that run
         for place in sorted(_mounted() - self._mounts):
             yield f"a mount at {place}"
         for path in sorted(set(leavings.nobodys()) - self._directories):

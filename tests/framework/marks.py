@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-# For who changes what the cases are about: THOROUGH=5 ./test --long FILE tries five times as many.
+# For changes to the code that generated cases test: THOROUGH=5 ./test --long FILE tries five times as many.
 _THOROUGH = int(os.environ.get("THOROUGH", "1"))
 
 

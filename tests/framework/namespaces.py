@@ -50,7 +50,7 @@ class Network:
     address: str
     range: str
     machines: dict[str, Machine]
-    config: Path  # for ssh: all of them by name
+    config: Path  # of ssh, with all machines by name
 
     @property
     def client(self) -> str:
@@ -64,7 +64,7 @@ def network(directory: Path, names: Sequence[str]) -> Iterator[Network]:
     if os.getuid() != 0 or shutil.which("ip") is None:
         pytest.skip("making network namespaces takes root and the package iproute2")
     tag = secrets.token_hex(3)
-    taken = _ip("-o", "addr")  # perhaps by what a killed run has left
+    taken = _ip("-o", "addr")  # also by a killed run, which has left its devices
     free = [subnet for subnet in (f"10.213.{number}" for number in range(254)) if f"{subnet}." not in taken]
     bridge, subnet = f"gm{tag}", secrets.choice(free)
     with contextlib.ExitStack() as stack:

@@ -11,14 +11,14 @@ CREATE = (
     'sh -c "mount -t tmpfs none /tmp && mount -t tmpfs none /var/tmp && touch /tmp/up && exec sleep infinity" '
     '> /dev/null 2>&1 < /dev/null & echo $! > "$0/$1"'
 )
-# Of unshare and its child the child is inside.
+# The process inside the machine is the child of `unshare`.
 PID = 'cat /proc/$(cat "$0/$1")/task/*/children | cut -d" " -f1 | grep .'
 ENTER = f'machine=$({PID}) && shift && exec nsenter --all --target "$machine" "$@"'
 READY = f"nsenter --all --target $({PID}) test -e /tmp/up"
-# A run that is killed while it creates takes the machine's processes along, and leaves their file.
+# When a run is killed while it creates a machine, the processes end too, but the file with their id remains.
 DESTROY = '{ kill -KILL $(cat "$0/$1"); rm "$0/$1"; } 2> /dev/null'
 
-# What is saved is the files of /var/tmp: none of the machine's programs go on.
+# Only the files of /var/tmp are saved: programs of the machine do not continue.
 SAVE = f'saved="$0/../saved/$2"; machine=$({PID}) && nsenter --all --target "$machine" tar -cC /var/tmp . > "$saved"'
 RESTORE = (
     f'saved="$0/../saved/$2"; {CREATE}; until {READY}; do sleep 0.02; done; '

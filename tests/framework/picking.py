@@ -22,10 +22,9 @@ from tests.framework.spreading import scope_of
 ROOT = Path(__file__).resolve().parents[2]
 _LATEST = ("log", "--since=2 days ago", "--max-count=60", "--name-only", "--format=")
 PARTS = 6
-_NEAR_SHARE = (
-    1 / 3
-)  # of the time, for what was touched: the rest is a sixth of an hour, when there are 20 minutes
-_SLOWER = 4  # a test that never ran here may take this many times its processor time, beside the others
+# Share of the time for tests near what was changed; the rest, 13 of 20 minutes, is for one of the `PARTS`.
+_NEAR_SHARE = 1 / 3
+_SLOWER = 4  # beside other tests, one that never ran here may take this many times its published time
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,8 @@ from tests.framework import IMPORTABLE
 
 _PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 _CHUNK = 1 << 16
-_ADOPTED = b"!"  # the process in between has ended
-# What the interpreter itself reads when it starts, or the dynamic loader.
+_ADOPTED = b"!"  # sent when the intermediate process has ended
+# Prefixes of variables that the interpreter itself, or the dynamic loader, reads when it starts.
 _OF_THE_INTERPRETER = ("PYTHON", "LD_", "LC_", "LANG", "TZ", "MALLOC_")
 
 

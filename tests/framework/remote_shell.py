@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-# Posts the words of a command and prints what it printed; its status is the command's.
+# Posts the words of a command, prints the command's output, and exits with the command's status.
 CLIENT = """
 import json, os, sys, urllib.request
 request = urllib.request.Request(sys.argv[1], json.dumps(sys.argv[2:]).encode())
@@ -37,7 +37,7 @@ def serve_commands(enter: str, folder: Path) -> Iterator[str]:
                     stderr=printed,
                 ) as process,
             ):
-                # Its input does not end before it does.
+                # Its standard input stays open until it has ended.
                 status = process.wait()
                 printed.seek(0)
                 answer = {"stdout": printed.read().decode("latin-1"), "status": status}

@@ -48,8 +48,8 @@ class End:
     send: int = 0
     nodelay: bool = True
     control: str = ""  # the congestion control
-    deaf_s: float = 0.0  # not reading after the first request
-    shy_s: float = 0.0  # not saying anything after connecting
+    deaf_s: float = 0.0  # how long it does not read after the first request
+    shy_s: float = 0.0  # how long it sends nothing after connecting
     uneven: bool = False
 
 
@@ -100,7 +100,7 @@ SCENARIOS = (
 )
 
 _SLOW = End(read=10_000, read_s=0.02)
-# What looks like another's fault: see test_capture_verdicts.
+# Cases in which the wrong side seems to be at fault: see test_capture_verdicts.
 VERDICTS = (
     Scenario("slow reader", 7201, Link(0.005), reply=500_000, client=_SLOW),
     Scenario("slow upload reader", 7202, Link(0.005), upload=500_000, server=_SLOW),

@@ -13,10 +13,10 @@ from pathlib import Path
 from types import TracebackType
 
 _QUIET_S = 0.7  # a shell that says nothing for this long waits for keys
-_DRAWN_S = 0.15  # what is waited for is there, and so is what stands behind it
+_DRAWN_S = 0.15  # a pause this long after the awaited text: the rest of the line is there, too
 _LIMIT_S = 30.0
 _CODES = re.compile(r"\x1b(?:\[[0-9;?>]*[A-Za-z]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()=>][0-9A-Z]?)|\r|\x07")
-# What fish asks a terminal before it begins, and what one answers.
+# Queries that fish sends to a terminal before it begins, and a terminal's answers.
 _ANSWERS = {b"\x1b[c": b"\x1b[?6c", b"\x1b[0c": b"\x1b[?6c", b"\x1b[6n": b"\x1b[1;1R"}
 
 

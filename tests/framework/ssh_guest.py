@@ -18,7 +18,7 @@ from tests.framework.sshd import key
 
 _SSHD = "/usr/sbin/sshd"
 _THERE = "/run/tests-sshd"
-# Its packages are unpacked, not installed, so nobody has made its user and its directories.
+# sshd's packages are unpacked, not installed, so its user and its directories have not been made.
 _FURNISH = "echo sshd:x:101:65534::/run/sshd:/usr/sbin/nologin >> /etc/passwd; mkdir -p /run/sshd"
 # Gives ssh the connection itself, by ProxyUseFdpass.
 _CONNECT = (

@@ -73,7 +73,7 @@ def sshd(
     """
     if SSHD is None:
         pytest.skip("there is no sshd: install the package openssh-server")
-    if os.getuid() == 0:  # where it keeps the unprivileged half of itself
+    if os.getuid() == 0:  # sshd separates its privileges with this directory
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
     directory.chmod(0o700)
     host, user, port = key(directory / "host"), key(directory / "user"), _free_port()

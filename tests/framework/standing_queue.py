@@ -71,7 +71,7 @@ class _Relay:
         while not self.ended:
             for direction in self.directions:
                 direction.drain()
-            # A full queue takes nothing: then its senders wait.
+            # Nothing is read for a full queue, so its senders wait.
             for source, (_, direction) in list(self.targets.items()):
                 wanted = direction.size < direction.limit
                 if wanted and source not in watched:
@@ -95,7 +95,7 @@ class _Relay:
         try:
             piece = source.recv(_PIECE)
         except OSError:
-            # Whoever sends to it must hear at once that nobody reads any more.
+            # Its sender must learn at once, by a reset, that nobody reads any more.
             if target in watched:
                 selector.unregister(target)
                 watched.discard(target)
