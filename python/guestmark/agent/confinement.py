@@ -20,7 +20,7 @@ class Confinement:
 
     # The host's networks, and internet sockets.
     network: bool = False
-    # Sockets by path, in directories it may write to: it serves another program, or is served by one.
+    # Unix sockets with paths in directories that it may write to, in order to serve or use another program.
     sockets: bool = False
     # io_uring, whose operations no seccomp filter sees.
     rings: bool = False

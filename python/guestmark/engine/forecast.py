@@ -63,7 +63,7 @@ class RunForecast:
 def forecast_run(plan: Plan, ledger: Ledger, environment: Mapping[str, Any]) -> RunForecast | None:
     """Return a forecast from the ledger for a plan in which machines boot.
 
-    None for other plans: their first blocks take no time and show as much.
+    None for other plans: their first blocks take hardly any time, and then allow a forecast themselves.
     """
     host = run_history.identify_host(environment)
     if not host or not boots_any_machine(plan.cells) or not plan.metrics:

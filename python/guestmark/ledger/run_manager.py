@@ -61,7 +61,7 @@ class RunManager:
     def import_run(self, run: StoredRun, said: Annotations) -> str | None:
         """Store a run from elsewhere with its annotations and its origin, completely or not at all.
 
-        Return its id, or None if the ledger has it already. An id that another run has gets new letters at its end.
+        Return its id, or None if the ledger has it already. If another run has that id, its last letters are replaced.
         """
         state = run.state if run.state not in {RunState.KILLED, RunState.RUNNING} else RunState.INTERRUPTED
         runs = schema.runs

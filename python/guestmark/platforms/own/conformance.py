@@ -377,7 +377,7 @@ def _check_pid(made: CreatedMachine) -> str:
 def _check_destroy(made: CreatedMachine, stack: contextlib.ExitStack, *, also_second: bool) -> str:
     """Destroy the first machine while a second one exists: exec then has to fail in the first and work in the second.
 
-    Without `also_second`, because commands cannot be run in such machines, the first one is only destroyed.
+    `also_second` is False where commands cannot be run in the machines: then the first one is only destroyed.
     """
     if not also_second:
         stack.close()

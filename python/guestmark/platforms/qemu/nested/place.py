@@ -262,7 +262,7 @@ class OuterPlace:
                     background.wait(_STOP_S)
         port.close()
 
-    # --- for the parts
+    # --- for processes, helpers and ports, which are below
 
     def choose_environment(self) -> Mapping[str, str] | None:
         """Returns the environment of hypervisors; None for the agent's own."""
