@@ -253,7 +253,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """One connection in time; one of every `stride` packets is drawn."""
+    """A drawing of one connection over time, with one of every `stride` packets."""
 
     title: str
     extent: str

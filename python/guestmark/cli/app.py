@@ -180,7 +180,7 @@ def _explain_mistake(error: click.UsageError) -> UsageError:
 
 
 def _describe_owners(error: click.NoSuchOption) -> str:
-    """Describes which verbs have the option that this one lacks; empty if no verb has it."""
+    """Describes which verbs have the option that the typed verb lacks; empty if none has it."""
     owners = [verb for verb in VERBS if error.option_name in _list_option_names(build_command(verb))]
     if not owners:
         return ""

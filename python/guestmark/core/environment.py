@@ -84,7 +84,7 @@ class Guestmark(TypedDict, total=False):
 
 
 class Environment(TypedDict, total=False):
-    """One record; a run has one for each time it was started or resumed."""
+    """A description of the host; a run has one for each time that it was started or resumed."""
 
     recorded_at: str
     command_line: list[str]

@@ -253,7 +253,7 @@ def choose_scrambled_cuts(entries: Sequence[Entry], *, start: int, count: int, s
 def _omit_first_writes(
     entries: Sequence[Entry], flushed: Sequence[int], flushes: Sequence[int], start: int, count: int
 ) -> dict[Outcome, Cut]:
-    """Return cuts at flushes, in each of which one write is missing: the first one before an earlier flush."""
+    """Return cuts at flushes that each lack one write: the first of the writes that an earlier flush covers."""
     firsts: list[tuple[int, int]] = []
     before = start
     for number, flush in enumerate(flushes):

@@ -61,7 +61,7 @@ class CellValues:
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """One run against the first. `missing` are cells that only one of them has, or whose ratio has no interval.
+    """A run compared with the first. `missing` are cells that only one of them has, or whose ratio has no interval.
 
     `values` are in `metric`, side by side and without a verdict: the host may have changed between the runs.
     """

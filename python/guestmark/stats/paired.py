@@ -40,7 +40,8 @@ def signed_rank_cdf(n: int) -> Array:
     """Return P(W <= w) for w = 0 … n(n+1)/2, where W is the sum of the positive ranks of n symmetric differences.
 
     Each rank r is in the sum with probability 1/2 whatever distribution the differences have, so the generating
-    function is the product of (1 + z^r) / 2. Beyond `EXACT_RANKS` the normal approximation with continuity correction.
+    function is the product of (1 + z^r) / 2. For n above `EXACT_RANKS` it is the normal approximation with continuity
+    correction.
     """
     if n > EXACT_RANKS:
         w = np.arange(n * (n + 1) // 2 + 1)

@@ -75,8 +75,9 @@ def find_typical_level(costs: Array) -> float:
 
 
 def count_slow_runs(costs: Array, times: float = SLOW, level: float | None = None) -> Array:
-    """Return the number of iterations of each trial that took over `times` the `level`, shape (K,); by default the
-    typical level.
+    """Return the number of iterations of each trial that cost over `times` the `level`, shape (K,).
+
+    `level` is by default the typical cost of all.
     """
     if level is None:
         level = find_typical_level(costs)
@@ -158,7 +159,7 @@ def derive_common_scale(cell: Array, baseline: Array) -> CommonScale:
 def describe_cell_runs(
     iterations: Array, better: Better = Better.LOWER, level: float | None = None
 ) -> CellRuns:
-    """Describe all runs of one cell, shape (K, m); slow ones are held to `level`, a cost.
+    """Describe all runs of one cell, shape (K, m); `level` is the typical cost to which slow ones are compared.
 
     Raises ValueError without a complete trial, or if a value is not finite and above 0.
     """

@@ -183,7 +183,7 @@ class ClonesTrial(ClonesWorkload):
             )
 
     def _check_saved_secret(self) -> Control:
-        """Looks for a secret that the user's own machine had before it was saved, as every restored one has it."""
+        """Looks for a secret that the user's machine had before it was saved, and that each restored one must have."""
         looks, source = [], SAVED_FILE
         for _ in range(self.params.controls):
             with self._start_machine() as machine:
