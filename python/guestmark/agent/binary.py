@@ -58,8 +58,7 @@ def build_supervise_command(
     spare_keepers: bool = False,
     keep_started: bool = False,
 ) -> list[str]:
-    """Returns arguments that run `command` under a supervisor, which ends all of it when the lifeline's other end is
-    closed.
+    """Returns arguments that run `command` under a supervisor, which ends all of it when the lifeline closes.
 
     `lifeline_fd` is the read end of a pipe (to be in `pass_fds`) whose only write end this process keeps open. Paths in
     `remove` (base names that start with `guestmark-`) are removed then, or when the command ends. Descriptors in `hold`

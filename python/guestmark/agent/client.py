@@ -356,8 +356,9 @@ class Agent(BulkCalls):
     def which(
         self, name: str, *, path: str | None = None, cwd: str | None = None, timeout_s: float = 10.0
     ) -> str:
-        """Returns the absolute path of what `exec` would run with this `PATH`. Raises `CommandError` if there is
-        nothing.
+        """Returns the absolute path of what `exec` would run with this `PATH`.
+
+        Raises `CommandError` if there is nothing.
         """
         sought = wire.Lookup(name=os.fsencode(name), path=_encode_optional(path), cwd=_encode_optional(cwd))
         return os.fsdecode(self._call(wire.WHICH, sought, timeout_s, command=True).path)

@@ -128,8 +128,9 @@ class Link:
     def _wait_for_data(
         self, deadline: float, late: str, wake_fds: tuple[int, ...], patience_until: float = math.inf
     ) -> bool:
-        """Waits until something can be read (and reads it) or written; returns whether only a `wake_fds` became
-        readable.
+        """Waits until something can be read (and reads it) or written.
+
+        Returns whether only a `wake_fds` became readable.
         """
         now = time.monotonic()
         if deadline <= now:

@@ -41,9 +41,7 @@ _FETCH_LOCK = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel for guests: `image` for firmware loaders, `elf` for direct (PVH) boots if the kernel has that entry
-    point.
-    """
+    """A kernel for guests: `image` for firmware loaders, `elf` for direct (PVH) boots, if it has that entry."""
 
     release: str
     image: Path
@@ -358,9 +356,7 @@ def _make_kernel(release: str, image: Path, modules: Path | None, origin: str) -
 
 
 def _find_modules_beside(image: Path, release: str) -> Path | None:
-    """Returns the modules of a kernel given by the user: beside it, in its tree (`make modules_install`), or the
-    system's.
-    """
+    """Returns the modules of a user's kernel: beside it, in its tree (`make modules_install`), or the system's."""
     for candidate in (
         image.parent / "modules",
         image.parent / "lib" / "modules" / release,

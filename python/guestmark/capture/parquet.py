@@ -1,5 +1,6 @@
-"""Writes connections or endpoints as Parquet in bounded memory: the program's CSV goes through polars' streaming
-engine.
+"""Writes connections or endpoints as Parquet.
+
+The program's CSV goes through polars' streaming engine, so memory is bounded.
 """
 
 from __future__ import annotations

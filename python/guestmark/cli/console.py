@@ -24,8 +24,9 @@ _NOT_RUN = {126, 127}
 
 
 class Console(RichConsole):
-    """Standard output, or `file`. It prints text: square brackets and `:names:` mean nothing, and control characters
-    that a terminal would obey are spelled out.
+    """Standard output, or `file`, for plain text.
+
+    Square brackets and `:names:` mean nothing, and control characters that a terminal would obey are spelled out.
     """
 
     def __init__(

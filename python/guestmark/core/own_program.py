@@ -61,8 +61,7 @@ def _require_agent(override: str | None) -> Path:
 
 
 def find_agent_binary() -> Path:
-    """Return the path of `guestmark-agent`: `GUESTMARK_AGENT`, else the checkout's build, else next to the package's
-    scripts.
+    """Return the path of `guestmark-agent`: `GUESTMARK_AGENT`, else the checkout's build, else the installed one.
 
     Raises `GuestmarkError` if there is none.
     """

@@ -194,8 +194,9 @@ def _rank_for_machine(topology: Topology, wanted: int) -> tuple[int, ...]:
 
 
 def _rank_for_emulator(topology: Topology, machine: Collection[int]) -> list[int]:
-    """Return the other processors, the best place for an emulator first: on other cores than the machine's, near its
-    memory, fast.
+    """Return the other processors, the best place for an emulator first.
+
+    Such a place is on another core than the machine, near its memory, and fast.
 
     The last of them that is the first thread of its core is for the control plane.
     """

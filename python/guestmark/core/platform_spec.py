@@ -110,8 +110,7 @@ class PlatformSpec:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether all of it runs on another machine, so that not even its hypervisors use this host's processors or
-        memory.
+        """Whether all of it runs elsewhere: not even its hypervisors use this host's processors or memory.
 
         Reports also ask this of runs whose kind this version does not have; the answer is then False.
         """

@@ -63,8 +63,9 @@ def programs(
 
 
 def find_factor(name: str) -> Factor:
-    """Return the factor of that name; `-` and `_` are equivalent. Raises `UsageError` suggesting the nearest known
-    name.
+    """Return the factor of that name; `-` and `_` are equivalent.
+
+    Raises `UsageError`, which suggests the nearest known name.
     """
     if name.strip().startswith(VARIABLE):
         return _make_variable_factor(name.strip())

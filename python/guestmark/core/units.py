@@ -84,9 +84,7 @@ def format_size(size: int) -> str:
 
 
 def parse_number(text: str) -> float:
-    """Return a finite number as printed by programs: `12`, `-0.5`, `1e3`, `1,234.5` (commas only as thousands
-    separators).
-    """
+    """Return a finite number as programs print it: `12`, `-0.5`, `1e3`, `1,234.5` (commas only for thousands)."""
     stripped = text.strip()
     if _GROUPED_NUMBER.fullmatch(stripped):
         stripped = stripped.replace(",", "")

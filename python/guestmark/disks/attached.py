@@ -284,8 +284,7 @@ def _choose_host_directory(image: Image) -> str:
 
 
 def find_device(agent: Agent, spec: DiskSpec, index: int, serial: str = "") -> str:
-    """Return the guest's path of a disk, found by its serial number, or by its position on a bus without serial
-    numbers.
+    """Return the guest's path of a disk, found by its serial number, or its position on a bus without these.
 
     `serial` defaults to the disk's name. Raises `MachineError` when the disk has not appeared in time.
     """

@@ -143,8 +143,7 @@ class Image:
             self.run_on_image("btrfs", "check", "--readonly", str(self.path), writable=[self.path])
 
     def digest_past_guest(self, name: str) -> Checksum:
-        """Return the digest of the file `name` in the root of a raw image's ext filesystem, read by debugfs, not by a
-        guest.
+        """Return the digest of the file `name` in the root of a raw image's ext filesystem, as debugfs reads it.
 
         The disk must be unmounted. Raises `WorkloadError` with debugfs's message.
         """

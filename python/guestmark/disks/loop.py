@@ -121,8 +121,9 @@ def list_needed_options(spec: DiskSpec) -> str:
 
 
 def mount_loop(agent: Agent, spec: DiskSpec, image: str, directory: str) -> str:
-    """Mount an image in the agent's namespace and return its device; with `cache=none` it bypasses the host's page
-    cache.
+    """Mount an image in the agent's namespace and return its device.
+
+    With `cache=none` it bypasses the host's page cache.
 
     Raises `MachineError` with mount's message, and `AttestationError` when direct I/O did not take effect.
     """

@@ -30,9 +30,7 @@ class Store:
         self._agent_process: subprocess.Popen[bytes] | None = None
 
     def directory(self, location: str) -> Path:
-        """Return the run's own directory in `location`, created at first use. Raises `MachineError` if it cannot be
-        created.
-        """
+        """Return the run's own directory in `location`, created at first use. Raises `MachineError` if that fails."""
         # Machines of one trial may create their images in several threads.
         with self._lock:
             if location not in self._directories:

@@ -351,9 +351,7 @@ def _add_library(
 
 
 def _list_remapped_paths(root: Path, chain: Toolchain, scratch: Path) -> Iterator[tuple[Path, str]]:
-    """Yields directories whose names would be in the binary, each with its replacement, so that all builds are
-    identical.
-    """
+    """Yields directories whose names would be in the binary, with replacements that make builds identical."""
     yield root, "/guestmark"
     yield scratch, "/target"
     yield Path(os.environ.get("CARGO_HOME") or Path.home() / ".cargo"), "/cargo"

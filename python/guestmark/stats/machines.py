@@ -86,8 +86,7 @@ def pool_machines(found: Mapping[str, PastRatio]) -> PooledRatio | None:
 
 
 def compute_shared_half_width(d: NDArray[np.float64], machines: Sequence[str]) -> float | None:
-    """Return the half-width of the 95 % interval of the mean log ratio of a class whose machines share the blocks of a
-    run.
+    """Return the half-width of the 95 % interval of a class's mean log ratio, if its machines share a run's blocks.
 
     `d` are log ratios by block, shape (K,); `machines` names the machine that measured each. The blocks of one machine
     have its ratio in common, so the machines are the independent units. Student's interval of their means is exact for

@@ -244,8 +244,9 @@ def t_p(d: Array) -> float:
 
 
 def median_interval(d: Array, confidence: float = 0.95) -> tuple[float, float] | None:
-    """Return the distribution-free interval of the median, as `scipy.stats.quantile_test(d, p=.5)`; None below 6
-    values.
+    """Return the distribution-free interval of the median, as `scipy.stats.quantile_test(d, p=.5)`.
+
+    None below 6 values.
 
     Its ends are the order statistics d[(i)] and d[(n-1-i)], with the largest i for which P(Binomial(n, 1/2) < i+1) is
     at most half of 1 - confidence (Conover, "Practical Nonparametric Statistics", 3.2). So it holds under spikes.

@@ -34,8 +34,9 @@ def estimate_findable_share(workload: WorkloadResult) -> float | None:
 
 
 def is_informative_about_slow_runs(slow: SlowComparison) -> bool:
-    """Return whether a comparison of slow runs is informative: it claims a difference, or would have with even odds
-    if slow runs were rare.
+    """Return whether a comparison of slow runs is informative.
+
+    It is if it claims a difference, or would have done so with even odds if slow runs were rare.
     """
     if slow.differs or not slow.is_informative:
         return slow.differs

@@ -59,8 +59,9 @@ def count_blocks_to_find_rare(
 
 
 def find_cheapest_iterations(rare: Rare, cells: int, most: int, block_s: Callable[[int], float]) -> int:
-    """Return how many iterations per trial find `rare` soonest, from 1 to `most`; a block of n takes `block_s(n)`
-    seconds.
+    """Return how many iterations per trial, from 1 to `most`, find `rare` soonest.
+
+    A block of trials with n iterations takes `block_s(n)` seconds.
     """
     found = {number: count_blocks_to_find_rare(rare, number, cells=cells) for number in range(1, most + 1)}
     costs = {number: blocks * block_s(number) for number, blocks in found.items() if blocks is not None}

@@ -96,8 +96,9 @@ def student_t_cdf(freedom: float, t: float) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def student_t_quantile(freedom: float, p: float) -> float:
-    """Return the quantile of Student's t at probability 0 < `p` < 1 with `freedom` > 0 degrees of freedom
-    (`scipy.special.stdtrit`).
+    """Return the quantile of Student's t at probability 0 < `p` < 1 with `freedom` > 0 degrees of freedom.
+
+    It is `scipy.special.stdtrit`.
     """
     if p <= 0 or p >= 1:
         return math.copysign(math.inf, p - 0.5)

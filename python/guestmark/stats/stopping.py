@@ -352,10 +352,10 @@ def _is_precise(analysis: Analysis, precision: float) -> bool:
 
 
 def is_settled(comparison: Comparison, precision: float) -> bool:
-    """Return True if more blocks would not change the answer: it is far beyond any scatter, or precise to half of its
-    effect.
+    """Return True if more blocks would not change the answer.
 
-    Two blocks may suffice for the former, but their interval has a single degree of freedom, so three are needed.
+    The ratio is then far beyond any scatter, or precise to half of its effect. Two blocks may suffice for the former,
+    but their interval has a single degree of freedom, so three are needed.
     """
     if comparison.n < MIN_BLOCKS:
         return comparison.differs and comparison.n >= FEWEST_IF_SETTLED

@@ -111,8 +111,9 @@ class CommonScale:
         return level * math.exp(self.log_ratio), level
 
     def count_excess_slow_runs(self, log_ratio: float) -> NDArray[np.int64]:
-        """Return how many more slow iterations the cell has than the baseline in each block, shape (K,), given the
-        typical ratio.
+        """Return how many more slow iterations the cell has than the baseline in each block, shape (K,).
+
+        `log_ratio` is the log of the typical ratio, by which the level of slow runs differs.
         """
         level = self._find_baseline_level(log_ratio)
         counts = count_slow_runs(self.cell, level=level * math.exp(log_ratio)) - count_slow_runs(

@@ -115,8 +115,7 @@ def _sum_measuring_s(trial: Trial) -> float:
 
 
 def _sum_starting_s(trial: Trial) -> float:
-    """Return the seconds from the request for the machine until its agent answered, plus the seconds that creating its
-    template took.
+    """Return the seconds from the request for the machine until its agent answered, and for creating its template.
 
     They are 0 if the start itself was measured, as it then counts as measuring.
     """

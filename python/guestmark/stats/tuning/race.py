@@ -138,8 +138,7 @@ def run_race(
     *,
     budget: TimeBudget | None = None,
 ) -> Race:
-    """Return the state of a race, as a pure function of its arguments, so that a killed race continues where it
-    stopped.
+    """Return the state of a race. Depends on the arguments alone, so a killed race continues where it stopped.
 
     `values` are log values by block and candidate. `ended` are the candidates whose trial of a block has ended, even
     by failing; `limited` are the values of metrics that have a limit. Without a `budget` there is no time limit.

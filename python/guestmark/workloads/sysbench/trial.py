@@ -52,8 +52,9 @@ def check_cells(cells: Iterable[tuple[Cell, Mapping[str, str]]]) -> list[str]:
 
 
 def explain_cached_files(options: Mapping[str, str], memory: int) -> str:
-    """Returns why figures would mislead if files fit into the machine's memory (bytes) and its page cache is used; else
-    empty.
+    """Returns why figures would mislead if files fit into the machine's memory, in bytes; else empty.
+
+    With O_DIRECT, which bypasses the page cache, they do not.
     """
     size = parse_size(options["file_total_size"])
     if size >= memory or "direct" in options["file_extra_flags"]:
