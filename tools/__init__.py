@@ -1,2 +1,4 @@
-"""Programs that work on this repository: `.venv/bin/python -m tools.NAME` in its root. Those without a suffix are the
-shell's."""
+"""Programs that work on this repository: `.venv/bin/python -m tools.NAME` in its root.
+
+Files without a suffix are shell scripts.
+"""

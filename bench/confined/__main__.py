@@ -119,8 +119,7 @@ def _with_interval(series: Sequence[float], other: Sequence[float], seed: int) -
 
 
 def _with_earlier(file: Path, values: dict[str, list[float]]) -> dict[str, list[float]]:
-    """Return these series appended to those in the file, which earlier calls measured; store the result in the file.
-    """
+    """Return these series appended to those of earlier calls in the file; store the result in the file."""
     earlier = json.loads(file.read_text()) if file.exists() else {}
     both = {name: [*earlier.get(name, []), *series] for name, series in values.items()}
     file.write_text(json.dumps(earlier | both))

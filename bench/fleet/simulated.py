@@ -56,8 +56,7 @@ FLEET = "simulated"
 
 
 def trial(plan: Plan, slot: TrialSlot, *_others: object, **_more: object) -> Trial:
-    """Return a trial with a random value after a pause; now and then its worker dies in it, alone or with the engine.
-    """
+    """Return a trial with a random value after a pause; sometimes its worker dies in it, alone or with the engine."""
     begin = time.time()
     time.sleep(random.uniform(0, 0.01))
     if random.random() < float(os.environ[DIES]):

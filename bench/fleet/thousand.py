@@ -107,8 +107,7 @@ def simulate_dask(workers: int, folder: str) -> str:
     address = "tcp://127.0.0.1:18787"
 
     async def tell(begin: float, come: list[Any]) -> None:
-        """Print the processor time of the scheduler and of this process, which simulates all workers, again and again.
-        """
+        """Print at intervals the processor time of the scheduler and of this process, which simulates all workers."""
         while True:
             theirs = sum(
                 map(int, Path(f"/proc/{scheduler.pid}/stat").read_text().rpartition(")")[2].split()[11:13])

@@ -51,7 +51,9 @@ class Talk:
 
     @property
     def evidence(self) -> int:
-        """The number of signs of loss that need no knowledge of the host; of equal acknowledgements the third is one.
+        """The number of signs of loss that need no knowledge of the host.
+
+        Duplicate acknowledgements count from the third one of the tuple on.
         """
         return self.repeated + self.overtaken + self.selective + max(self.duplicates - 2, 0)
 
@@ -79,8 +81,7 @@ class Segment:
 
 
 def parse_talks(path: Path) -> dict[Tuple, Talk]:
-    """Return all TCP tuples of a capture. Raises `ValueError` for a file that is neither pcap nor pcapng, or is cut.
-    """
+    """Return all TCP tuples of a capture. Raises `ValueError` for a file that is no whole pcap or pcapng."""
     found: dict[Tuple, Talk] = {}
     last: dict[tuple[bytes, bytes], Tuple] = {}
     own: Counter[tuple[bytes, bytes]] = Counter()

@@ -53,8 +53,7 @@ _GATE = re.compile(r"(broken|kept|undecided)\W+a limit", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The log ratios of the runs of one question: `planted` ones, and `true` ones, which also scatter from run to run.
-    """
+    """Log ratios of the runs of one question: `planted` ones, and `true` ones, which also vary between runs."""
 
     case: Case
     planted: tuple[float, ...]

@@ -50,8 +50,7 @@ def holds(shown: TimeLeft, left_s: float, block_s: float) -> bool:
 
 
 def figures(case: Case, sims: int) -> list[str]:
-    """Return a row's cells: shares that hold by block and in all, how many show one time, and a range's usual width.
-    """
+    """Return a row's cells: shares that hold by block and in all, how many show one time, and the usual width."""
     held: dict[int, list[bool]] = defaultdict(list)
     narrow, widths = 0, []
     for number in range(sims):

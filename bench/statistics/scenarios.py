@@ -116,8 +116,7 @@ def _regime(generator: Generator, sims: int, trials: int) -> Array:
 
 
 def _switching(generator: Generator, sims: int, trials: int) -> Array:
-    """Return hosts whose neighbour, which costs 10 %, comes or goes before every third trial, mostly inside a block.
-    """
+    """Return hosts whose neighbour, which costs 10 %, comes or goes before every third trial, mostly in a block."""
     state = np.cumsum(generator.random((sims, trials)) < 1 / 3, axis=1) % 2
     return _quiet(generator, sims, trials) + 0.1 * state
 

@@ -134,8 +134,7 @@ def judge_by_pyperf(a: Sequence[float], b: Sequence[float]) -> Finding | None:
 
 
 def judge_by_benchstat(a: Sequence[float], b: Sequence[float]) -> Finding | None:
-    """Judge by benchstat: Mann and Whitney's U test, α = .05, on ten samples each, and medians; None if it is missing.
-    """
+    """Judge by benchstat: Mann and Whitney's U test (α = .05) on ten samples each, and medians; None without it."""
     if not (BUILD / "benchstat").exists():
         return None
     medians = []

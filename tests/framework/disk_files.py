@@ -11,8 +11,7 @@ import pytest
 
 @contextlib.contextmanager
 def small_mount(where: Path, kind: str, options: str = "defaults") -> Iterator[Path]:
-    """Yield a filesystem in memory, mounted at the new directory `where`. Skips the test without the right to mount.
-    """
+    """Yield a filesystem in memory, mounted at the new directory `where`. Skips the test if mounting is denied."""
     where.mkdir()
     command = ["mount", "-t", kind, "-o", options, "none", str(where)]
     if os.getuid() or subprocess.run(command, check=False, capture_output=True).returncode:

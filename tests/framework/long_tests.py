@@ -99,8 +99,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Add a test's time limit and processor time to its report, so that they reach the process that collects reports.
-    """
+    """Add a test's time limit and processor time to its report, for the process that collects reports."""
     outcome = yield
     if call.when == "teardown" and _USED_BEFORE in item.stash:
         used = ("processor", item.config.stash[_COUNTING].used_s() - item.stash[_USED_BEFORE])

@@ -30,8 +30,7 @@ def program(name: str) -> str | None:
 
 @dataclass(slots=True)
 class Server:
-    """A server on loopback and perhaps one more address; it trusts everybody on this machine and on its network there.
-    """
+    """A server on loopback and perhaps one more address; it trusts everybody on this machine and that network."""
 
     directory: Path
     port: int

@@ -23,8 +23,7 @@ def tar(files: Mapping[str, bytes], links: Mapping[str, str] | None = None) -> b
 
 
 def saved(path: Path, layers: list[bytes], *, oci: bool = False) -> str:
-    """Write an image as `docker save` does, or with `oci` as `podman save --format oci-archive` does; return its path.
-    """
+    """Write an image as `docker save` does, or with `oci` as `podman save --format oci-archive`; return its path."""
     files = {f"blobs/sha256/{number}": layer for number, layer in enumerate(layers)}
     if oci:
         described = {"layers": [{"digest": f"sha256:{number}"} for number in range(len(layers))]}

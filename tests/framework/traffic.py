@@ -154,8 +154,7 @@ class Seen:
 
 
 def by_tshark(path: Path) -> list[Seen]:
-    """Return connections from the fields of every packet, summed by tshark's stream number; sizes are frame lengths.
-    """
+    """Return connections from all packets' fields, summed by tshark's stream number; sizes are frame lengths."""
     names = ["tcp.stream", "ip.src", "ipv6.src", "tcp.srcport", "ip.dst", "ipv6.dst", "tcp.dstport"]
     names += ["frame.len", "frame.time_epoch"]
     fields = [word for name in names for word in ("-e", name)]
