@@ -104,7 +104,7 @@ def python_packages() -> Iterator[dict[str, Any]]:
 
 
 def _licence_of(name: str, versions: Sequence[str], purl: str) -> str:
-    """Return the licence of the installed package, or of this very version in the present list."""
+    """Return the licence of the installed package; without one, that of the same version in the present file."""
     try:
         found = importlib.metadata.metadata(name)
     except importlib.metadata.PackageNotFoundError as error:

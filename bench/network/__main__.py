@@ -55,7 +55,7 @@ class Contenders:
         return times.p50_ns / 1e9
 
     def iperf3(self, *more: str) -> float:
-        """Return the seconds that iperf3's stream takes for 10^9 bits, without its beginning as ours."""
+        """Return the seconds that iperf3's stream takes for 10^9 bits. As in ours, its beginning does not count."""
         command = ["iperf3", "-c", self._peer, "-J", "-t", str(SECONDS), "-O", "1", *more]
         done = self._agent.exec(command, timeout_s=60.0)
         return _GBIT / float(json.loads(done.stdout)["end"]["sum_received"]["bits_per_second"])
