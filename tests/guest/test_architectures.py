@@ -7,14 +7,17 @@ which this system's package sources have nothing is skipped.
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from guestmark.agent.binary import PROGRAM
 from guestmark.agent.wire import Pattern
 from guestmark.appliance.paths import locate_cache
 from guestmark.core.architectures import ARCHITECTURES, Architecture
@@ -27,7 +30,7 @@ from guestmark.foreign.progress import Progress
 from guestmark.platforms.base import Machine
 from guestmark.platforms.qemu.platform import QemuPlatform
 from guestmark.report.shared_facts import restore_shared
-from tests.framework import counted_programs
+from tests.framework import counted_programs, old_calls
 from tests.framework.command_line import CommandLine
 from tests.framework.guests import start
 from tests.framework.known import a, known
@@ -219,6 +222,51 @@ def test_programs_run_and_know_the_date(row: Architecture, machine: Machine) -> 
         pytest.skip("it has no programs")
     done = machine.agent.exec(["date", "+%s"], timeout_s=60)
     assert abs(int(done.stdout) - time.time()) < CLOCK_APART_S
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What was told of a program's calls."""
+
+    operations: str  # a line for each, with its paths in hexadecimal
+    promises: list[str]  # sizes and blocks of the files that its syncs covered
+
+
+def _trace_calls(machine: Machine, program: bytes, folder: str) -> Traced:
+    agent = machine.agent
+    command, followed, traced = f"{folder}/program", f"{folder}/followed", f"{folder}/traced"
+    for directory in (folder, followed, traced):
+        agent.mkdir(directory, parents=True)
+    agent.write_file(command, program, mode=0o755)
+    words = ["--disk", followed, "--log", f"{folder}/log", "--", command, followed]
+    done = agent.exec([PROGRAM, "follow", *words], timeout_s=60)
+    assert done.ok, done.stderr
+    operations = agent.read_file(f"{folder}/log").decode()
+    done = agent.exec(
+        [PROGRAM, "syncs", "--disk", traced, "--", command, traced], stdin=b"g" * 100, timeout_s=60
+    )
+    assert done.ok, done.stderr
+    promises = []
+    for line in done.stdout.decode().splitlines():
+        kind, *rest = line.split()
+        if kind in {"file", "sync", "end"}:
+            # Neither the file's number nor digests of its blocks are the same elsewhere.
+            shown = [re.sub(":.*", "", word) for word in (rest[1:] if kind == "file" else rest)]
+            promises.append(" ".join([kind, *shown]).replace(f"{traced}/".encode().hex(), ""))
+    return Traced(operations.replace(f"{followed}/".encode().hex(), ""), promises)
+
+
+def test_the_calls_of_a_program_are_the_same_on_every_architecture(
+    row: Architecture, machine: Machine, tmp_path: Path
+) -> None:
+    """Each has its own: old ones beside those with a directory, others for 64 bits, arguments in memory."""
+    there = _trace_calls(machine, old_calls.build_program(row.cross.name, tmp_path), "/run/old-calls")
+    with start("host") as host:
+        here = _trace_calls(host, old_calls.build_program("gcc", tmp_path), str(tmp_path / "here"))
+    assert there == here
+    assert len(here.promises) > 4
+    calls = {line.split()[0] for line in here.operations.splitlines()}
+    assert calls >= {"create", "write", "truncate", "map", "rename", "link", "remove", "fsync", "msync"}
 
 
 def test_a_guest_cannot_change_its_root_on_the_host(row: Architecture, machine: Machine) -> None:

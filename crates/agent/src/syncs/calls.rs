@@ -3,16 +3,13 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-/// `PTRACE_GET_SYSCALL_INFO` of ptrace(2), and the offsets of the used fields in its answer.
-const GET_SYSCALL_INFO: libc::c_uint = 0x420e;
-const ENTRY: u64 = 1;
-const EXIT: u64 = 2;
+use super::abi::{normalize, ARCHITECTURE};
 
-/// The system call that maps files; the 32-bit variant takes its offset in pages.
-#[cfg(target_arch = "arm")]
-pub const MMAP: libc::c_long = libc::SYS_mmap2;
-#[cfg(not(target_arch = "arm"))]
-pub const MMAP: libc::c_long = libc::SYS_mmap;
+/// `PTRACE_GET_SYSCALL_INFO` of ptrace(2), and the operations in its answer.
+const GET_SYSCALL_INFO: libc::c_uint = 0x420e;
+const ENTRY: u8 = 1;
+const EXIT: u8 = 2;
+
 /// Options for every traced task: its children are traced too, and none of them outlives the tracer.
 pub const TRACE_OPTIONS: libc::c_int = libc::PTRACE_O_TRACESYSGOOD
     | libc::PTRACE_O_TRACEFORK
@@ -40,9 +37,36 @@ pub fn ptrace(
     }
 }
 
+/// `struct ptrace_syscall_info` of linux/ptrace.h, in words of 64 bits, some of which have smaller fields.
+///
+/// From the fourth word on it has the call's number and its arguments, or its result and whether that is an error.
+struct SyscallInfo([u64; 11]);
+
+impl SyscallInfo {
+    /// The first byte.
+    fn operation(&self) -> u8 {
+        self.0[0].to_ne_bytes()[0]
+    }
+
+    /// The `AUDIT_ARCH`, in the second half of the first word.
+    fn architecture(&self) -> u32 {
+        let bytes = self.0[0].to_ne_bytes();
+        u32::from_ne_bytes(bytes[4..].try_into().expect("four bytes"))
+    }
+
+    fn arguments(&self) -> [u64; 6] {
+        self.0[4..10].try_into().expect("six")
+    }
+
+    /// A byte behind the result.
+    fn is_error(&self) -> bool {
+        self.0[4].to_ne_bytes()[0] != 0
+    }
+}
+
 /// Where a task is stopped.
 pub enum Stop {
-    /// Before a call: its number, its arguments, and whether both are of this instruction set.
+    /// Before a call: its number and its arguments in the common form, and whether it is of this instruction set.
     Entry(libc::c_long, [u64; 6], bool),
     /// After a call: its result, if it did not fail.
     Exit(Option<u64>),
@@ -53,18 +77,21 @@ pub enum Stop {
 impl Stop {
     /// Finds out where a task is stopped.
     pub fn of(pid: libc::pid_t) -> io::Result<Self> {
-        let mut info = [0u64; 11];
+        let mut info = SyscallInfo([0; 11]);
         let size = std::mem::size_of_val(&info);
-        match ptrace(GET_SYSCALL_INFO, pid, size, info.as_mut_ptr() as usize) {
+        match ptrace(GET_SYSCALL_INFO, pid, size, info.0.as_mut_ptr() as usize) {
             Err(error) if error.raw_os_error() == Some(libc::EIO) => {
                 return Self::read_registers(pid)
             }
             result => result?,
         };
-        let arguments: [u64; 6] = info[4..10].try_into().expect("six");
-        Ok(match info[0] & 0xff {
-            ENTRY => Self::Entry(info[3] as libc::c_long, arguments, is_native(info[0] >> 32)),
-            EXIT => Self::Exit((info[4] as u8 == 0).then_some(info[3])),
+        Ok(match info.operation() {
+            ENTRY => {
+                let (number, arguments) =
+                    normalize(pid, info.0[3] as libc::c_long, &info.arguments());
+                Self::Entry(number, arguments, is_native(info.architecture()))
+            }
+            EXIT => Self::Exit((!info.is_error()).then_some(info.0[3])),
             _ => Self::Neither,
         })
     }
@@ -85,7 +112,8 @@ impl Stop {
         let result = of.rax as i64;
         if result == -i64::from(libc::ENOSYS) {
             let arguments = [of.rdi, of.rsi, of.rdx, of.r10, of.r8, of.r9];
-            return Ok(Self::Entry(of.orig_rax as libc::c_long, arguments, true));
+            let (number, arguments) = normalize(pid, of.orig_rax as libc::c_long, &arguments);
+            return Ok(Self::Entry(number, arguments, true));
         }
         Ok(Self::Exit(
             (!(-4095..0).contains(&result)).then_some(of.rax),
@@ -101,15 +129,8 @@ impl Stop {
 }
 
 /// Whether an `AUDIT_ARCH` is this instruction set's, so that the call has the call numbers known here.
-fn is_native(architecture: u64) -> bool {
-    let own: u64 = if cfg!(target_arch = "x86_64") {
-        0xc000_003e
-    } else if cfg!(target_arch = "aarch64") {
-        0xc000_00b7
-    } else {
-        return true;
-    };
-    architecture == own
+fn is_native(architecture: u32) -> bool {
+    ARCHITECTURE.is_none_or(|own| architecture == own)
 }
 
 /// Resumes a task until its next call, and delivers a signal to it unless `signal` is 0.

@@ -134,10 +134,6 @@ pub fn find_change(
 /// Whether a call opens and truncates a file.
 pub fn truncates_on_open(pid: libc::pid_t, number: libc::c_long, arguments: &[u64; 6]) -> bool {
     let flags = match number {
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_open => Some(arguments[1]),
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_creat => return true,
         libc::SYS_openat => Some(arguments[2]),
         libc::SYS_openat2 => Memory::of(pid)
             .ok()
@@ -154,15 +150,10 @@ pub fn find_rename(
     arguments: &[u64; 6],
     disk: &Path,
 ) -> Option<(PathBuf, PathBuf)> {
-    let here = libc::AT_FDCWD as u64;
-    let (old, new) = match number {
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_rename => ((here, arguments[0]), (here, arguments[1])),
-        #[cfg(not(target_arch = "riscv64"))]
-        libc::SYS_renameat => ((arguments[0], arguments[1]), (arguments[2], arguments[3])),
-        libc::SYS_renameat2 => ((arguments[0], arguments[1]), (arguments[2], arguments[3])),
-        _ => return None,
-    };
+    if number != libc::SYS_renameat2 {
+        return None;
+    }
+    let (old, new) = ((arguments[0], arguments[1]), (arguments[2], arguments[3]));
     let resolved = |(directory, name): (u64, u64)| {
         let path = read_path_argument(pid, directory as i32, name)?;
         // The last component may not exist yet; its parent directories do.

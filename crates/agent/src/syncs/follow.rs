@@ -21,7 +21,8 @@ use lexopt::ValueExt;
 
 use crate::options::{read_until_command, to_io_error};
 
-use super::calls::{ptrace, resume, wait, Stop, MMAP, TRACE_OPTIONS};
+use super::abi::MMAP;
+use super::calls::{ptrace, resume, wait, Stop, TRACE_OPTIONS};
 use super::changes::{read_open_flags, read_path_argument};
 use super::files::encode_hex;
 use super::queues::Memory;
@@ -277,25 +278,10 @@ impl Follower {
         number: libc::c_long,
         a: &[u64; 6],
     ) -> Option<FileOperation> {
-        let here = libc::AT_FDCWD as u64;
         let creates = |flags: u64| flags & libc::O_CREAT as u64 != 0;
         let (call, names) = match number {
-            #[cfg(target_arch = "x86_64")]
-            libc::SYS_open if creates(a[1]) => (CREATE, vec![(here, a[0])]),
-            #[cfg(target_arch = "x86_64")]
-            libc::SYS_creat | libc::SYS_mkdir => (CREATE, vec![(here, a[0])]),
-            #[cfg(target_arch = "x86_64")]
-            libc::SYS_rename => ("rename", vec![(here, a[0]), (here, a[1])]),
-            #[cfg(target_arch = "x86_64")]
-            libc::SYS_link => ("link", vec![(here, a[0]), (here, a[1])]),
-            #[cfg(target_arch = "x86_64")]
-            libc::SYS_symlink => (CREATE, vec![(here, a[1])]),
-            #[cfg(target_arch = "x86_64")]
-            libc::SYS_unlink | libc::SYS_rmdir => ("remove", vec![(here, a[0])]),
             libc::SYS_openat if creates(a[2]) => (CREATE, vec![(a[0], a[1])]),
             libc::SYS_mkdirat => (CREATE, vec![(a[0], a[1])]),
-            #[cfg(not(target_arch = "riscv64"))]
-            libc::SYS_renameat => ("rename", vec![(a[0], a[1]), (a[2], a[3])]),
             libc::SYS_renameat2 => ("rename", vec![(a[0], a[1]), (a[2], a[3])]),
             libc::SYS_linkat => ("link", vec![(a[0], a[1]), (a[2], a[3])]),
             libc::SYS_symlinkat => (CREATE, vec![(a[1], a[2])]),

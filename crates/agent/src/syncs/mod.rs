@@ -26,6 +26,7 @@
 //! - `end STATUS REASON…`: the program ended; the status is `stopped` if the limit of promises or of digested bytes was
 //!   reached.
 
+mod abi;
 mod calls;
 mod changes;
 mod disk;
@@ -49,7 +50,8 @@ use std::time::{Duration, Instant};
 use crate::options::{read_until_command, to_io_error};
 use lexopt::ValueExt;
 
-use calls::{format_exit_code, ptrace, resume, wait, wait_until, Stop, MMAP, TRACE_OPTIONS};
+use abi::MMAP;
+use calls::{format_exit_code, ptrace, resume, wait, wait_until, Stop, TRACE_OPTIONS};
 use changes::{
     find_change, find_rename, find_written_descriptor, read_open_flags, truncates,
     truncates_on_open, Change,

@@ -39,6 +39,9 @@ const MORE: u32 = 1 << 1;
 /// Maximum number of requests of one `io_submit(2)` that are examined.
 const MOST: u64 = 4096;
 
+/// Bytes of an address or a size.
+const SIZE: u64 = size_of::<usize>() as u64;
+
 /// The memory of a program.
 pub struct Memory(File);
 
@@ -61,10 +64,16 @@ impl Memory {
         self.bytes(at).map(u64::from_ne_bytes)
     }
 
-    /// Returns the total length of `count` parts, each a `struct iovec`.
+    /// Reads an address or a size.
+    fn size(&self, at: u64) -> Option<u64> {
+        self.bytes(at)
+            .map(|bytes| usize::from_ne_bytes(bytes) as u64)
+    }
+
+    /// Returns the total length of `count` parts, each a `struct iovec`: an address and a size.
     pub fn vector(&self, at: u64, count: u64) -> Option<u64> {
         (0..count.min(1024))
-            .map(|index| self.long(at + index * 16 + 8))
+            .map(|index| self.size(at + (2 * index + 1) * SIZE))
             .sum()
     }
 }
@@ -245,7 +254,7 @@ impl<T> Queue<T> {
 /// Returns the requests that are passed to `io_submit(2)`; `None` if they cannot be read.
 pub fn read_submitted(memory: &Memory, count: u64, pointers: u64) -> Option<Vec<Request>> {
     (0..count.min(MOST))
-        .map(|index| Context::decode_request(memory, memory.long(pointers + index * 8)?, index))
+        .map(|index| Context::decode_request(memory, memory.size(pointers + index * SIZE)?, index))
         .collect()
 }
 
@@ -515,7 +524,7 @@ struct Context {
 impl Context {
     fn of(process: libc::pid_t, pointer: u64) -> Option<Self> {
         let memory = Memory::of(process).ok()?;
-        let address = memory.long(pointer)?;
+        let address = memory.size(pointer)?;
         let (count, seen, magic) = (
             memory.word(address + 4)?,
             memory.word(address + 12)?,
