@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from guestmark.agent.binary import build_supervise_command
@@ -24,6 +26,7 @@ _TELL_S = 1.0
 INSTALLING_EXPECTED_S = 40.0
 # Exit status of `tools/setup.sh` if this user may not install packages, or the distribution is not supported.
 _CANNOT_INSTALL = 2
+_APT_LOCK = Path("/var/lib/apt/lists/lock")
 _SCRIPT = 'root=$1 to=$2; shift 2; . "$root/tools/setup.sh" && log=$to && install_named "$@"'
 
 
@@ -108,6 +111,23 @@ def _find_reason(log: Path, status: int) -> str:
     return (telling[:1] or others[-1:] or lines[-1:] or [f"exit status {status}"])[0][:300]
 
 
+@contextlib.contextmanager
+def _wait_for_others(progress: Progress) -> Iterator[None]:
+    """Lets one installation of guestmark's run at a time on this machine: apt does not wait to fetch its lists.
+
+    The lock on apt's own file is another one than apt takes, and only root can open it.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            lock = stack.enter_context(_APT_LOCK.open("rb"))
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                progress.say("waiting until another guestmark has installed its packages")
+                fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def install_packages(packages: Sequence[str], progress: Progress) -> bool:
     """Installs packages; returns False without a checkout, on other distributions than Debian, or without root or sudo.
 
@@ -123,7 +143,10 @@ def install_packages(packages: Sequence[str], progress: Progress) -> bool:
     command = ["/bin/sh", "-c", _SCRIPT, "guestmark", str(root), str(log), *packages]
     begin = time.monotonic()
     announced = False
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    with (
+        _wait_for_others(progress),
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process,
+    ):
         while True:
             try:
                 process.wait(_POLL_S)

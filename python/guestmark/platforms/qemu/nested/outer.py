@@ -29,7 +29,7 @@ from guestmark.setting.network import NETWORK, Network
 
 HYPERVISOR_MODULES = ("kvm_amd", "kvm_intel")
 # Modules for networks of inner guests; loading them would only delay the start of others.
-_NETWORK_MODULES = ("tun", "vhost_net", "veth", "af_packet")
+_NETWORK_MODULES = ("tun", "vhost_net", "vhost_vsock", "veth", "af_packet")
 # Bytes for an outer kernel, the inner hypervisor itself and the page cache of the files that it reads.
 _OWN_MEMORY = 640 << 20
 # Sizes are rounded up, so that cells with similar sizes can share an outer guest.
@@ -268,6 +268,9 @@ def _start_outer(
             "-device", f"virtserialport,chardev={name},name={name}",
         )
     ]  # fmt: skip
+    machine = spec.layer.architecture.outer_machine
+    if machine and ACCELERATORS[spec.layer.kind].emulates:
+        arguments += ["-machine", machine]
     guest = stack.enter_context(
         QemuPlatform(spec.layer).start(
             spec.make_cell(),
