@@ -8,12 +8,15 @@ A comment before a block says why it, or the lines in it that match an expressio
 
 from __future__ import annotations
 
+import functools
+import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from guestmark.plan.library import list_plan_names
 from tests.framework import CHECKOUT
 
 _MARK = re.compile(r"<!-- not run(?:, (?P<lines>[^:]+))?: (?P<why>.+?) -->")
@@ -125,7 +128,7 @@ _BRIEFLY = {
     "tour": ("--blocks", "1"),
     "run": ("--blocks", "1"),
     "powercut": ("--states", "20", "--records", "20"),
-    "tune": ("--for", "5m"),
+    "tune": ("--for", "2m"),
 }
 _SMALL = ("--scale", "0.02")
 # In a nested guest a command can take a minute, so it is run once.
@@ -133,9 +136,15 @@ _ONCE = ("--iterations", "1", "--warmup", "0")
 _REPEATED = {"--iterations", "--warmup", "-w"}
 # Two of the 54 candidates: each needs a proof, and a race of more would test nothing else.
 _CANDIDATES = ("--only", "platform=tcg and cache=writeback and format=raw and preallocation=off")
-_SHORTER = {"--for": "2m", "--over": "4s", "--scale": "0.02", "--time-limit": "2m"}
+_SHORTER = {"--for": "1m", "--over": "4s", "--scale": "0.02", "--time-limit": "1m"}
 # A reader's own plan may have any number of rows; within a budget those that are asked for by name come first.
-_OWN_PLAN = ("--for", "4m")
+_OWN_PLAN = ("--for", "90s")
+# In the environment of a command that runs a plan which another one of README or guides runs as well.
+KNOWN_PLAN = "GUESTMARK_TESTS_KNOWN_PLAN"
+# Proofs, and guests inside others, have to start within half of it.
+_LONGER = "2m"
+# Plans whose questions need every row of theirs.
+_INDIVISIBLE = frozenset({"clones", "coldstart", "density"})
 # A few machines suffice: every further one only repeats the same.
 _FEWER_CLONES = tuple(
     word
@@ -145,18 +154,55 @@ _FEWER_CLONES = tuple(
 _WHOLE = frozenset({"tune"})  # verbs whose time is needed for proofs, of which none can be left out
 
 
+def find_plan(words: Sequence[str]) -> str:
+    """Returns the built-in plan that a command line runs; empty if it runs none."""
+    verb, *rest = words or ("",)
+    named = [word for word in rest if word in list_plan_names()] if verb == "run" else []
+    return named[0] if named else ""
+
+
+@functools.cache
+def _first_places() -> Mapping[tuple[str, ...], str]:
+    """Where each command that measures is printed first, and each built-in plan, by its name alone."""
+    found: dict[tuple[str, ...], str] = {}
+    for page in pages():
+        for each in commands(page):
+            if each.words[:1] in {("run",), ("tune",)} and not each.why_not:
+                found.setdefault(each.words, each.where)
+                found.setdefault((find_plan(each.words),), each.where)  # no command is a plan's name alone
+    return found
+
+
+def repeats(each: Typed) -> bool:
+    """Whether an earlier page or line prints the same command, which measures the same once more."""
+    return "mine.toml" not in each.words and _first_places().get(each.words, each.where) != each.where
+
+
+def runs_known_plan(each: Typed) -> bool:
+    """Whether an earlier page or line runs the same built-in plan."""
+    plan = find_plan(each.words)
+    return bool(plan) and plan not in _INDIVISIBLE and _first_places()[plan,] != each.where
+
+
 def briefly(words: list[str]) -> list[str]:
     """Return the command line's words, changed so that it measures less: one block, a small scale."""
     verb, *rest = words
+    known = bool(os.environ.get(KNOWN_PLAN))
+    is_slow = "--prove" in rest or ("--on" in rest and "/" in rest[rest.index("--on") + 1])
     command = rest.index("--") if "--" in rest else len(rest)
     options, command_line = rest[:command], rest[command:]
     for name, value in _SHORTER.items():
         if name in options and verb not in _WHOLE:
-            options[options.index(name) + 1] = value
+            options[options.index(name) + 1] = _LONGER if name == "--for" and is_slow else value
     if verb == "run" and "--blocks" in options:
         options[options.index("--blocks") + 1] = "1"
     added: tuple[str, ...] = ()
-    if not _FIXED & set(options):
+    if known and "--blocks" in options:
+        at = options.index("--blocks")
+        del options[at : at + 2]
+    if known and not {"--for", "--time-limit", "--list", "--prepare-only"} & set(options):
+        added = ("--for", _LONGER if is_slow else _SHORTER["--for"])
+    elif not _FIXED & set(options):
         added = _OWN_PLAN if verb == "run" and "mine.toml" in options else _BRIEFLY.get(verb, ())
     if verb == "exec" and "--on" in options and not _REPEATED & set(options):
         added += _ONCE
