@@ -1,5 +1,4 @@
-"""Copies this checkout, so that the launcher can be tested: its set-up steps are real, but download and build little.
-"""
+"""Copies this checkout, so that the launcher can be tested; its set-up steps are real, but download little."""
 
 import json
 import os

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import pytest
 
 from guestmark.agent.binary import PROGRAM
@@ -223,13 +225,83 @@ def test_a_vhost_that_is_off_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         machine.attest()
 
 
-@pytest.mark.skipif(os.path.exists("/dev/vhost-net"), reason="this host has vhost-net")
-def test_without_vhost_one_line_says_what_is_needed() -> None:
-    refused = pytest.raises(PlatformUnusableError, match="needs /dev/vhost-net")
-    with refused as error, start("tcg", network="vhost"):
+@pytest.mark.parametrize(("level", "device"), [("vhost", "vhost-net"), ("vsock", "vhost-vsock")])
+def test_without_vhost_one_line_says_what_is_needed(level: str, device: str) -> None:
+    if os.path.exists(f"/dev/{device}"):
+        pytest.skip(f"this host has {device}")
+    refused = pytest.raises(PlatformUnusableError, match=f"needs /dev/{device}")
+    with refused as error, start("tcg", network=level):
         pass
     assert error.value.hint is not None
-    assert "module vhost_net" in error.value.hint
+    assert f"module {device.replace('-', '_')}" in error.value.hint
+
+
+@pytest.mark.long
+def test_sockets_of_a_guest_reach_the_kernel_around_it() -> None:
+    task = TrafficTask(
+        test=TrafficTest.UPLOAD, time_ns=200_000_000, flows=2, request=100, response=1000, size=0
+    )
+    tasks = [
+        msgspec.structs.replace(task, test=test)
+        for test in TrafficTest
+        if test not in (TrafficTest.DATAGRAMS_UP, TrafficTest.DATAGRAMS_DOWN)
+    ]
+    with start("tcg/kvm", network="vsock") as machine:
+        assert isinstance(machine, HasNetwork)
+        network = machine.network
+        assert isinstance(network, TrialNetwork)
+        found = machine.attest()
+        assert isinstance(found, NestedMachine)
+        facts = found.inner.network
+        with serve_traffic(network.peer, address=network.peer_address) as ports:
+            sections = list(
+                measure_traffic(
+                    machine.agent, network.peer_address, ports, tasks, counters=dict, timeout_s=120
+                )
+            )
+            datagrams = [msgspec.structs.replace(task, test=TrafficTest.DATAGRAMS_UP, size=64)]
+            with pytest.raises(WorkloadError, match="vsock carries no datagrams"):
+                list(
+                    measure_traffic(
+                        machine.agent, network.peer_address, ports, datagrams, counters=dict, timeout_s=120
+                    )
+                )
+        with pytest.raises(PlatformUnusableError, match="cannot reach port"):
+            network.reach_machine(5000)
+    assert facts is not None
+    assert facts.vsock is not None
+    assert (facts.vhost, facts.machine, facts.vsock.driver) == (True, None, "vmw_vsock_virtio_transport")
+    assert [os.path.basename(mover.program) for mover in facts.movers] == ["qemu-system-x86_64"]
+    for section in sections:
+        moved = sum(flow.bytes for flow in section.result.flows)
+        answered = section.result.times.count if section.result.times else 0
+        assert moved or answered, section.task
+        assert all(flow.sender is None for flow in section.result.flows)
+
+
+@pytest.mark.long
+def test_another_guest_s_sockets_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    start_hypervisor = InnerProcess.start
+
+    def start_another(process: InnerProcess, command: Sequence[str], **options: Any) -> None:
+        changed = [re.sub("guest-cid=[0-9]+", "guest-cid=77", word) for word in command]
+        assert changed != list(command)
+        start_hypervisor(process, changed, **options)
+
+    monkeypatch.setattr(InnerProcess, "start", start_another)
+    wrong = pytest.raises(AttestationError, match=r"context identifier .* found 77")
+    with start("tcg/kvm", network="vsock") as machine, wrong:
+        machine.attest()
+
+
+@pytest.mark.parametrize(
+    "factors",
+    [{"mtu": "1400"}, {"nic": "e1000"}, {"nic_queues": "2"}, {"nic_ring": "256"}, {"offloads": "off"}],
+    ids=str,
+)
+def test_sockets_have_no_settings_of_packets(factors: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="network=vsock"), start("tcg", network="vsock", **factors):
+        pass
 
 
 def test_vhost_is_refused_for_a_card_that_is_not_virtio() -> None:

@@ -177,6 +177,24 @@ def test_nothing_is_left_of_a_run_that_is_killed(
     wait_until(lambda: not list(records.rglob("*.json")), 30)
 
 
+def test_the_way_from_a_machine_to_this_host_is_measured(guestmark: CommandLine, tmp_path: Path) -> None:
+    path = own_machine(tmp_path)
+    guestmark.environment[VARIABLE] = str(path)
+    trust_as(guestmark, path)
+    run = ("run", "network", "--on", "own:cell", "--blocks", "1")
+    short = ("--override", "workloads.network.params.time=50ms", "--json", "-")
+    unknown = guestmark(*run, *short)
+    assert unknown.status
+    assert "the address at which own:cell reaches this host is not known" in unknown.stderr
+    done = guestmark(*run, "--set", "peer_address=127.0.0.1", *short, timeout=300)
+    assert done.status == 0, done.stderr
+    (cell,) = done.document()["cells"]
+    (trial,) = cell["trials"]
+    assert trial["attestation"]["network"]["network"] == "existing"
+    assert trial["measurements"]["request_s"] > 0
+    assert left(tmp_path) == []
+
+
 def test_machines_that_never_answer_are_counted_by_reason(guestmark: CommandLine, tmp_path: Path) -> None:
     """Every third one cannot be created, as clouds without capacity say it."""
     count = 'n=$(($(cat "$0.count" 2>/dev/null || echo 0) + 1)); echo $n > "$0.count"; '

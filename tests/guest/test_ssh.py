@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from guestmark.agent.clocks import read_host_boot_id
-from guestmark.core.errors import GuestmarkError, MachineError
+from guestmark.core.errors import AttestationError, GuestmarkError, MachineError
 from guestmark.core.machine_facts import RemoteMachine
 from guestmark.platforms import registry
 from guestmark.platforms.base import Usable
@@ -71,6 +71,36 @@ def test_what_the_machine_is_is_attested(there: tuple[Sshd, Path]) -> None:
     assert drift is not None
     assert error is not None
     assert abs(drift) <= error  # the same clock, read over the connection
+
+
+def test_the_way_to_this_host_is_measured(there: tuple[Sshd, Path], guestmark: CommandLine) -> None:
+    short = "workloads.network.params.time=50ms"
+    done = guestmark(
+        "run", "network", "--on", "host,ssh:lab1", "--blocks", "1", "--override", short, "--json", "-", timeout=300
+    )  # fmt: skip
+    assert done.status == 0, done.stderr
+    (cell,) = [cell for cell in done.document()["cells"] if cell["platform"] == "ssh:lab1"]
+    (trial,) = cell["trials"]
+    assert trial["attestation"]["network"]["network"] == "existing"
+    assert trial["attestation"]["network"]["machine"]["mtu"] >= 1280
+    assert trial["measurements"]["upload"] > 0
+    assert trial["measurements"]["datagrams_up_1400/s"] > 0
+
+
+def test_an_address_that_leads_nowhere_is_named(there: tuple[Sshd, Path]) -> None:
+    # Of a network for documentation (RFC 5737).
+    factors = {"network": "existing", "peer_address": "192.0.2.1"}
+    with start("ssh:lab1", **factors) as machine, pytest.raises(AttestationError, match=r"192\.0\.2\.1"):
+        machine.attest()
+
+
+@pytest.mark.parametrize("level", ["tap", "veth"])
+def test_no_network_is_set_up_for_the_machine(
+    there: tuple[Sshd, Path], guestmark: CommandLine, level: str
+) -> None:
+    done = guestmark("exec", "--on", "ssh:lab1", "--set", f"network={level}", "--", "true")
+    assert done.status
+    assert "guestmark sets up no network for it; use network=existing" in done.stderr
 
 
 def test_agent_and_directory_are_gone_afterwards(there: tuple[Sshd, Path]) -> None:

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use crate::sys;
+use crate::{sys, vsock};
 
 /// How long to wait for the channel to appear.
 const CHANNEL_PATIENCE: Duration = Duration::from_secs(20);
@@ -62,7 +62,7 @@ pub fn open(spec: &str) -> io::Result<Channel> {
 /// Connects to this port of the hypervisor.
 pub fn open_vsock(port: &str) -> io::Result<OwnedFd> {
     let number = port.parse().map_err(io::Error::other)?;
-    sys::connect_vsock(number)
+    vsock::connect(libc::VMADDR_CID_HOST, number, CHANNEL_PATIENCE)
         .map_err(|error| sys::add_context(format!("vsock port {port}"), &error))
 }
 

@@ -35,6 +35,7 @@ mod confine;
 mod connect;
 mod counters;
 mod cpuid;
+mod endpoint;
 mod exec;
 mod failure;
 mod frame;
@@ -62,6 +63,7 @@ mod transfer;
 mod tree;
 mod trials;
 mod tsc;
+mod vsock;
 mod world;
 
 use std::process::ExitCode;
@@ -92,9 +94,10 @@ const USAGE: &str = "usage: guestmark-agent serve [--channel NAME] [--alive SECO
        guestmark-agent network make [--channel FD] [--own-users] [--second] [--veth NAME NAME | --tap NAME] [--peer ADDRESS/N] [--machine ADDRESS/N]
                [--mtu N] [--queues N] [--offloads on|off] [--headers] [--stays] [--dead-end] [-- COMMAND [ARGUMENT]...]
        guestmark-agent network enter [--users FD] --net FD | --of PID [--as UID:GID] [--close FD]... -- COMMAND [ARGUMENT]...
-       guestmark-agent network link --name NAME | --mac MAC [--address ADDRESS/N] [--mtu N] [--offloads on|off] [--queues N] [--ring N] [--wait MS]
+       guestmark-agent network link --name NAME | --mac MAC | --towards ADDRESS [--address ADDRESS/N] [--mtu N] [--offloads on|off] [--queues N] [--ring N] [--wait MS]
+       guestmark-agent network vsock
        guestmark-agent network processes [--net INODE]... [--of PID]... [--tap NAME] [--end PID]... [--joiner PID]... [--except PID]
-       guestmark-agent network sink|burst ADDRESS:PORT --bytes N [--direct]
+       guestmark-agent network sink|burst ADDRESS:PORT|vsock:CID:PORT --bytes N [--direct]
        guestmark-agent world --room DIR [--writable DIR] -- COMMAND [ARGUMENT]...
        guestmark-agent tsc
        guestmark-agent hypervisor

@@ -279,29 +279,6 @@ pub fn become_subreaper() -> io::Result<()> {
     check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }).map(drop)
 }
 
-/// Connects to a port of this machine's hypervisor.
-pub fn connect_vsock(port: u32) -> io::Result<OwnedFd> {
-    // SAFETY: plain system calls; the address is fully initialised and outlives them, and the descriptor is new.
-    unsafe {
-        let socket = OwnedFd::from_raw_fd(check(libc::socket(
-            libc::AF_VSOCK,
-            libc::SOCK_STREAM | libc::SOCK_CLOEXEC,
-            0,
-        ))?);
-        let mut address = std::mem::zeroed::<libc::sockaddr_vm>();
-        address.svm_family = libc::AF_VSOCK as libc::sa_family_t;
-        address.svm_cid = libc::VMADDR_CID_HOST;
-        address.svm_port = port;
-        let size = size_of_val(&address) as libc::socklen_t;
-        check(libc::connect(
-            socket.as_raw_fd(),
-            (&raw const address).cast(),
-            size,
-        ))?;
-        Ok(socket)
-    }
-}
-
 /// Gives every signal its default disposition, blocks all of them and returns a descriptor that becomes readable when
 /// one of `signals` is pending. Started programs get an empty signal mask, as after a fresh login.
 pub fn reset_and_block_signals(signals: &[libc::c_int]) -> io::Result<OwnedFd> {

@@ -1,4 +1,4 @@
-//! What `guestmark-agent network link` prints: an interface as its kernel reports it.
+//! What `guestmark-agent network` prints: interfaces and sockets as their kernel reports them, and processes.
 
 use serde::{Deserialize, Serialize};
 
@@ -72,6 +72,17 @@ pub struct LinkState {
     pub routed: bool,
     /// Hardware addresses of its neighbours, by IPv4 address.
     pub neighbours: Vec<Neighbour>,
+}
+
+/// A guest's device for sockets to its hypervisor's kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VsockState {
+    /// Its context identifier, by which the other end reaches it.
+    pub cid: u32,
+    /// Name of its driver; empty if none has taken it.
+    pub driver: String,
+    /// Bits of the virtio features that driver and device agreed on, lowest first.
+    pub virtio: String,
 }
 
 /// A neighbour on a link.

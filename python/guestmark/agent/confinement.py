@@ -28,7 +28,7 @@ class Confinement:
     kvm: bool = False
     # Requests to a tap that it inherits.
     taps: bool = False
-    # Requests to a /dev/vhost-net that it inherits.
+    # Requests to a /dev/vhost-net or /dev/vhost-vsock that it inherits.
     vhost: bool = False
     # Sockets for whole packets of the network namespace that it is started in, which is not the host's.
     packets: bool = False

@@ -31,13 +31,20 @@ class TrafficSection:
 
 
 @contextlib.contextmanager
-def serve_traffic(peer: Agent, *, port: int = 0, bare_port: int = 0) -> Iterator[TrafficPorts]:
+def serve_traffic(
+    peer: Agent, *, address: str = "0.0.0.0", port: int = 0, bare_port: int = 0
+) -> Iterator[TrafficPorts]:
     """Runs the server on the peer until the block is left, and yields its ports.
 
-    Raises `WorkloadError` if it cannot listen there.
+    `address` is an IP address, or `vsock:CID` for connections by vsock to any. Raises `WorkloadError` if it cannot
+    listen there.
     """
     program = peer.background(
-        [PROGRAM, "traffic", "serve", "--port", str(port), "--bare-port", str(bare_port)], stdin=True
+        [
+            *(PROGRAM, "traffic", "serve", "--address", address),
+            *("--port", str(port), "--bare-port", str(bare_port)),
+        ],
+        stdin=True,
     )
     try:
         reader = EventReader(program, TrafficEvent, "the peer's connections", time.monotonic() + _START_S)

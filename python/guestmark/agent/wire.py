@@ -484,6 +484,14 @@ class LinkState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     neighbours: tuple[Neighbour, ...]
 
 
+class VsockState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A guest's device for sockets to its hypervisor's kernel."""
+
+    cid: int
+    driver: str
+    virtio: str
+
+
 class Neighbour(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A neighbour on a link."""
 

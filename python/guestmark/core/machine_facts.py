@@ -72,6 +72,16 @@ class LinkEnd(msgspec.Struct, kw_only=True, omit_defaults=True):
     ipv6: bool = False
 
 
+class VsockEnd(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A guest's device for sockets to its hypervisor's kernel."""
+
+    driver: str
+    # The context identifier that the device told the guest.
+    cid: int
+    # Numbers of the features that the driver and its device agreed on.
+    virtio: list[int]
+
+
 class Mover(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A process that carries traffic between the ends, identified by its activity during a probe."""
 
@@ -91,6 +101,8 @@ class NetworkFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
     # None if the machine's kernel shows no interface.
     machine: LinkEnd | None = None
     peer: LinkEnd | None = None
+    # The machine's device where it has no interface but sockets.
+    vsock: VsockEnd | None = None
     # Empty if this host's kernel alone moves them.
     movers: list[Mover] = msgspec.field(default_factory=list)
     # The kernel's thread that moves them for the hypervisor.

@@ -153,6 +153,21 @@ class PlatformSpec:
         """Return the number of processors of its machines at these levels of their factors."""
         return self.inner.description.processors(levels)
 
+    @property
+    def form(self) -> str:
+        """Its name; if it stands for all machines of a kind, how one of them is named: `ssh:DEST`."""
+        kind = self.inner.description
+        return (
+            f"{kind.name}:{kind.destination}" if kind.takes_destination and not self.inner.dest else str(self)
+        )
+
+    def covers(self, other: PlatformSpec) -> bool:
+        """Whether it is the other platform, or the kind of it without a destination, which stands for all of them."""
+        if self == other:
+            return True
+        is_one_of_many = len(other.layers) == 1 and other.inner.dest is not None
+        return is_one_of_many and self.layers == (Layer(other.inner.kind),)
+
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"{type(self).__name__} is immutable")
 
@@ -207,6 +222,17 @@ def parse_platform(text: str) -> PlatformSpec:
                 else f"write {inner!s} alone",
             )
     return PlatformSpec(layers)
+
+
+def parse_row_platform(text: str) -> PlatformSpec:
+    """Parse a platform of a plan's row, where `ssh` or `own` stands for every machine of that kind.
+
+    Raises `UsageError` as `parse_platform` does.
+    """
+    kind = index_platform_kinds().get(text.strip())
+    if kind is not None and kind.takes_destination:
+        return PlatformSpec((Layer(kind.name),))
+    return parse_platform(text)
 
 
 def parse_platforms(values: Iterable[str]) -> tuple[PlatformSpec, ...]:

@@ -25,7 +25,7 @@ from guestmark.platforms.base import Platform, Unusable, Usable
 from guestmark.platforms.probe import PlatformVariant, Startable, list_deciding_factors, recall_findings
 from guestmark.setting.machine import KERNEL, MACHINE, MEMORY
 from guestmark.setting.memory import check_memory
-from guestmark.setting.network import MTU, NETWORK, NIC, NIC_QUEUES, NIC_RING, OFFLOADS, Network
+from guestmark.setting.network import MTU, NETWORK, NIC, NIC_QUEUES, NIC_RING, OFFLOADS, PEER_ADDRESS, Network
 from guestmark.workloads import base as workloads
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _explain_misplaced(cell: Cell, row: Architecture) -> Iterator[tuple[str, str
         )
 
 
-_ABOUT_NETWORKS = (NIC, MTU, OFFLOADS, NIC_QUEUES, NIC_RING)
+_ABOUT_NETWORKS = (NIC, MTU, OFFLOADS, NIC_QUEUES, NIC_RING, PEER_ADDRESS)
 # A hypervisor takes at least this much besides its guest's memory.
 HYPERVISOR_BYTES = 64 << 20
 
@@ -471,7 +471,7 @@ def _check_network_levels(cells: Sequence[Cell]) -> None:
         if NETWORK not in workload_kind(cell.workload.name).factors:
             raise UsageError(
                 f"{cell.id}: {named[0]} applies to a network, but this machine has none",
-                hint="add one: --set network=tap for guests, network=veth for sandboxes and the host",
+                hint="add one: --set network=tap for guests, veth for sandboxes and the host, existing for others",
             )
 
 

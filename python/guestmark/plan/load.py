@@ -1,6 +1,6 @@
 """Reads plans in TOML, checks them as a whole, and converts them to outlines."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from guestmark.core.derived import Derived, check_derived_names, parse_derived
 from guestmark.core.errors import UsageError, make_unknown_name_error
 from guestmark.core.metric import Metric
 from guestmark.core.model import Policy, Published, PublishedFigure, Question
-from guestmark.core.platform_spec import PlatformSpec, parse_platform
+from guestmark.core.platform_spec import PlatformSpec, parse_platform, parse_row_platform
 from guestmark.core.toml import read_toml
 from guestmark.core.tuning import Settings
 from guestmark.core.units import check_unit, parse_positive_duration
@@ -230,11 +230,16 @@ class _OutlineReader:
             return params
         return None
 
-    def _read_platforms(self, path: tuple[str, ...], names: Sequence[str]) -> tuple[PlatformSpec, ...]:
+    def _read_platforms(
+        self,
+        path: tuple[str | int, ...],
+        names: Sequence[str],
+        parse: Callable[[str], PlatformSpec] = parse_platform,
+    ) -> tuple[PlatformSpec, ...]:
         specs = []
         for number, name in enumerate(names):
             with self._problems.collect_at(*path, number):
-                specs.append(parse_platform(name))
+                specs.append(parse(name))
         return tuple(specs)
 
     def _read_levels(
@@ -281,12 +286,14 @@ class _OutlineReader:
         return scaled
 
     def _read_row(self, number: int, table: Mapping[str, Sequence[str]]) -> Row:
-        conditions = {
-            condition.name: condition.levels for condition in self._read_pattern(("include", number), table)
-        }
+        path = ("include", number)
+        named = {name: levels for name, levels in table.items() if name.strip().lower() == PLATFORM}
+        others = {name: levels for name, levels in table.items() if name not in named}
+        conditions = {condition.name: condition.levels for condition in self._read_pattern(path, others)}
         workloads = conditions.pop(WORKLOAD, None)
-        platforms = conditions.pop(PLATFORM, None)
-        specs = None if platforms is None else tuple(parse_platform(name) for name in platforms)
+        specs = None
+        for name, platforms in named.items():
+            specs = self._read_platforms((*path, name), platforms, parse_row_platform)
         return Row(conditions, workloads, specs)
 
     def _read_exclusion(self, number: int, table: Mapping[str, Sequence[str]]) -> Exclusion:

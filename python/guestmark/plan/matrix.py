@@ -218,7 +218,7 @@ def _has_rows(shape: Shape, spec: PlatformSpec) -> bool:
         for row in shape.include:
             if row.workloads is not None and entry.key not in row.workloads:
                 continue
-            if row.platforms is None or spec in row.platforms:
+            if row.platforms is None or any(other.covers(spec) for other in row.platforms):
                 return True
         if entry.spans:
             return True
@@ -227,14 +227,14 @@ def _has_rows(shape: Shape, spec: PlatformSpec) -> bool:
 
 def _list_platforms_of_rows(shape: Shape) -> str:
     """Describe the platforms that rows name; empty if no row names any."""
-    names = {str(spec): None for row in shape.include for spec in row.platforms or ()}
+    names = {spec.form: None for row in shape.include for spec in row.platforms or ()}
     return f"; it has cells on {', '.join(names)}" if names else ""
 
 
 def _select_platforms(
     some: Sequence[PlatformSpec] | None, all_of_them: Sequence[PlatformSpec]
 ) -> list[PlatformSpec]:
-    return [spec for spec in all_of_them if some is None or spec in some]
+    return [spec for spec in all_of_them if some is None or any(other.covers(spec) for other in some)]
 
 
 def _expand_entry(

@@ -119,7 +119,7 @@ class StartedHere(Protocol):
 
 
 class MachineNetwork(Protocol):
-    """A machine's network, with one other machine, its peer, in a separate network namespace."""
+    """A machine's network, with one other machine, its peer: usually in a separate network namespace."""
 
     @property
     def peer(self) -> Agent:
@@ -127,7 +127,11 @@ class MachineNetwork(Protocol):
 
     @property
     def peer_address(self) -> str:
-        """IPv4 address at which the machine reaches the peer."""
+        """IPv4 address at which the machine reaches the peer, or `vsock:CID`."""
+
+    @property
+    def listen_address(self) -> str:
+        """Address at which servers on the peer listen; as `peer_address` in form."""
 
     @property
     def machine_address(self) -> str | None:

@@ -1,7 +1,9 @@
 """The factors of a machine's network, and those of network boots: ROM, firmware, console, server."""
 
+import contextlib
 import os
 import re
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -142,6 +144,8 @@ class Network(StrEnum):
     TAP = "tap"
     # The same, but a kernel thread reads and writes the packets in place of the hypervisor.
     VHOST = "vhost"
+    # No network: sockets between a guest and its hypervisor's kernel, for which a kernel thread there moves the bytes.
+    VSOCK = "vsock"
     # UML's other transports: packet sockets on such an interface, in both directions or for receiving only.
     RAW = "raw"
     HYBRID = "hybrid"
@@ -149,18 +153,46 @@ class Network(StrEnum):
     VETH = "veth"
     # The machine has no network of its own: it is in the peer's namespace.
     HOST = "host"
+    # The way to this host that another machine already has; nothing is set up.
+    EXISTING = "existing"
 
 
 _NETWORK_ALIASES = {"slirp": "user", "off": "none"}
 NETWORK = Setting(
     "network",
-    "how the machine is connected to its peer (it reaches nothing else): none, user, passt, tap, vhost, veth, …",
+    "how the machine is connected to its peer (to nothing else, but for vsock and existing): none, user, passt, tap, "
+    "vhost, vsock, veth, existing, …",
     one_of(*Network, aliases=_NETWORK_ALIASES),
     tuple(Network),
     read=Network,
     default=Network.NONE,
     machines=Machine.QEMU | Machine.UML,
 )
+
+
+def parse_address(text: str) -> str:
+    """Return an IP address in its usual spelling. Raises `ValueError` for anything else, such as a name or a scope."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with contextlib.suppress(OSError):
+            return socket.inet_ntop(family, socket.inet_pton(family, text.strip()))
+    raise ValueError(f"{text!r} is not an IP address")
+
+
+PEER_ADDRESS = Setting(
+    "peer_address",
+    "with network=existing, the IP address at which the machine reaches this host; by default the one from which its "
+    "ssh connection came",
+    parse_address,
+    (),
+    read=str,
+)
+
+
+def explain_only_existing(level: Network) -> str:
+    """Return why a machine that guestmark does not connect cannot have this network; empty if it can."""
+    if level in (Network.NONE, Network.EXISTING):
+        return ""
+    return f"guestmark sets up no network for it; use network={Network.EXISTING}"
 
 
 class Offloads(StrEnum):
@@ -220,6 +252,8 @@ NIC_RING = Setting(
     read=int,
     machines=Machine.QEMU,
 )
+# The network factors of machines that guestmark does not connect.
+EXISTING_NETWORK_FACTORS = (NETWORK, PEER_ADDRESS)
 # The network factors of machines that run on this host's kernel.
 HOST_NETWORK_FACTORS = (NETWORK, MTU, OFFLOADS)
 

@@ -171,7 +171,7 @@ const OF_METADATA: &[u32] = &[
 /// The type (the byte that identifies a driver's requests) of requests to `/dev/kvm` and to the descriptors that it
 /// creates.
 const OF_KVM: &[u32] = &[0xae];
-/// The type of requests to `/dev/vhost-net`, which reads and writes a guest's packets for its hypervisor.
+/// The type of requests to `/dev/vhost-net` and `/dev/vhost-vsock`, which carry a guest's traffic for its hypervisor.
 const OF_VHOST: &[u32] = &[0xaf];
 /// The type of requests to sockets and network interfaces. Those to `/dev/net/tun` have the type of terminals.
 const OF_NETWORK: &[u32] = &[0x89];

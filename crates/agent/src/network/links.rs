@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 
 use guestmark_wire::network::{LinkState, Neighbour};
@@ -10,13 +10,15 @@ use guestmark_wire::network::{LinkState, Neighbour};
 use super::ethtool::{Ethtool, OFFLOADS};
 use super::netlink::{address_header, attribute, Attributes, Netlink, Request};
 
-/// An interface by its name or its hardware address.
+/// An interface by its name, its hardware address or where it leads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Device {
     /// Identified by its name.
     Name(String),
     /// Identified by its hardware address, as text.
     Mac(String),
+    /// The one from which this address is reached.
+    Towards(Ipv4Addr),
 }
 
 impl std::fmt::Display for Device {
@@ -24,6 +26,7 @@ impl std::fmt::Display for Device {
         match self {
             Self::Name(name) => write!(formatter, "the interface {name}"),
             Self::Mac(mac) => write!(formatter, "an interface with the address {mac}"),
+            Self::Towards(address) => write!(formatter, "an interface that leads to {address}"),
         }
     }
 }
@@ -153,6 +156,34 @@ pub fn describe(device: &Device) -> io::Result<LinkState> {
     Ok(link)
 }
 
+/// Returns the interface with the address that the kernel chooses for connections to `address`.
+fn find_towards(netlink: &Netlink, address: Ipv4Addr) -> io::Result<LinkState> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    // This sends nothing; any port will do.
+    socket.connect((address, 9))?;
+    let own = format!("{}/", socket.local_addr()?.ip());
+    let mut links = Vec::new();
+    netlink.list(
+        Request::of_link(libc::RTM_GETLINK, 0, 0, false),
+        |message| {
+            let (fixed, attributes) = message.split(16);
+            links.push(read_link(fixed, attributes));
+        },
+    )?;
+    for mut link in links {
+        add_addresses(netlink, &mut link)?;
+        if link.addresses.iter().any(|text| text.starts_with(&own)) {
+            link.addresses.clear();
+            return Ok(link);
+        }
+    }
+    let device = Device::Towards(address);
+    Err(io::Error::new(
+        io::ErrorKind::NotFound,
+        format!("{device} does not exist"),
+    ))
+}
+
 fn add_driver(ethtool: &Ethtool, link: &mut LinkState) {
     if let Ok((driver, bus)) = ethtool.driver() {
         (link.driver, link.bus) = (driver, bus);
@@ -182,6 +213,9 @@ fn add_driver(ethtool: &Ethtool, link: &mut LinkState) {
 }
 
 fn find(netlink: &Netlink, device: &Device) -> io::Result<LinkState> {
+    if let Device::Towards(address) = device {
+        return find_towards(netlink, *address);
+    }
     let mut found = None;
     netlink.list(
         Request::of_link(libc::RTM_GETLINK, 0, 0, false),
@@ -191,6 +225,7 @@ fn find(netlink: &Netlink, device: &Device) -> io::Result<LinkState> {
             let is_wanted = match device {
                 Device::Name(name) => link.name == *name,
                 Device::Mac(mac) => link.mac == *mac,
+                Device::Towards(_) => false,
             };
             if is_wanted {
                 found = Some(link);

@@ -2,7 +2,8 @@
 //! them.
 //!
 //! `netlink` and `ethtool` talk to the kernel, `links` describes and configures interfaces, `namespaces` creates and
-//! enters networks, `probe` sends bytes through them, `processes` lists the processes in them.
+//! enters networks, `probe` sends bytes through them, `processes` lists the processes in them, `vsock` describes a
+//! guest's sockets to its hypervisor.
 
 mod ethtool;
 mod links;
@@ -10,6 +11,7 @@ mod namespaces;
 mod netlink;
 mod probe;
 mod processes;
+mod vsock;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -25,7 +27,7 @@ use crate::sys;
 
 /// The pause between two checks of an interface that is not ready yet.
 const PAUSE: Duration = Duration::from_millis(1);
-const USAGE: &str = "network make|enter|link|processes|sink|burst …";
+const USAGE: &str = "network make|enter|link|vsock|processes|sink|burst …";
 
 /// Runs the subcommand.
 pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
@@ -37,6 +39,7 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode
         Some("make") => namespaces::make(arguments),
         Some("enter") => namespaces::enter(arguments),
         Some("link") => configure(arguments),
+        Some("vsock") => vsock::describe(),
         Some("processes") => processes::list(arguments),
         Some("sink") => probe::sink(arguments),
         Some("burst") => probe::burst(arguments),
@@ -80,6 +83,7 @@ fn parse(
         match argument {
             Arg::Long("name") => device = Some(Device::Name(parser.value()?.string()?)),
             Arg::Long("mac") => device = Some(Device::Mac(parser.value()?.string()?)),
+            Arg::Long("towards") => device = Some(Device::Towards(parser.value()?.parse()?)),
             Arg::Long("address") => setup.address = Some(parser.value()?.parse()?),
             Arg::Long("mtu") => setup.mtu = Some(parser.value()?.parse()?),
             Arg::Long("offloads") => setup.offloads = Some(parser.value()? == "on"),
@@ -89,5 +93,9 @@ fn parse(
             _ => return Err(argument.unexpected()),
         }
     }
-    Ok((device.ok_or("--name or --mac is missing")?, setup, wait))
+    Ok((
+        device.ok_or("--name, --mac or --towards is missing")?,
+        setup,
+        wait,
+    ))
 }

@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,6 +9,7 @@ use std::time::Duration;
 use lexopt::{Arg, Parser, ValueExt};
 
 use super::links::failed;
+use crate::endpoint::{Endpoint, Listener};
 use crate::options::to_io_error;
 use crate::sys::check;
 
@@ -19,40 +19,40 @@ const PIECE: usize = 64 << 10;
 const FRESH: libc::c_int = 64;
 
 struct Options {
-    address: SocketAddrV4,
+    at: Endpoint,
     bytes: u64,
     /// Whether packets that came through a router are ignored.
     direct: bool,
 }
 
 fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Options, lexopt::Error> {
-    let (mut address, mut bytes, mut direct) = (None, 0, false);
+    let (mut at, mut bytes, mut direct) = (None, 0, false);
     let mut parser = Parser::from_args(arguments);
     while let Some(argument) = parser.next()? {
         match argument {
             Arg::Long("bytes") => bytes = parser.value()?.parse()?,
             Arg::Long("direct") => direct = true,
-            Arg::Value(value) => address = Some(value.parse()?),
+            Arg::Value(value) => at = Some(value.parse()?),
             _ => return Err(argument.unexpected()),
         }
     }
     Ok(Options {
-        address: address.ok_or("no address given")?,
+        at: at.ok_or("no address given")?,
         bytes,
         direct,
     })
 }
 
-/// `guestmark-agent network sink ADDRESS:PORT --bytes N [--direct]` prints its port, receives that many bytes and
+/// `guestmark-agent network sink ADDRESS:PORT|vsock:CID:PORT --bytes N [--direct]` prints its port, receives that many bytes and
 /// answers with one.
 pub fn sink(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let options = parse(arguments).map_err(|error| to_io_error(&error))?;
-    let listener = TcpListener::bind(options.address)?;
-    if options.direct {
-        refuse_routed(&listener)?;
+    let listener = Listener::bind(options.at)?;
+    if let (true, Listener::Ip(socket)) = (options.direct, &listener) {
+        refuse_routed(socket)?;
     }
-    println!("{}", listener.local_addr()?.port());
-    let (mut stream, _) = listener.accept()?;
+    println!("{}", listener.port()?);
+    let mut stream = listener.accept()?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let received = io::copy(&mut (&mut stream).take(options.bytes), &mut io::sink())?;
     if received != options.bytes {
@@ -66,8 +66,10 @@ pub fn sink(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
 /// `guestmark-agent network burst ADDRESS:PORT --bytes N [--direct]` sends that many bytes and waits for the answer.
 pub fn burst(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let options = parse(arguments).map_err(|error| to_io_error(&error))?;
-    let mut stream = TcpStream::connect_timeout(&options.address.into(), PATIENCE)
-        .map_err(|error| failed(&options.address.to_string(), &error))?;
+    let mut stream = options
+        .at
+        .connect(Some(PATIENCE))
+        .map_err(|error| failed(&options.at.to_string(), &error))?;
     if options.direct {
         refuse_routed(&stream)?;
     }

@@ -14,7 +14,8 @@ use guestmark_wire::network::NetworkProcess;
 use crate::options::to_io_error;
 
 const TUN: &str = "/dev/net/tun";
-const VHOST: &str = "/dev/vhost-net";
+/// Devices whose kernel threads carry traffic for a process.
+const VHOST: [&str; 2] = ["/dev/vhost-net", "/dev/vhost-vsock"];
 
 #[derive(Debug, Default)]
 struct Options {
@@ -190,7 +191,7 @@ fn sum_worked_ns(pid: u32) -> u64 {
 ///
 /// Before Linux 6.4 they are kernel threads; since then they are threads of the process.
 fn sum_vhost_ns(pid: u32, parents: &HashMap<u32, u32>) -> Option<u64> {
-    if !list_open_files(pid).any(|(_, target)| target == VHOST) {
+    if !list_open_files(pid).any(|(_, target)| VHOST.contains(&target.as_str())) {
         return None;
     }
     let name = format!("vhost-{pid}");

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, Read};
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream, UdpSocket};
+use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::process::ExitCode;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -21,6 +21,7 @@ use super::order::{
 };
 use super::socket::{connect, limit_waits, read_answer, read_frame, write_frame};
 use super::stream::{receive_stream, send_stream};
+use crate::endpoint::{Address, Endpoint};
 use crate::sys;
 
 /// Maximum number of streams in each direction.
@@ -29,8 +30,8 @@ const MOST_FLOWS: u32 = 256;
 /// The server's addresses.
 #[derive(Clone, Copy)]
 struct Peer {
-    main: SocketAddr,
-    bare: SocketAddr,
+    main: Endpoint,
+    bare: Endpoint,
 }
 
 /// `guestmark-agent traffic measure ADDRESS PORT BARE-PORT` executes the tasks that it reads from standard input.
@@ -55,7 +56,10 @@ const AGAIN: Duration = Duration::from_millis(5);
 pub fn reach(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
     let mut next = || arguments.next()?.into_string().ok();
     let parsed = (|| {
-        let to = SocketAddr::new(next()?.parse().ok()?, next()?.parse().ok()?);
+        let to = Endpoint {
+            address: next()?.parse().ok()?,
+            port: next()?.parse().ok()?,
+        };
         Some((to, Duration::from_millis(next()?.parse().ok()?)))
     })();
     let (to, limit) =
@@ -63,7 +67,7 @@ pub fn reach(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCo
     let end = Instant::now() + limit;
     loop {
         let left = end.saturating_duration_since(Instant::now()).max(AGAIN);
-        match TcpStream::connect_timeout(&to, left) {
+        match to.connect(Some(left)) {
             Ok(_) => return Ok(ExitCode::SUCCESS),
             Err(error) if Instant::now() >= end => return Err(error),
             Err(_) => std::thread::sleep(AGAIN),
@@ -73,10 +77,14 @@ pub fn reach(mut arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCo
 
 fn parse(mut arguments: impl Iterator<Item = OsString>) -> Option<Peer> {
     let mut next = || arguments.next()?.into_string().ok();
-    let address = next()?.parse::<IpAddr>().ok()?;
+    let address = next()?.parse().ok()?;
+    let mut at_next_port = || {
+        let port = next()?.parse().ok()?;
+        Some(Endpoint { address, port })
+    };
     let peer = Peer {
-        main: SocketAddr::new(address, next()?.parse().ok()?),
-        bare: SocketAddr::new(address, next()?.parse().ok()?),
+        main: at_next_port()?,
+        bare: at_next_port()?,
     };
     arguments.next().is_none().then_some(peer)
 }
@@ -270,15 +278,17 @@ impl Test {
 
     /// Opens a socket that receives only from the server.
     fn open_datagrams(&self) -> io::Result<UdpSocket> {
-        let any: SocketAddr = if self.peer.main.is_ipv4() {
+        let Address::Ip(address) = self.peer.main.address else {
+            return Err(io::Error::other("vsock carries no datagrams"));
+        };
+        let peer = SocketAddr::new(address, self.peer.main.port);
+        let any = if address.is_ipv4() {
             "0.0.0.0:0"
         } else {
             "[::]:0"
-        }
-        .parse()
-        .map_err(io::Error::other)?;
+        };
         let socket = UdpSocket::bind(any)?;
-        socket.connect(self.peer.main)?;
+        socket.connect(peer)?;
         Ok(socket)
     }
 

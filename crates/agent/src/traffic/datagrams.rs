@@ -1,7 +1,7 @@
 //! Sends datagrams one by one as fast as the sender can, and counts how many of them arrive.
 
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use super::order::{DatagramSpan, DatagramsReceived, DatagramsSent};
@@ -100,15 +100,15 @@ pub fn receive_datagrams(
     })
 }
 
-/// Waits for a greeting of this test, and returns the sender's address.
-pub fn await_greeting(socket: &UdpSocket, id: u64) -> io::Result<SocketAddr> {
+/// Waits for a greeting of this test from `machine`, and returns the sender's address.
+pub fn await_greeting(socket: &UdpSocket, id: u64, machine: IpAddr) -> io::Result<SocketAddr> {
     socket.set_read_timeout(Some(SILENCE))?;
     let mut buffer = [0; SMALLEST as usize];
     loop {
         let (count, from) = socket
             .recv_from(&mut buffer)
             .map_err(super::socket::explain)?;
-        if count == 8 && buffer[..8] == id.to_le_bytes() {
+        if from.ip() == machine && count == 8 && buffer[..8] == id.to_le_bytes() {
             return Ok(from);
         }
     }

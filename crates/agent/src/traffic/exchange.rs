@@ -1,13 +1,16 @@
 //! Exchanges requests and responses, on one connection or each on a connection of its own.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{channel, RecvTimeoutError};
 
 use super::histogram::Histogram;
 use super::order::Exchange;
-use super::socket::{connect, explain, make_silence_error, wait_without_limit, SILENCE};
+use super::socket::{
+    connect, explain, make_silence_error, send_at_once, wait_without_limit, SILENCE,
+};
+use crate::endpoint::Endpoint;
 use crate::sys::monotonic_ns;
 
 /// Largest size of a request and of a response.
@@ -48,7 +51,7 @@ impl Messages {
 }
 
 /// Connects, and configures the connection for requests: none of them waits for more data to send.
-pub fn connect_for_requests(to: SocketAddr) -> io::Result<TcpStream> {
+pub fn connect_for_requests(to: Endpoint) -> io::Result<TcpStream> {
     let stream = connect(to)?;
     configure_for_requests(&stream)?;
     Ok(stream)
@@ -58,7 +61,7 @@ pub fn connect_for_requests(to: SocketAddr) -> io::Result<TcpStream> {
 /// takes time. [`repeat`] watches the time instead, and a server's wait ends with its client.
 pub fn configure_for_requests(stream: &TcpStream) -> io::Result<()> {
     wait_without_limit(stream)?;
-    stream.set_nodelay(true)
+    send_at_once(stream)
 }
 
 /// Exits the program if the counter that `work` updates stays unchanged for too long.
@@ -121,10 +124,10 @@ fn repeat_watched(
 
 /// Makes one connection, sends one request if it has a size, and waits for the peer to close. The peer, not this end,
 /// therefore keeps the connection in `TIME_WAIT` for a minute.
-pub fn transact(to: SocketAddr, messages: &mut Messages) -> io::Result<()> {
-    let mut stream = TcpStream::connect(to)?;
+pub fn transact(to: Endpoint, messages: &mut Messages) -> io::Result<()> {
+    let mut stream = to.connect(None)?;
     if !messages.request.is_empty() {
-        stream.set_nodelay(true)?;
+        send_at_once(&stream)?;
         messages.ask(&stream)?;
     }
     match stream.read(&mut [0])? {

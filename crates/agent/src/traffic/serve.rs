@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::{self, Read};
-use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpStream, UdpSocket};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -13,8 +13,9 @@ use guestmark_wire::traffic::{TrafficEvent, TrafficPorts};
 use super::datagrams::{await_greeting, drain_socket, receive_datagrams, send_datagrams};
 use super::exchange::{configure_for_requests, Messages};
 use super::order::{Exchange, Order, Report, ServerReady, Spent};
-use super::socket::{limit_waits, read_frame, thread_cpu_ns, write_frame, SILENCE};
+use super::socket::{limit_waits, read_frame, send_at_once, thread_cpu_ns, write_frame, SILENCE};
 use super::stream::{receive_stream, send_stream};
+use crate::endpoint::{Address, Endpoint, Listener};
 use crate::sys;
 
 /// Maximum number of connections at a time; more than any test needs.
@@ -22,7 +23,8 @@ const MOST: usize = 1024;
 
 /// State that the threads share.
 struct Server {
-    datagrams: UdpSocket,
+    /// `None` with vsock, which has none.
+    datagrams: Option<UdpSocket>,
     /// Held during a test of datagrams, because only one can run at a time.
     turn: Mutex<()>,
     /// Results of streams by number, until they are requested.
@@ -37,6 +39,11 @@ struct Server {
 }
 
 impl Server {
+    fn require_datagrams(&self) -> io::Result<&UdpSocket> {
+        let socket = self.datagrams.as_ref();
+        socket.ok_or_else(|| io::Error::other("vsock carries no datagrams"))
+    }
+
     fn report(&self, id: u64, report: Report) {
         let mut reports = lock(&self.reports);
         // Clients that have died never request their reports.
@@ -72,16 +79,20 @@ pub fn serve(arguments: impl Iterator<Item = OsString>) -> io::Result<ExitCode> 
     let (address, ports) = parse(arguments).ok_or_else(|| {
         sys::usage("traffic serve [--address ADDRESS] [--port PORT] [--bare-port PORT]")
     })?;
-    let open = |port| {
-        TcpListener::bind(SocketAddr::new(address, port)).map_err(|error| name_port(port, &error))
-    };
+    let open =
+        |port| Listener::bind(Endpoint { address, port }).map_err(|error| name_port(port, &error));
     let (main, bare) = (open(ports.main)?, open(ports.bare)?);
     let ports = TrafficPorts {
-        main: main.local_addr()?.port(),
-        bare: bare.local_addr()?.port(),
+        main: main.port()?,
+        bare: bare.port()?,
     };
-    let datagrams = UdpSocket::bind(SocketAddr::new(address, ports.main))
-        .map_err(|error| name_port(ports.main, &error))?;
+    let datagrams = match address {
+        Address::Ip(address) => Some(
+            UdpSocket::bind((address, ports.main))
+                .map_err(|error| name_port(ports.main, &error))?,
+        ),
+        Address::Vsock(_) => None,
+    };
     let server = Arc::new(Server {
         datagrams,
         turn: Mutex::new(()),
@@ -108,9 +119,9 @@ fn name_port(port: u16, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("port {port}: {error}"))
 }
 
-fn parse(arguments: impl Iterator<Item = OsString>) -> Option<(IpAddr, TrafficPorts)> {
+fn parse(arguments: impl Iterator<Item = OsString>) -> Option<(Address, TrafficPorts)> {
     use lexopt::prelude::*;
-    let mut address = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    let mut address = Address::Ip(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     let mut ports = TrafficPorts { main: 0, bare: 0 };
     let mut parser = lexopt::Parser::from_args(arguments);
     while let Some(argument) = parser.next().ok()? {
@@ -125,8 +136,11 @@ fn parse(arguments: impl Iterator<Item = OsString>) -> Option<(IpAddr, TrafficPo
 }
 
 /// Serves every connection that begins with an order, in a thread of its own.
-fn accept_orders(listener: &TcpListener, server: &Arc<Server>) {
-    for stream in listener.incoming().flatten() {
+fn accept_orders(listener: &Listener, server: &Arc<Server>) {
+    loop {
+        let Ok(stream) = listener.accept() else {
+            continue;
+        };
         if server.open.fetch_add(1, Ordering::Relaxed) >= MOST {
             server.open.fetch_sub(1, Ordering::Relaxed);
             continue;
@@ -195,25 +209,31 @@ fn execute_order(mut stream: &TcpStream, server: &Server) -> io::Result<()> {
             write_frame(&mut stream, &Spent { cpu_ns: spent_ns })
         }
         Order::ReceiveDatagrams(span) => {
+            let datagrams = server.require_datagrams()?;
             let _turn = lock(&server.turn);
-            drain_socket(&server.datagrams)?;
+            drain_socket(datagrams)?;
             write_frame(&mut stream, &ServerReady {})?;
-            let received = receive_datagrams(&server.datagrams, span, false)?;
+            let received = receive_datagrams(datagrams, span, false)?;
             write_frame(&mut stream, &received)
         }
         Order::SendDatagrams(span) => {
+            let datagrams = server.require_datagrams()?;
             let _turn = lock(&server.turn);
-            let to = await_greeting(&server.datagrams, span.id)?;
-            let sent = send_datagrams(&server.datagrams, Some(to), span)?;
+            // Nobody else can have datagrams sent to a third.
+            let to = await_greeting(datagrams, span.id, stream.peer_addr()?.ip())?;
+            let sent = send_datagrams(datagrams, Some(to), span)?;
             write_frame(&mut stream, &sent)
         }
     }
 }
 
 /// Serves connections that begin with a request or carry no data, one after the other.
-fn accept_bare(listener: &TcpListener, server: &Server) {
+fn accept_bare(listener: &Listener, server: &Server) {
     let (mut exchange, mut messages) = (None, None);
-    for stream in listener.incoming().flatten() {
+    loop {
+        let Ok(stream) = listener.accept() else {
+            continue;
+        };
         let wanted = *lock(&server.bare);
         if exchange != Some(wanted) {
             exchange = Some(wanted);
@@ -222,7 +242,7 @@ fn accept_bare(listener: &TcpListener, server: &Server) {
         if let Some(messages) = &mut messages {
             // A client reports its failures itself. A silent client must not delay the others.
             let _ = limit_waits(&stream)
-                .and_then(|()| stream.set_nodelay(true))
+                .and_then(|()| send_at_once(&stream))
                 .and_then(|()| messages.answer(&stream));
         }
         drop(stream);

@@ -1,7 +1,7 @@
 //! Wraps sockets for the tests: frames, a limit on each wait, and the kernel's statistics of a connection.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use rustix::time::ClockId;
 use serde::de::DeserializeOwned;
 use serde::Serialize;
 
+use crate::endpoint::Endpoint;
 use crate::sys;
 
 /// Maximum wait for the other end; after that it must have died, or its network must have failed. A guest inside an
@@ -19,8 +20,9 @@ pub const SILENCE: Duration = Duration::from_secs(20);
 const LONGEST_FRAME: usize = 4096;
 
 /// Connects to the server.
-pub fn connect(to: SocketAddr) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&to, SILENCE)
+pub fn connect(to: Endpoint) -> io::Result<TcpStream> {
+    let stream = to
+        .connect(Some(SILENCE))
         .map_err(|error| io::Error::new(error.kind(), format!("connect to {to}: {error}")))?;
     limit_waits(&stream)?;
     Ok(stream)
@@ -36,6 +38,21 @@ pub fn limit_waits(stream: &TcpStream) -> io::Result<()> {
 pub fn wait_without_limit(stream: &TcpStream) -> io::Result<()> {
     stream.set_read_timeout(None)?;
     stream.set_write_timeout(None)
+}
+
+/// Makes each write leave at once, in place of waiting for more data to send as TCP does; other sockets never wait.
+pub fn send_at_once(stream: &TcpStream) -> io::Result<()> {
+    match stream.set_nodelay(true) {
+        Err(error)
+            if matches!(
+                error.raw_os_error(),
+                Some(libc::ENOPROTOOPT | libc::EOPNOTSUPP)
+            ) =>
+        {
+            Ok(())
+        }
+        result => result,
+    }
 }
 
 /// Makes the error for a wait that exceeded its limit.
@@ -212,7 +229,8 @@ mod tests {
     #[test]
     fn the_kernel_tells_of_a_connection() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut stream = connect(listener.local_addr().unwrap()).unwrap();
+        let at = listener.local_addr().unwrap().to_string();
+        let mut stream = connect(at.parse().unwrap()).unwrap();
         stream.write_all(b"x").unwrap();
         let (mut other, _) = listener.accept().unwrap();
         other.read_exact(&mut [0]).unwrap();

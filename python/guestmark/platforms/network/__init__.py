@@ -5,4 +5,7 @@ but the link and a loopback interface. Nothing has a name outside; descriptors a
 everything alive, so the kernel removes it with the last of them. `namespaces` creates the namespaces, `trial_network`
 is common to all networks, `qemu_link`, `uml_link` and `host_link` connect machines to them, and `attestation` checks
 the result.
+
+Two networks are none: `vsock` has no packets, and `existing` is what another machine has anyway; then the peer is an
+agent of this host.
 """

@@ -11,8 +11,8 @@ from guestmark.agent.client import Agent
 from guestmark.agent.wire import LinkState, NetworkProcess
 from guestmark.core.errors import AttestationError
 from guestmark.core.levels import Levels
-from guestmark.core.machine_facts import LinkEnd, Mover, NetworkFacts
-from guestmark.platforms.network.links import describe_link
+from guestmark.core.machine_facts import LinkEnd, Mover, NetworkFacts, VsockEnd
+from guestmark.platforms.network.links import describe_link, describe_vsock
 from guestmark.platforms.network.movers import (
     Roots,
     Surroundings,
@@ -24,6 +24,9 @@ from guestmark.setting.base import Check
 from guestmark.setting.network import MTU, NETWORK, NIC_QUEUES, NIC_RING, OFFLOADS, Network, Offloads
 
 PROBE_BYTES = 256 << 10
+# Where a server listens that takes connections to all addresses of its machine.
+ANY_ADDRESS = "0.0.0.0"
+_VSOCK_DRIVER = "vmw_vsock_virtio_transport"
 _CARRIER_S = 6.0
 _PAUSE_S = 0.1
 _PROBE_S = 30.0
@@ -73,12 +76,7 @@ def attest_network(path: Path) -> NetworkFacts:
     """Returns the facts of a network. Raises `AttestationError` with both values if they are not as requested."""
     machine_before = _wait_for_carrier(path.machine)
     peer_before = describe_link(path.peer.agent, path.peer.interface)
-    around = path.surroundings.find_processes(path.roots, path.tap)
-    _require_no_strangers(around)
-    before = {process.pid: process.worked_ns for process in around}
-    vhost_before = count_vhost_ns(around)
-    _send_probe(path)
-    around = path.surroundings.find_processes(path.roots, path.tap)
+    probed = _watch_probe(path)
     machine = describe_link(path.machine.agent, path.machine.interface)
     peer = describe_link(path.peer.agent, path.peer.interface)
     for check in (
@@ -88,19 +86,59 @@ def attest_network(path: Path) -> NetworkFacts:
         *_check_program(path, machine),
     ):
         _require(check)
-    vhost = (count_vhost_ns(around) or 0) > (vhost_before or 0)
-    _require(Check("whether a vhost thread of the kernel moved bytes", path.level is Network.VHOST, vhost))
-    movers = describe_movers(around, before)
-    _require_movers(path, movers)
+    _require_carriers(path, probed)
     return NetworkFacts(
         network=path.level,
         machine=describe_end(machine),
         peer=describe_end(peer),
-        movers=movers,
-        vhost=vhost,
-        peer_processors=_find_processors(around, path.peer_pid),
+        movers=probed.movers,
+        vhost=probed.vhost,
+        peer_processors=probed.peer_processors,
         probe_bytes=PROBE_BYTES,
     )
+
+
+def attest_vsock(path: Path, cid: int) -> NetworkFacts:
+    """Returns the facts of a guest's sockets to the kernel of its hypervisor.
+
+    Raises `AttestationError` if the device does not have the context identifier `cid`, or that kernel did not move the
+    bytes.
+    """
+    state = describe_vsock(path.machine.agent)
+    _require(Check("the driver", _VSOCK_DRIVER, state.driver))
+    _require(Check("the context identifier of the machine", cid, state.cid))
+    probed = _watch_probe(path)
+    _require_carriers(path, probed)
+    return NetworkFacts(
+        network=path.level,
+        vsock=VsockEnd(driver=state.driver, cid=state.cid, virtio=_list_set_bits(state.virtio)),
+        movers=probed.movers,
+        vhost=probed.vhost,
+        peer_processors=probed.peer_processors,
+        probe_bytes=PROBE_BYTES,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Probed:
+    """Who moved a probe's bytes; `vhost` is true if a thread of the kernel did."""
+
+    movers: list[Mover]
+    vhost: bool
+    peer_processors: str
+
+
+def _watch_probe(path: Path) -> _Probed:
+    """Sends some bytes and returns who moved them. Raises `AttestationError` if they do not arrive."""
+    around = path.surroundings.find_processes(path.roots, path.tap)
+    _require_no_strangers(around)
+    before = {process.pid: process.worked_ns for process in around}
+    vhost_before = count_vhost_ns(around)
+    listens = ANY_ADDRESS if path.level is not Network.VSOCK else path.peer.address
+    send_probe(path.machine.agent, path.peer.agent, path.peer.address, listens, direct=path.direct)
+    around = path.surroundings.find_processes(path.roots, path.tap)
+    vhost = (count_vhost_ns(around) or 0) > (vhost_before or 0)
+    return _Probed(describe_movers(around, before), vhost, _find_processors(around, path.peer_pid))
 
 
 def _require(check: Check) -> None:
@@ -138,36 +176,39 @@ def _wait_for_carrier(end: End) -> LinkState:
     return state
 
 
-def _require_movers(path: Path, movers: list[Mover]) -> None:
-    """Raises `AttestationError` unless exactly as many processes moved the bytes as the network needs."""
+def _require_carriers(path: Path, probed: _Probed) -> None:
+    """Raises `AttestationError` unless the kernel and as many processes moved the bytes as the network needs."""
+    by_kernel = path.level in (Network.VHOST, Network.VSOCK)
+    _require(Check("whether a vhost thread of the kernel moved bytes", by_kernel, probed.vhost))
     needed = len(path.roots.joiners)
-    if len(movers) != needed:
-        names = ", ".join(sorted(mover.program for mover in movers)) or "none"
-        _require(Check("processes that move the network's bytes", needed, f"{len(movers)} ({names})"))
+    if len(probed.movers) != needed:
+        names = ", ".join(sorted(mover.program for mover in probed.movers)) or "none"
+        _require(Check("processes that move the network's bytes", needed, f"{len(probed.movers)} ({names})"))
 
 
-def _send_probe(path: Path) -> None:
+def send_probe(machine: Agent, peer: Agent, address: str, listen_address: str, *, direct: bool) -> None:
     """Sends some bytes from the machine to the peer. Raises `AttestationError` if they do not arrive.
 
-    If packets of one kernel reach the other, the peer refuses packets that passed a router.
+    The machine reaches the peer at `address`, where the peer listens at `listen_address`. If packets of one kernel
+    reach the other (`direct`), the peer refuses packets that passed a router.
     """
-    direct = ["--direct"] if path.direct else []
-    words = [f"--bytes={PROBE_BYTES}", *direct]
-    sink = path.peer.agent.background([PROGRAM, "network", "sink", "0.0.0.0:0", *words])
+    words = [f"--bytes={PROBE_BYTES}", *(["--direct"] if direct else [])]
+    sink = peer.background([PROGRAM, "network", "sink", f"{listen_address}:0", *words])
     sink.wait(_PROBE_S, lambda output: output.endswith(b"\n"))
     port = sink.read_text().strip()
     if not port.isdecimal():
         raise AttestationError(
             f"the machine's network cannot be tested: {port or 'the peer does not listen'}"
         )
-    target = f"{path.peer.address}:{port}"
-    done = path.machine.agent.exec([PROGRAM, "network", "burst", target, *words], timeout_s=_PROBE_S)
+    target = f"{address}:{port}"
+    done = machine.exec([PROGRAM, "network", "burst", target, *words], timeout_s=_PROBE_S)
     if not done.ok:
         said = done.stderr.decode(errors="replace").strip().splitlines() or ["no answer in time"]
         raise AttestationError(
             f"the machine cannot reach its peer: {said[-1].removeprefix('guestmark-agent: ')}"
         )
-    sink.wait(_PROBE_S)
+    if not sink.wait(_PROBE_S) or sink.ended is None or sink.ended.status != 0:
+        raise AttestationError("the machine reaches something at its peer's address, but not its peer")
 
 
 def _check_links(path: Path, machine: LinkState, peer: LinkState) -> Iterator[Check]:
@@ -234,7 +275,6 @@ def _check_program(path: Path, machine: LinkState) -> Iterator[Check]:
 
 def describe_end(link: LinkState) -> LinkEnd:
     """Returns the facts of one end."""
-    bits = [number for number, bit in enumerate(link.virtio) if bit == "1"]
     return LinkEnd(
         driver=link.driver,
         mtu=link.mtu,
@@ -243,7 +283,11 @@ def describe_end(link: LinkState) -> LinkEnd:
         queues=link.channels or 1,
         ring=link.rx_ring,
         interrupts=list(link.interrupts),
-        virtio=bits or None,
+        virtio=_list_set_bits(link.virtio) or None,
         congestion_control=link.congestion_control,
         ipv6=link.ipv6,
     )
+
+
+def _list_set_bits(bits: str) -> list[int]:
+    return [number for number, bit in enumerate(bits) if bit == "1"]

@@ -9,7 +9,7 @@ import msgspec
 
 from guestmark.agent.binary import PROGRAM
 from guestmark.agent.client import Agent
-from guestmark.agent.wire import LinkState
+from guestmark.agent.wire import LinkState, VsockState
 from guestmark.core.errors import MachineError, WorkloadError
 from guestmark.setting.network import Offloads
 
@@ -54,9 +54,25 @@ def switch_offloads(agent: Agent, name: str, level: Offloads) -> None:
     _ask_agent(agent, [f"--name={name}", *LinkSetup(offloads=level).format_options()])
 
 
+def describe_link_towards(agent: Agent, address: str) -> LinkState:
+    """Returns the state of the interface from which an IPv4 address is reached. Raises `MachineError`."""
+    return _ask_agent(agent, [f"--towards={address}"])
+
+
+def describe_vsock(agent: Agent) -> VsockState:
+    """Returns the state of a guest's device for sockets to its hypervisor. Raises `MachineError`."""
+    hint = "the guest's kernel needs the module vmw_vsock_virtio_transport; or use network=tap"
+    return msgspec.msgpack.decode(_run_agent(agent, ["vsock"], hint), type=VsockState)
+
+
 def _ask_agent(agent: Agent, options: Sequence[str]) -> LinkState:
+    hint = "omit the factor that its card or kernel does not support, or use another network or nic"
+    return msgspec.msgpack.decode(_run_agent(agent, ["link", *options], hint), type=LinkState)
+
+
+def _run_agent(agent: Agent, words: Sequence[str], hint: str) -> bytes:
     try:
-        done = agent.exec([PROGRAM, "network", "link", *options], timeout_s=_LIMIT_S)
+        done = agent.exec([PROGRAM, "network", *words], timeout_s=_LIMIT_S)
     except WorkloadError as error:
         raise MachineError(
             f"the machine's network cannot be set up: {error.message}", cause=error.cause
@@ -65,6 +81,6 @@ def _ask_agent(agent: Agent, options: Sequence[str]) -> LinkState:
         said = done.stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"]
         raise MachineError(
             f"the machine's network cannot be set up: {said[-1].removeprefix('guestmark-agent: ')}",
-            hint="omit the factor that its card or kernel does not support, or use another network or nic",
+            hint=hint,
         )
-    return msgspec.msgpack.decode(done.stdout, type=LinkState)
+    return done.stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -42,9 +43,14 @@ _LINK_KINDS = {
     Network.VHOST: LinkKind.TAP,
     Network.USER: LinkKind.NOTHING,
     Network.PASST: LinkKind.DUMMY_INTERFACE,
+    Network.VSOCK: LinkKind.NOTHING,
 }
 _BY_TAP = (Network.TAP, Network.VHOST)
 _VHOST = "/dev/vhost-net"
+_VHOST_VSOCK = "/dev/vhost-vsock"
+_VSOCK_MODULES = ("vmw_vsock_virtio_transport",)
+# Context identifiers of guests: the lower ones have meanings of their own, and programs take them as signed numbers.
+_CIDS = range(3, 1 << 31)
 # The machine's address in QEMU's own network.
 _USER_MACHINE = "10.0.2.15"
 _USUAL_MTU = 1500
@@ -82,7 +88,9 @@ class QemuLink:
 
 
 def list_modules(levels: Levels) -> Sequence[str]:
-    """Returns the modules that drive the card of a guest with a network."""
+    """Returns the modules that drive the card or sockets of a guest with a network."""
+    if levels[NETWORK] is Network.VSOCK:
+        return _VSOCK_MODULES
     return () if levels[NETWORK] is Network.NONE else levels[NIC].drivers
 
 
@@ -102,6 +110,10 @@ def open_qemu_network(name: str, levels: Levels, virtio: VirtioBus, place: Place
             f"{name} cannot have network={level}",
             hint=f"use {', '.join(_LINK_KINDS)}, or exclude the combination",
         )
+    if level is Network.VSOCK:
+        with _open_vsock(levels, virtio, place) as link:
+            yield link
+        return
     device = format_card(levels, virtio)
     if level is Network.VHOST and not levels[NIC].is_virtio:
         raise UsageError("network=vhost needs nic=virtio-net", hint="leave out nic, or use network=tap")
@@ -120,7 +132,7 @@ def open_qemu_network(name: str, levels: Levels, virtio: VirtioBus, place: Place
         network.leaves_work = level in _BY_TAP and nic.is_virtio
         if level in _BY_TAP:
             taps = namespaces.taps
-            vhost = stack.enter_context(_open_vhost(len(taps))) if level is Network.VHOST else ()
+            vhost = stack.enter_context(_open_vhost(level, len(taps))) if level is Network.VHOST else ()
             netdev = f"tap,id={NETDEV}{_list_descriptors('fd', taps)}"
             if vhost:
                 netdev += f",vhost=on{_list_descriptors('vhostfd', vhost)}"
@@ -168,17 +180,55 @@ def _open_inside(
 
 
 @contextlib.contextmanager
-def _open_vhost(queues: int) -> Iterator[tuple[int, ...]]:
-    """Opens /dev/vhost-net once for each queue. Raises `PlatformUnusableError`."""
+def _open_vsock(levels: Levels, virtio: VirtioBus, place: Place) -> Iterator[QemuLink]:
+    """Gives a guest sockets to its hypervisor's kernel, where the peer listens.
+
+    Raises `UsageError` for settings of packets, and `PlatformUnusableError`.
+    """
+    given = {
+        MTU.name: levels.get(MTU) is not None,
+        NIC.name: levels[NIC] is not NIC.read(NIC.default),
+        NIC_QUEUES.name: levels[NIC_QUEUES] > 1,
+        NIC_RING.name: levels.get(NIC_RING) is not None,
+    }
+    for name, is_given in given.items():
+        if is_given:
+            raise UsageError(
+                f"network=vsock has neither packets nor a card, so {name} does not apply",
+                hint=f"leave out {name}, or exclude the combination",
+            )
+    options = read_link_options(levels)
+    cid = _CIDS[secrets.randbelow(len(_CIDS))]
+    device = f"{virtio.format_device('vhost-vsock')},guest-cid={cid}"
+    if place is not HERE:
+        with open_inner_network(levels, place, LinkKind.NOTHING, options, ()) as network:
+            network.set_vsock(cid)
+            yield QemuLink(network, ("-device", device))
+        return
+    with (
+        _open_vhost(Network.VSOCK) as opened,
+        open_namespaces(LinkKind.NOTHING, options) as namespaces,
+        start_peer(namespaces) as (peer, pid),
+    ):
+        network = TrialNetwork(levels, namespaces, peer, pid, options.name)
+        network.set_vsock(cid)
+        yield QemuLink(network, ("-device", f"{device},vhostfd={opened[0]}"), opened)
+
+
+@contextlib.contextmanager
+def _open_vhost(level: Network, queues: int = 1) -> Iterator[tuple[int, ...]]:
+    """Opens the kernel's device for `level`, vhost or vsock, once for each queue. Raises `PlatformUnusableError`."""
+    device = _VHOST_VSOCK if level is Network.VSOCK else _VHOST
+    module = os.path.basename(device).replace("-", "_")
     with contextlib.ExitStack() as stack:
         opened = []
         for _ in range(queues):
             try:
-                opened.append(os.open(_VHOST, os.O_RDWR | os.O_CLOEXEC))
+                opened.append(os.open(device, os.O_RDWR | os.O_CLOEXEC))
             except OSError as error:
                 raise PlatformUnusableError(
-                    f"network=vhost needs {_VHOST}: {error.strerror}",
-                    hint="load the module vhost_net, let this user open the device, or use network=tap",
+                    f"network={level} needs {device}: {error.strerror}",
+                    hint=f"load the module {module}, let this user open the device, or use network=tap",
                 ) from error
             stack.callback(os.close, opened[-1])
         yield tuple(opened)

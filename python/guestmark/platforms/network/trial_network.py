@@ -15,7 +15,7 @@ from guestmark.core.errors import MachineError, PlatformUnusableError, UsageErro
 from guestmark.core.levels import Levels
 from guestmark.core.machine_facts import NetworkFacts
 from guestmark.platforms.counters import read_processor_s
-from guestmark.platforms.network.attestation import End, Path, attest_network
+from guestmark.platforms.network.attestation import ANY_ADDRESS, End, Path, attest_network, attest_vsock
 from guestmark.platforms.network.helpers import FORWARDED
 from guestmark.platforms.network.links import LinkSetup, set_up_link, switch_offloads
 from guestmark.platforms.network.movers import Roots, Surroundings
@@ -30,6 +30,8 @@ from guestmark.platforms.place import HERE
 from guestmark.setting.network import MTU, NETWORK, NIC_QUEUES, OFFLOADS, Network, Offloads
 
 LOOPBACK = "lo"
+# The agent's address of the kernel that runs the hypervisor, by its context identifier.
+VSOCK_HOST = "vsock:2"
 _READY_S = 10.0
 _STOP_S = 2.0
 # A locally administered address; the network has no other machines.
@@ -74,6 +76,8 @@ class TrialNetwork:
     leaves_work: bool = False
     # Name of the tap between machine and peer, if there is one.
     tap: str = ""
+    # The machine's context identifier with network=vsock.
+    cid: int = 0
     # The last attestation.
     found: NetworkFacts | None = None
 
@@ -86,6 +90,17 @@ class TrialNetwork:
         self.machine_address = machine_address if forwards else None
         self.forwarded_at = "127.0.0.1" if forwards else ""
         self.machine_ports = FORWARDED if forwards else range(0)
+
+    def set_vsock(self, cid: int) -> None:
+        """Sets the addresses of a guest that has sockets to its hypervisor's kernel in place of an interface."""
+        self.cid, self.machine_mac, self.peer_name = cid, "", LOOPBACK
+        self.peer_address, self.own_address, self.machine_address = VSOCK_HOST, "", None
+        self.machine_ports = range(0)
+
+    @property
+    def listen_address(self) -> str:
+        """The address at which servers on the peer listen."""
+        return VSOCK_HOST if self.level is Network.VSOCK else ANY_ADDRESS
 
     @property
     def level(self) -> Network:
@@ -139,20 +154,19 @@ class TrialNetwork:
         """Returns facts about the network. Raises `AttestationError` if it is not what the cell requested."""
         if self.machine is None:
             raise MachineError("the machine was never connected to its network")
-        self.found = attest_network(
-            Path(
-                self.levels,
-                self._identify_surroundings(),
-                End(self.machine, self.machine_name, self.own_address),
-                End(self.peer, self.peer_name, self.peer_address),
-                self.peer_pid,
-                Roots((self.peer_pid, *self.list_ends(), *self.list_helpers()), tuple(self.list_joiners())),
-                self.drivers,
-                direct=self.peer_name != LOOPBACK or self.level is Network.HOST,
-                offloads=self.leaves_work,
-                tap=self.tap,
-            )
+        path = Path(
+            self.levels,
+            self._identify_surroundings(),
+            End(self.machine, self.machine_name, self.own_address),
+            End(self.peer, self.peer_name, self.peer_address),
+            self.peer_pid,
+            Roots((self.peer_pid, *self.list_ends(), *self.list_helpers()), tuple(self.list_joiners())),
+            self.drivers,
+            direct=self.peer_name != LOOPBACK or self.level is Network.HOST,
+            offloads=self.leaves_work,
+            tap=self.tap,
         )
+        self.found = attest_vsock(path, self.cid) if self.level is Network.VSOCK else attest_network(path)
         return self.found
 
     def _identify_surroundings(self) -> Surroundings:
@@ -191,10 +205,14 @@ def read_link_options(levels: Levels, *, headers: bool = False) -> LinkOptions:
 
 
 @contextlib.contextmanager
-def start_peer(namespaces: Namespaces) -> Iterator[tuple[Agent, int]]:
-    """Starts an agent in the peer's namespace; yields its client and its process id."""
-    within = namespaces.make_command_prefix(namespaces.peer)
-    process, transport = start_host_agent(within, hold=namespaces.list_descriptors())
+def start_peer(namespaces: Namespaces | None = None) -> Iterator[tuple[Agent, int]]:
+    """Starts an agent in the peer's namespace, by default this host's; yields its client and its process id."""
+    within: Sequence[str] = ()
+    hold: Sequence[int] = ()
+    if namespaces is not None:
+        within = namespaces.make_command_prefix(namespaces.peer)
+        hold = namespaces.list_descriptors()
+    process, transport = start_host_agent(within, hold=hold)
     with contextlib.ExitStack() as stack:
         stack.callback(_stop_peer, process)
         agent = Agent(transport)

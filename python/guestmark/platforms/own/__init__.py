@@ -8,6 +8,7 @@ from guestmark.core.levels import Levels
 from guestmark.core.platform_kind import OWN_PARAMETER, PlatformKind
 from guestmark.platforms.descriptions import PlatformClass
 from guestmark.setting.machine import START, Start
+from guestmark.setting.network import EXISTING_NETWORK_FACTORS, NETWORK, Network, explain_only_existing
 
 
 def suggest_name(name: str) -> str:
@@ -28,9 +29,12 @@ def explain_refused_levels(name: str, levels: Levels) -> str:
     from guestmark.platforms.own.store import find_definition
 
     with contextlib.suppress(UsageError):
-        if levels[START] is Start.RESTORED and not find_definition(name).can_restore:
+        definition = find_definition(name)
+        if levels[START] is Start.RESTORED and not definition.can_restore:
             return "its definition has no commands for snapshots: snapshot, restore and discard"
-    return ""
+        if levels[NETWORK] is Network.EXISTING and definition.plain:
+            return "no agent runs in a plain machine, so its network cannot be measured"
+    return explain_only_existing(levels[NETWORK])
 
 
 def load_platform_class() -> PlatformClass:
@@ -46,7 +50,7 @@ PLATFORMS = (
         "a machine of your own, created by commands in a file",
         load_platform_class,
         guest=False,
-        factors=(START,),
+        factors=(START, *EXISTING_NETWORK_FACTORS),
         remote=True,
         on_this_host=True,
         starts_timed=True,

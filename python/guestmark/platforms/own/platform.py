@@ -32,6 +32,7 @@ from guestmark.page.text import last_inert_line, make_inert
 from guestmark.platforms.affinity import mark_machine_start
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.commands import run_to_success
+from guestmark.platforms.network.existing import open_existing_network
 from guestmark.platforms.own.definition import Definition, Template
 from guestmark.platforms.own.guard import destroy_orphans
 from guestmark.platforms.own.inside import check_requested_values, look_inside
@@ -201,6 +202,9 @@ class OwnPlatform:
             machine.groups = _find_own_control_groups(machine.pid)
             if definition.create:
                 self._check_new(machine)
+            machine.network = stack.enter_context(
+                open_existing_network(self.name, cell.levels, agent, by_ssh=False)
+            )
             yield machine
 
     def probe(

@@ -497,7 +497,7 @@ def _choose_confinement(
         ),
         kvm=accelerator is KVM,
         taps=cell.levels[NETWORK] in (Network.TAP, Network.VHOST),
-        vhost=cell.levels[NETWORK] is Network.VHOST,
+        vhost=cell.levels[NETWORK] in (Network.VHOST, Network.VSOCK),
         network=cell.levels[NETWORK] is Network.USER,
         rings=any(disk.aio is Aio.IO_URING for disk in disks),
         sockets=boot.share == VIRTIOFS

@@ -1,9 +1,16 @@
 """Another machine, over the system's ssh."""
 
+from guestmark.core.levels import Levels
 from guestmark.core.platform_kind import PlatformKind
 from guestmark.platforms.descriptions import NestedPlatformClass, PlatformClass
 from guestmark.platforms.ssh.destination import explain_bad_destination
 from guestmark.platforms.ssh.freshness import FRESHNESS
+from guestmark.setting.network import EXISTING_NETWORK_FACTORS, NETWORK, explain_only_existing
+
+
+def explain_refused_levels(_dest: str, levels: Levels) -> str:
+    """Return why the machine cannot have these levels; empty if it can."""
+    return explain_only_existing(levels[NETWORK])
 
 
 def load_platform_class() -> PlatformClass:
@@ -32,7 +39,8 @@ PLATFORMS = (
         destination="DEST",
         example_destination="user@example.org",
         advice=explain_bad_destination,
-        factors=FRESHNESS,
+        objection=explain_refused_levels,
+        factors=(*FRESHNESS, *EXISTING_NETWORK_FACTORS),
         outer_factors=FRESHNESS,
     ),
 )

@@ -37,6 +37,7 @@ from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.commands import Ended, run_command, wait_for_success
 from guestmark.platforms.exclusive import encode_own_holder, lock_remote
 from guestmark.platforms.login import read_caller
+from guestmark.platforms.network.existing import ExistingNetwork, open_existing_network
 from guestmark.platforms.place import HERE, Place
 from guestmark.platforms.ssh.connections import Connections
 from guestmark.platforms.ssh.freshness import READY, RESTART
@@ -104,6 +105,7 @@ class Remote:
     place: Place = HERE
     # How the machine was made fresh.
     fresh: str = ""
+    network: ExistingNetwork | None = None
     _found: RemoteMachine | None = None
     _caller: Caller | None = None
 
@@ -123,6 +125,8 @@ class Remote:
         assert greeting is not None
         self._found = describe_machine(self.agent, self.session.dest, greeting.arch, self.first)
         self._found.fresh = self.fresh
+        if self.network is not None:
+            self._found.network = self.network.attest()
         return self._found
 
     def caller(self) -> Caller:
@@ -213,9 +217,9 @@ class SshPlatform:
             if restarted:
                 phases["made_fresh"] = made_fresh - begin
             lock_remote(agent, str(self._spec), ours)
-            yield Remote(
-                agent, opened, agent.ping(), phases, fresh=self._describe_freshness(agent, restarted)
-            )
+            fresh = self._describe_freshness(agent, restarted)
+            with open_existing_network(self.name, cell.levels, agent, by_ssh=True) as network:
+                yield Remote(agent, opened, agent.ping(), phases, fresh=fresh, network=network)
 
     def _describe_freshness(self, agent: Agent, restarted: bool) -> str:
         """Describes how the machine was made fresh, and whether it was booted since the last trial."""

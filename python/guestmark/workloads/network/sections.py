@@ -11,6 +11,7 @@ from guestmark.page import figures
 from guestmark.page.nodes import Bullets, Node
 from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, make_figure_cell
 from guestmark.page.text import Inline, Span, Tone, line, spans
+from guestmark.setting.network import NETWORK, Network
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.workloads.network import CAPTURED, STREAMS, UNDER_LOAD, MeasuredTest, NetworkTests
 
@@ -117,7 +118,10 @@ def _describe_streams(result: CellResult, tests: _Found) -> list[Inline]:
         records = tests.get(test, [])
         if records:
             name = Span(f"{result.cell.id}, {direction}: ", Tone.STRONG)
-            sentences.append(spans(name, f"{_describe_processors(records)}; {_describe_tcp(records)}"))
+            said = _describe_processors(records)
+            if result.cell.levels.get(NETWORK) is not Network.VSOCK:
+                said = f"{said}; {_describe_tcp(records)}"
+            sentences.append(spans(name, said))
     for test in CAPTURED:
         for cause in [record.cause for record in tests.get(test, []) if record.cause][-1:]:
             name = Span(f"{result.cell.id}, {test.value}, captured at both ends: ", Tone.STRONG)

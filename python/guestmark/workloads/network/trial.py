@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from guestmark.agent.clocks import Ping
 from guestmark.agent.traffic import TrafficSection, measure_traffic, serve_traffic
 from guestmark.agent.wire import TrafficFlow, TrafficPorts, TrafficTask, TrafficTest, TrafficTimes
-from guestmark.core.errors import WorkloadError
+from guestmark.core.errors import UsageError, WorkloadError
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Plan
 from guestmark.core.units import parse_duration
 from guestmark.platforms import counters
 from guestmark.platforms.base import Machine, MachineNetwork
 from guestmark.platforms.counters import read_processor_s
+from guestmark.setting.network import NETWORK, Network
 from guestmark.workloads.common.both_ends import capture_both_ends
 from guestmark.workloads.common.flushes import read_guest_cpu_s
 from guestmark.workloads.common.networks import find_network, require_network
@@ -26,6 +27,7 @@ from guestmark.workloads.network import (
     TIMES,
     UNDER_LOAD,
     MeasuredTest,
+    NetworkParams,
     NetworkTests,
     NetworkWorkload,
     StreamRecord,
@@ -42,14 +44,28 @@ class NetworkTrial(NetworkWorkload):
 
     @classmethod
     def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
-        """Raises `UsageError` for a cell without a network."""
-        require_network(cells)
+        """Raises `UsageError` for a cell without a network, or with one that carries none of its tests."""
+        require_network(cells, of_its_own=False)
+        for cell in cells:
+            if cell.levels[NETWORK] is not Network.VSOCK:
+                continue
+            params: NetworkParams = cls.params_of(cell.workload)
+            if not set(params.tests) - set(DATAGRAMS):
+                raise UsageError(
+                    f"{cell.id}: network=vsock carries no datagrams, and no other tests are named",
+                    hint="add other tests, e.g. upload, or use network=tap",
+                )
+            if params.capture:
+                raise UsageError(
+                    f"{cell.id}: network=vsock has no packets that could be captured",
+                    hint="leave out capture, or use network=tap",
+                )
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Runs all tests once. Raises `WorkloadError` if the machine has no network, or a test fails."""
         network = find_network(machine)
         before = machine.agent.ping()
-        with serve_traffic(network.peer) as ports:
+        with serve_traffic(network.peer, address=network.listen_address) as ports:
             sections = list(
                 measure_traffic(
                     machine.agent,
@@ -92,6 +108,8 @@ class NetworkTrial(NetworkWorkload):
     def _list_tasks(self) -> list[TrafficTask]:
         tasks = []
         for test in map(TrafficTest, self.params.tests):
+            if test in DATAGRAMS and self.cell.levels[NETWORK] is Network.VSOCK:
+                continue
             for size in self.params.sizes if test in DATAGRAMS else (0,):
                 tasks.append(
                     TrafficTask(
@@ -118,7 +136,8 @@ class NetworkTrial(NetworkWorkload):
     def _measure(self, section: TrafficSection, *, peer_is_here: bool) -> Iterator[tuple[Metric, float]]:
         """Yields the metrics of one test."""
         test, result = section.task.test, section.result
-        cpu_s = _read_host_cpu_s(section, peer_is_here=peer_is_here)
+        machine_is_here = self.cell.platform.uses_this_host
+        cpu_s = _sum_host_cpu_s(section, machine_is_here=machine_is_here, peer_is_here=peer_is_here)
         if test in STREAMS:
             rate, cpu = STREAMS[test]
             bits_per_s = math.fsum(map(_compute_flow_rate, result.flows))
@@ -214,11 +233,12 @@ def _compute_flow_rate(flow: TrafficFlow) -> float:
     return flow.bytes * 8 / flow.elapsed_ns * 1e9
 
 
-def _read_host_cpu_s(section: TrafficSection, *, peer_is_here: bool) -> float:
+def _sum_host_cpu_s(section: TrafficSection, *, machine_is_here: bool, peer_is_here: bool) -> float:
     """Returns the processor seconds of peer, hypervisor (or else program) and programs between them on this host.
 
     Everything inside another machine is part of the outer hypervisor's time.
     """
     counted, result = section.counted, section.result
     peer_s = result.peer_cpu_ns / 1e9 if peer_is_here else 0.0
-    return counted.get(_HYPERVISOR, result.cpu_ns / 1e9) + counted.get(_MOVER, 0.0) + peer_s
+    machine_s = counted.get(_HYPERVISOR, result.cpu_ns / 1e9) if machine_is_here else 0.0
+    return machine_s + counted.get(_MOVER, 0.0) + peer_s

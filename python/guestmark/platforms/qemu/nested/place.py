@@ -247,7 +247,7 @@ class OuterPlace:
                     raise PlatformUnusableError(
                         f"the network cannot be set up inside {self.guest.cell.platform}: "
                         f"{find_last_line(bytes(background.output))}",
-                        hint="its kernel needs the module tun, and vhost_net for network=vhost",
+                        hint="its kernel needs tun, vhost_net for network=vhost, and vhost_vsock for network=vsock",
                     )
             peer = Agent(Transport.of_socket(port))
             stack.callback(peer.close)
