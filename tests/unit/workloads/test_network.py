@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -13,7 +14,7 @@ from guestmark.agent.binary import start_host_agent
 from guestmark.agent.client import Agent
 from guestmark.agent.wire import TrafficTest
 from guestmark.core import registry
-from guestmark.core.errors import WorkloadError
+from guestmark.core.errors import UsageError, WorkloadError
 from guestmark.core.metric import Better
 from guestmark.plan.library import read_builtin
 from guestmark.plan.load import load_outline
@@ -21,6 +22,7 @@ from guestmark.platforms.base import Machine
 from guestmark.platforms.host_like import Host
 from guestmark.workloads.base import create_trial
 from guestmark.workloads.network import UPLOAD, UPLOAD_CPU, NetworkTests
+from guestmark.workloads.network.trial import NetworkTrial
 from tests.framework import guests
 from tests.framework.cells import cell_of, plan_of, spec
 from tests.framework.command_line import CommandLine
@@ -54,6 +56,24 @@ def test_a_plan_may_name_some_tests(machine: Machine, tests: list[str]) -> None:
     trial = create_trial(plan_of(cell), cell)
     metrics = [measurement.metric for measurement in trial.run(machine)]
     assert metrics == list(registry.workload_kind("network").metrics_of(cell.workload))
+
+
+@pytest.mark.parametrize(
+    ("params", "why"),
+    [
+        ({"tests": ["datagrams_up", "datagrams_down"]}, "vsock carries no datagrams"),
+        ({"tests": ["upload"], "capture": True}, "no packets that could be captured"),
+    ],
+)
+def test_what_sockets_without_packets_cannot_do_is_refused(params: dict[str, Any], why: str) -> None:
+    cell = cell_of("tcg", "network", {"network": "vsock"}, **params)
+    with pytest.raises(UsageError, match=why):
+        NetworkTrial.check_request(plan_of(cell), [cell])
+
+
+def test_sockets_without_packets_are_enough_for_the_other_tests() -> None:
+    cell = cell_of("tcg", "network", {"network": "vsock"})
+    NetworkTrial.check_request(plan_of(cell), [cell])
 
 
 @pytest.mark.skipif(

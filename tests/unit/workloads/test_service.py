@@ -162,6 +162,14 @@ def test_without_a_network_only_one_side_is_possible(side: str) -> None:
     ServiceTrial.check_request(plan_of(same), [same])
 
 
+@pytest.mark.parametrize("level", ["vsock", "existing"])
+@pytest.mark.parametrize("side", ["machine", "peer"])
+def test_a_server_is_not_opened_to_others(side: str, level: str) -> None:
+    cell = cell_of("tcg", "service", {"network": level}, server=WEB, client=CLIENT, side=side)
+    with pytest.raises(UsageError, match=f"network={level}"):
+        ServiceTrial.check_request(plan_of(cell), [cell])
+
+
 @pytest.fixture(scope="module")
 def joined() -> Iterator[Machine]:
     with guests.start("host", network="veth") as machine:
