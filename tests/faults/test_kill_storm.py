@@ -7,9 +7,12 @@ import pytest
 
 from tests.storm.storm import MODES, Outcome, Storm
 
+# Each run of these starts a guest with disks, which may take half a minute beside three other tests.
+SLOW = (pytest.mark.alone, pytest.mark.timeout(900))
+
 
 @pytest.mark.long
-@pytest.mark.parametrize("mode", ["exec", "disk", "sandboxes", "restored", "own"])
+@pytest.mark.parametrize("mode", ["exec", pytest.param("disk", marks=SLOW), "sandboxes", "restored", "own"])
 def test_kills_at_random_moments_leave_nothing_and_lose_nothing(mode: str, tmp_path: Path) -> None:
     outcome = Outcome()
     Storm(MODES[mode], tmp_path, seed=time.time_ns()).rage(12, time.monotonic() + 25, outcome)
@@ -20,9 +23,9 @@ def test_kills_at_random_moments_leave_nothing_and_lose_nothing(mode: str, tmp_p
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("way", "mode"),
-    [("interrupt", "disk"), ("hangup", "oltp"), ("terminate", "exec"), ("terminal", "exec"), ("stop", "disk"),
-     ("sleep", "exec"), ("helper", "storage"), ("helper", "virtiofs"), ("helper", "oltp"), ("helper", "exec"),
-     ("keepers", "own"), ("stop", "own")],
+    [pytest.param("interrupt", "disk", marks=SLOW), ("hangup", "oltp"), ("terminate", "exec"), ("terminal", "exec"),
+     pytest.param("stop", "disk", marks=SLOW), ("sleep", "exec"), ("helper", "storage"), ("helper", "virtiofs"),
+     ("helper", "oltp"), ("helper", "exec"), ("keepers", "own"), ("stop", "own")],
 )  # fmt: skip
 def test_other_ends_leave_nothing_and_lose_nothing(way: str, mode: str, tmp_path: Path) -> None:
     outcome = Outcome()
