@@ -94,6 +94,8 @@ missing_dev() {
     [ -d /usr/lib/grub/x86_64-efi ] || echo grub-efi-amd64-bin
     command -v mcopy >/dev/null || echo mtools
     [ -e /usr/include/lwip/lwip/tcpip.h ] || echo liblwip-dev
+    command -v gtlsclient >/dev/null || echo ngtcp2-client
+    command -v gtlsserver >/dev/null || [ -x /usr/sbin/gtlsserver ] || echo ngtcp2-server
     # Programs of other architectures: those of the tests are arm64's.
     command -v qemu-aarch64-static >/dev/null || command -v qemu-aarch64 >/dev/null || echo qemu-user-static
 }
@@ -129,6 +131,7 @@ why() {
         tmux) echo "is the terminal of the tests" ;;
         mksquashfs) echo "makes read-only images" ;;
         liblwip-dev) echo "is another stack than Linux's, whose captures are examined" ;;
+        ngtcp2-*) echo "speaks QUIC, whose captures are examined" ;;
         ip) echo "makes the network namespaces of the tests" ;;
         qemu-user-static) echo "runs programs of other architectures" ;;
         grub-* | mtools) echo "makes disk images that boot" ;;
