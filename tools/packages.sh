@@ -93,6 +93,10 @@ missing_dev() {
     [ -d /usr/lib/grub/i386-pc ] || echo grub-pc-bin
     [ -d /usr/lib/grub/x86_64-efi ] || echo grub-efi-amd64-bin
     command -v mcopy >/dev/null || echo mtools
+    for tool in mkfs.nilfs2:nilfs-tools mkfs.jfs:jfsutils mkfs.erofs:erofs-utils ethtool:ethtool; do
+        command -v "${tool%:*}" >/dev/null || [ -x "/usr/sbin/${tool%:*}" ] || [ -x "/sbin/${tool%:*}" ] || echo "${tool#*:}"
+    done
+    [ -e /usr/lib/ipxe/ipxe.lkrn ] || echo ipxe
     [ -e /usr/include/lwip/lwip/tcpip.h ] || echo liblwip-dev
     command -v gtlsclient >/dev/null || echo ngtcp2-client
     command -v gtlsserver >/dev/null || [ -x /usr/sbin/gtlsserver ] || echo ngtcp2-server
@@ -131,6 +135,9 @@ why() {
         tmux) echo "is the terminal of the tests" ;;
         mksquashfs) echo "makes read-only images" ;;
         liblwip-dev) echo "is another stack than Linux's, whose captures are examined" ;;
+        nilfs-tools | jfsutils | erofs-utils) echo "makes file systems on disk images" ;;
+        ethtool) echo "sees what guestmark says of network cards" ;;
+        ipxe) echo "boots from a network" ;;
         ngtcp2-*) echo "speaks QUIC, whose captures are examined" ;;
         ip) echo "makes the network namespaces of the tests" ;;
         qemu-user-static) echo "runs programs of other architectures" ;;

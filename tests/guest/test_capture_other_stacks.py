@@ -123,7 +123,7 @@ def _smoltcp(folder: Path, words: list[str]) -> Iterator[None]:
     subprocess.run(
         ["cargo", "build", "--quiet", "--release", "--locked", "--target-dir", built,
          "--manifest-path", _SOURCES / "smoltcp/Cargo.toml"],
-        check=True,
+        check=True, env={**os.environ, "CARGO_NET_RETRY": "10"},
     )  # fmt: skip
     _ip("tuntap", "add", _DEVICE, "mode", "tap")
     (program,) = built.glob("**/release/smoltcp-server")
