@@ -97,6 +97,11 @@ missing_dev() {
         command -v "${tool%:*}" >/dev/null || [ -x "/usr/sbin/${tool%:*}" ] || [ -x "/sbin/${tool%:*}" ] || echo "${tool#*:}"
     done
     [ -e /usr/lib/ipxe/ipxe.lkrn ] || echo ipxe
+    command -v redis-server >/dev/null || echo redis-server
+    # Of the distribution's own interpreter, whose programs are measured.
+    for module in dbm.gnu:python3-gdbm plyvel:python3-plyvel bsddb3:python3-bsddb3; do
+        /usr/bin/python3 -I -c "import ${module%:*}" 2>/dev/null || echo "${module#*:}"
+    done
     [ -e /usr/include/lwip/lwip/tcpip.h ] || echo liblwip-dev
     command -v gtlsclient >/dev/null || echo ngtcp2-client
     command -v gtlsserver >/dev/null || [ -x /usr/sbin/gtlsserver ] || echo ngtcp2-server
@@ -138,6 +143,8 @@ why() {
         nilfs-tools | jfsutils | erofs-utils) echo "makes file systems on disk images" ;;
         ethtool) echo "sees what guestmark says of network cards" ;;
         ipxe) echo "boots from a network" ;;
+        redis-server) echo "is a server whose power is cut; its service is masked, so that none starts here" ;;
+        python3-*) echo "is a store of data whose power is cut" ;;
         ngtcp2-*) echo "speaks QUIC, whose captures are examined" ;;
         ip) echo "makes the network namespaces of the tests" ;;
         qemu-user-static) echo "runs programs of other architectures" ;;
@@ -299,6 +306,7 @@ install_packages() {
         fail 2 "these packages must be installed first" "as root: ${command#sudo }" "then start again"
     fi
     case " $packages " in *" openssh-server "*) mask ssh.service ;; esac
+    case " $packages " in *" redis-server "*) mask redis-server.service ;; esac
     # shellcheck disable=SC2086
     apt_install $packages
 }
