@@ -30,6 +30,7 @@ _OURS = (
 )  # execnet's processes, and helpers of the tests
 _KEEPER = "guestmark-agent keep "
 _EXPRESSIONS = "guestmark/core/regex.py"  # a process that searches with expressions of users
+_NETNS = "/run/netns"  # iproute2 mounts it with the first namespace that has a name, and keeps it
 _COARSE_S = 0.01  # granularity of the clock for times of files
 _MEMORY = Path("tests", "long.json")
 _PROCESSOR_GROUPS = Path("/sys/fs/cgroup/cpuacct")
@@ -250,7 +251,7 @@ class _Run:
                 yield f"process {pid} ({command.strip()}), by {_test_of_process(pid)}"
         if _is_another_run_active(mark):
             return  # mounts and directories have no mark, so they may be from that run
-        for place in sorted(_mounted() - self._mounts):
+        for place in sorted(_mounted() - self._mounts - {_NETNS}):
             yield f"a mount at {place}"
         for path in sorted(set(leavings.nobodys()) - self._directories):
             yield f"{path}, by {self._test_at(path)}"
