@@ -261,7 +261,9 @@ def test_the_calls_of_a_program_are_the_same_on_every_architecture(
 ) -> None:
     """Each has its own: old ones beside those with a directory, others for 64 bits, arguments in memory."""
     if row.name == "sparc64":
-        pytest.skip("its small kernel lacks a call that it takes to follow a program, which the agent says (ENOSYS)")
+        pytest.skip(
+            "its small kernel lacks a call that it takes to follow a program, which the agent says (ENOSYS)"
+        )
     there = _trace_calls(machine, old_calls.build_program(row.cross.name, tmp_path), "/run/old-calls")
     with start("host") as host:
         here = _trace_calls(host, old_calls.build_program("gcc", tmp_path), str(tmp_path / "here"))
