@@ -98,6 +98,8 @@ missing_dev() {
     done
     [ -e /usr/lib/ipxe/ipxe.lkrn ] || echo ipxe
     command -v redis-server >/dev/null || echo redis-server
+    command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || echo nginx
+    command -v wrk >/dev/null || echo wrk
     # Of the distribution's own interpreter, whose programs are measured.
     for module in dbm.gnu:python3-gdbm plyvel:python3-plyvel bsddb3:python3-bsddb3; do
         /usr/bin/python3 -I -c "import ${module%:*}" 2>/dev/null || echo "${module#*:}"
@@ -143,6 +145,7 @@ why() {
         nilfs-tools | jfsutils | erofs-utils) echo "makes file systems on disk images" ;;
         ethtool) echo "sees what guestmark says of network cards" ;;
         ipxe) echo "boots from a network" ;;
+        nginx | wrk) echo "is measured as a service; nginx's own is masked, so that none starts here" ;;
         redis-server) echo "is a server whose power is cut; its service is masked, so that none starts here" ;;
         python3-*) echo "is a store of data whose power is cut" ;;
         ngtcp2-*) echo "speaks QUIC, whose captures are examined" ;;
@@ -307,6 +310,7 @@ install_packages() {
     fi
     case " $packages " in *" openssh-server "*) mask ssh.service ;; esac
     case " $packages " in *" redis-server "*) mask redis-server.service ;; esac
+    case " $packages " in *" nginx "*) mask nginx.service ;; esac
     # shellcheck disable=SC2086
     apt_install $packages
 }
