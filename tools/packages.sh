@@ -93,20 +93,16 @@ missing_dev() {
     [ -d /usr/lib/grub/i386-pc ] || echo grub-pc-bin
     [ -d /usr/lib/grub/x86_64-efi ] || echo grub-efi-amd64-bin
     command -v mcopy >/dev/null || echo mtools
-    for tool in mkfs.nilfs2:nilfs-tools mkfs.jfs:jfsutils mkfs.erofs:erofs-utils ethtool:ethtool; do
+    for tool in mkfs.nilfs2:nilfs-tools mkfs.jfs:jfsutils mkfs.erofs:erofs-utils ethtool:ethtool nginx:nginx wrk:wrk \
+        redis-server:redis-server gtlsclient:ngtcp2-client gtlsserver:ngtcp2-server; do
         command -v "${tool%:*}" >/dev/null || [ -x "/usr/sbin/${tool%:*}" ] || [ -x "/sbin/${tool%:*}" ] || echo "${tool#*:}"
     done
     [ -e /usr/lib/ipxe/ipxe.lkrn ] || echo ipxe
-    command -v redis-server >/dev/null || echo redis-server
-    command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || echo nginx
-    command -v wrk >/dev/null || echo wrk
     # Of the distribution's own interpreter, whose programs are measured.
     for module in dbm.gnu:python3-gdbm plyvel:python3-plyvel bsddb3:python3-bsddb3; do
         /usr/bin/python3 -I -c "import ${module%:*}" 2>/dev/null || echo "${module#*:}"
     done
     [ -e /usr/include/lwip/lwip/tcpip.h ] || echo liblwip-dev
-    command -v gtlsclient >/dev/null || echo ngtcp2-client
-    command -v gtlsserver >/dev/null || [ -x /usr/sbin/gtlsserver ] || echo ngtcp2-server
     # Programs of other architectures: those of the tests are arm64's.
     command -v qemu-aarch64-static >/dev/null || command -v qemu-aarch64 >/dev/null || echo qemu-user-static
 }
@@ -308,9 +304,9 @@ install_packages() {
         [ "$family" != other ] || command="the packages above, with your package manager"
         fail 2 "these packages must be installed first" "as root: ${command#sudo }" "then start again"
     fi
-    case " $packages " in *" openssh-server "*) mask ssh.service ;; esac
-    case " $packages " in *" redis-server "*) mask redis-server.service ;; esac
-    case " $packages " in *" nginx "*) mask nginx.service ;; esac
+    for started in openssh-server:ssh redis-server:redis-server nginx:nginx; do
+        case " $packages " in *" ${started%:*} "*) mask "${started#*:}.service" ;; esac
+    done
     # shellcheck disable=SC2086
     apt_install $packages
 }

@@ -12,7 +12,7 @@ import functools
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -154,11 +154,12 @@ _FEWER_CLONES = tuple(
 _WHOLE = frozenset({"tune"})  # verbs whose time is needed for proofs, of which none can be left out
 
 
-def find_plan(words: Sequence[str]) -> str:
+def find_plan(words: tuple[str, ...]) -> str:
     """Returns the built-in plan that a command line runs; empty if it runs none."""
-    verb, *rest = words or ("",)
-    named = [word for word in rest if word in list_plan_names()] if verb == "run" else []
-    return named[0] if named else ""
+    if words[:1] != ("run",):
+        return ""
+    known = list_plan_names()
+    return next((word for word in words if word in known), "")
 
 
 @functools.cache

@@ -209,17 +209,22 @@ def test_a_guest_inside_another_one_has_its_peer_there(platform: str, level: str
     assert facts.machine.driver == ("uml-vector" if platform.endswith("uml") else "virtio_net")
 
 
-@pytest.mark.long
-def test_a_vhost_that_is_off_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hypervisor serves the card itself, as it does where vhost cannot be started."""
+def change_hypervisor(monkeypatch: pytest.MonkeyPatch, asked: str, given: str) -> None:
+    """Starts inner hypervisors with `given` where the expression `asked` matches, behind guestmark's back."""
     start_hypervisor = InnerProcess.start
 
-    def start_without(process: InnerProcess, command: Sequence[str], **options: Any) -> None:
-        changed = [word.replace(",vhost=on", ",vhost=off") for word in command]
+    def start_changed(process: InnerProcess, command: Sequence[str], **options: Any) -> None:
+        changed = [re.sub(asked, given, word) for word in command]
         assert changed != list(command)
         start_hypervisor(process, changed, **options)
 
-    monkeypatch.setattr(InnerProcess, "start", start_without)
+    monkeypatch.setattr(InnerProcess, "start", start_changed)
+
+
+@pytest.mark.long
+def test_a_vhost_that_is_off_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hypervisor serves the card itself, as it does where vhost cannot be started."""
+    change_hypervisor(monkeypatch, ",vhost=on", ",vhost=off")
     wrong = pytest.raises(AttestationError, match=r"vhost thread .* asked for True, found False")
     with start("tcg/kvm", network="vhost") as machine, wrong:
         machine.attest()
@@ -281,14 +286,7 @@ def test_sockets_of_a_guest_reach_the_kernel_around_it() -> None:
 
 @pytest.mark.long
 def test_another_guest_s_sockets_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    start_hypervisor = InnerProcess.start
-
-    def start_another(process: InnerProcess, command: Sequence[str], **options: Any) -> None:
-        changed = [re.sub("guest-cid=[0-9]+", "guest-cid=77", word) for word in command]
-        assert changed != list(command)
-        start_hypervisor(process, changed, **options)
-
-    monkeypatch.setattr(InnerProcess, "start", start_another)
+    change_hypervisor(monkeypatch, "guest-cid=[0-9]+", "guest-cid=77")
     wrong = pytest.raises(AttestationError, match=r"context identifier .* found 77")
     with start("tcg/kvm", network="vsock") as machine, wrong:
         machine.attest()

@@ -15,6 +15,8 @@ from guestmark.agent.events import EventReader, frame_message
 from guestmark.agent.wire import TrafficEvent, TrafficPorts, TrafficResult, TrafficTask
 from guestmark.core.errors import AgentError
 
+# Where a server listens that takes connections to all addresses of its machine.
+ANY_ADDRESS = "0.0.0.0"
 _START_S = 15.0
 _END_S = 15.0
 
@@ -32,7 +34,7 @@ class TrafficSection:
 
 @contextlib.contextmanager
 def serve_traffic(
-    peer: Agent, *, address: str = "0.0.0.0", port: int = 0, bare_port: int = 0
+    peer: Agent, *, address: str = ANY_ADDRESS, port: int = 0, bare_port: int = 0
 ) -> Iterator[TrafficPorts]:
     """Runs the server on the peer until the block is left, and yields its ports.
 

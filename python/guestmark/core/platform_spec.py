@@ -162,7 +162,7 @@ class PlatformSpec:
         )
 
     def covers(self, other: PlatformSpec) -> bool:
-        """Whether it is the other platform, or the kind of it without a destination, which stands for all of them."""
+        """Return whether it is the other platform, or that one's kind alone, which stands for all its machines."""
         if self == other:
             return True
         is_one_of_many = len(other.layers) == 1 and other.inner.dest is not None

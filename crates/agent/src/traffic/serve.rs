@@ -23,7 +23,7 @@ const MOST: usize = 1024;
 
 /// State that the threads share.
 struct Server {
-    /// `None` with vsock, which has none.
+    /// `None` by vsock, which carries no datagrams.
     datagrams: Option<UdpSocket>,
     /// Held during a test of datagrams, because only one can run at a time.
     turn: Mutex<()>,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from guestmark.agent.binary import PROGRAM
 from guestmark.agent.client import Agent
+from guestmark.agent.traffic import ANY_ADDRESS
 from guestmark.agent.wire import LinkState, NetworkProcess
 from guestmark.core.errors import AttestationError
 from guestmark.core.levels import Levels
@@ -24,8 +25,6 @@ from guestmark.setting.base import Check
 from guestmark.setting.network import MTU, NETWORK, NIC_QUEUES, NIC_RING, OFFLOADS, Network, Offloads
 
 PROBE_BYTES = 256 << 10
-# Where a server listens that takes connections to all addresses of its machine.
-ANY_ADDRESS = "0.0.0.0"
 _VSOCK_DRIVER = "vmw_vsock_virtio_transport"
 _CARRIER_S = 6.0
 _PAUSE_S = 0.1

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from guestmark.agent.client import Agent
+from guestmark.agent.traffic import ANY_ADDRESS
 from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError
 from guestmark.core.levels import Levels
 from guestmark.core.machine_facts import LinkEnd, NetworkFacts
-from guestmark.platforms.network.attestation import ANY_ADDRESS, PROBE_BYTES, describe_end, send_probe
+from guestmark.core.placement import format_processor_list
+from guestmark.platforms.network.attestation import PROBE_BYTES, describe_end, send_probe
 from guestmark.platforms.network.links import describe_link_towards
 from guestmark.platforms.network.trial_network import start_peer
 from guestmark.setting.network import NETWORK, PEER_ADDRESS, Network, explain_only_existing, parse_address
@@ -23,7 +26,7 @@ _SSH_CONNECTION = b"SSH_CONNECTION="
 
 @dataclass(slots=True)
 class ExistingNetwork:
-    """A `platforms.base.MachineNetwork` to which nothing was added: what it leads through is not known."""
+    """A `platforms.base.MachineNetwork` that guestmark did not set up; what the traffic passes through is unknown."""
 
     machine: Agent
     peer: Agent
@@ -60,7 +63,7 @@ class ExistingNetwork:
         return NetworkFacts(
             network=Network.EXISTING,
             machine=self._describe_machine_end(),
-            peer_processors=_read_processors(self.peer_pid),
+            peer_processors=format_processor_list(os.sched_getaffinity(self.peer_pid)),
             probe_bytes=PROBE_BYTES,
         )
 
@@ -105,13 +108,4 @@ def _find_client_address(machine: Agent) -> str:
             first = entry.removeprefix(_SSH_CONNECTION).split(b" ")[0].decode(errors="replace")
             with contextlib.suppress(ValueError):
                 return parse_address(first)
-    return ""
-
-
-def _read_processors(pid: int) -> str:
-    """Returns the processors that a process of this host may use, as a list in text."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/status") as status:
-        for line in status:
-            if line.startswith("Cpus_allowed_list:"):
-                return line.partition(":")[2].strip()
     return ""

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 from guestmark.agent.binary import start_host_agent
 from guestmark.agent.client import Agent
+from guestmark.agent.traffic import ANY_ADDRESS
 from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError
 from guestmark.core.levels import Levels
 from guestmark.core.machine_facts import NetworkFacts
 from guestmark.platforms.counters import read_processor_s
-from guestmark.platforms.network.attestation import ANY_ADDRESS, End, Path, attest_network, attest_vsock
+from guestmark.platforms.network.attestation import End, Path, attest_network, attest_vsock
 from guestmark.platforms.network.helpers import FORWARDED
 from guestmark.platforms.network.links import LinkSetup, set_up_link, switch_offloads
 from guestmark.platforms.network.movers import Roots, Surroundings
