@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from guestmark.cli.console import Console
 from guestmark.cli.exit_status import derive_unjudged_status
+from guestmark.cli.gate_status import report_gates
 from guestmark.cli.outputs import Outputs, check_published
 from guestmark.cli.plain_progress import PlainProgress
 from guestmark.cli.present import show_result
@@ -155,8 +156,6 @@ def _finish_run(judgement: Judgement, state: RunState, outputs: Outputs) -> int:
 
 def _judge_gates(judgement: Judgement, ended: ExitStatus, outputs: Outputs) -> int:
     # Few runs have gates, and their files and sentences take long to import.
-    from guestmark.cli.gate_status import report_gates
-
     status = report_gates(judgement.stored, judgement.analysis, outputs.save_junit)
     if status is None:
         return int(ended)

@@ -58,10 +58,9 @@ def choose_default_location(
     known = (
         (_FALLBACK, str(_find_nearest_existing(find_default_ledger().parent))) if others is None else others
     )
+    named = filter(None, (environment.get("TMPDIR", ""), *known))
     usable = [
-        directory
-        for name in (environment.get("TMPDIR", ""), *known)
-        if name and os.access(directory := os.path.realpath(name), os.W_OK | os.X_OK)
+        directory for directory in map(os.path.realpath, named) if os.access(directory, os.W_OK | os.X_OK)
     ]
     on_disk = [directory for directory in usable if not is_in_memory(directory, mounts)]
     return (on_disk or usable or [SHARED_MEMORY])[0]

@@ -10,6 +10,7 @@ from guestmark.core.errors import PlatformUnusableError, UsageError
 from guestmark.core.keeper import keeper
 from guestmark.core.meminfo import read_meminfo
 from guestmark.core.model import Cell, LeftOut
+from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.workload_kind import count_moved_bytes, index_workload_kinds
 from guestmark.disks import daemon, devices, loop
 from guestmark.disks.location import is_in_memory
@@ -79,19 +80,22 @@ def leave_out_diskless(cells: Sequence[Cell]) -> tuple[LeftOut, ...]:
     A command without a disk is left out as well if it is compared with one that runs on a disk.
     """
     on_disk = [cell for cell in cells if has_disks(cell)]
-    return tuple(
-        LeftOut(
-            str(cell.platform),
-            f"{cell.platform} cannot be given a disk"
-            + ("" if cell in on_disk else ", and the cell that it is compared with has one"),
-            "leave out this platform, or the factors of the disk",
-            cell=cell.id,
-        )
-        for cell in cells
-        if cell.null_of is None
-        and (cell.platform.is_elsewhere or cell.platform.inner.description.only_programs)
-        if cell in on_disk or (_runs_anywhere(cell) and any(cell.compares_with(other) for other in on_disk))
-    )
+    left_out = []
+    for cell in cells:
+        if cell.null_of is not None or not _is_diskless(cell.platform):
+            continue
+        reason = f"{cell.platform} cannot be given a disk"
+        if cell not in on_disk:
+            if not (_runs_anywhere(cell) and any(map(cell.compares_with, on_disk))):
+                continue
+            reason += ", and the cell that it is compared with has one"
+        hint = "leave out this platform, or the factors of the disk"
+        left_out.append(LeftOut(str(cell.platform), reason, hint, cell=cell.id))
+    return tuple(left_out)
+
+
+def _is_diskless(platform: PlatformSpec) -> bool:
+    return platform.is_elsewhere or platform.inner.description.only_programs
 
 
 def _runs_anywhere(cell: Cell) -> bool:

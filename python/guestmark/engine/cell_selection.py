@@ -52,11 +52,10 @@ class CellSelection:
 
     def fit(self, kept: Collection[Cell]) -> tuple[list[Cell], list[Cell]]:
         """Plan for `kept` and the cells that were given up; return those newly left out, and those that came back."""
-        left_out = [cell for cell in self.planned if cell not in kept and not self.is_given_up(cell)]
+        given_up = [cell for cell in self.planned if cell not in kept and self.is_given_up(cell)]
+        left_out = [cell for cell in self.planned if cell not in kept and cell not in given_up]
         back = [cell for cell in kept if cell not in self.planned]
-        self.planned = [
-            cell for cell in self._runnable if cell in kept or (cell in self.planned and cell not in left_out)
-        ]
+        self.planned = [cell for cell in self._runnable if cell in kept or cell in given_up]
         return left_out, back
 
     def exclude(self, cells: Collection[Cell]) -> None:

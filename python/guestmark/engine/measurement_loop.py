@@ -30,6 +30,9 @@ from guestmark.engine.trial_schedule import count_iterations, count_warmups, fin
 from guestmark.ledger.attempts import TrialAttempts
 from guestmark.ledger.store import Ledger
 from guestmark.platforms import registry
+from guestmark.platforms.own.snapshots import SNAPSHOTS
+from guestmark.platforms.qemu.nested.outer import OUTERS
+from guestmark.platforms.qemu.restored import TEMPLATES
 from guestmark.powercut.evidence_directory import keep_beside
 from guestmark.setting.machine import START, Start
 from guestmark.stats import stopping
@@ -106,16 +109,10 @@ def share_machines(cells: Iterable[Cell]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         # Each platform is imported only by the runs that use it.
         if any(cell.platform.is_guest for cell in restored):
-            from guestmark.platforms.qemu.restored import TEMPLATES
-
             stack.enter_context(TEMPLATES.share_in_block(restored))
         if not all(cell.platform.is_guest for cell in restored):
-            from guestmark.platforms.own.snapshots import SNAPSHOTS
-
             stack.enter_context(SNAPSHOTS.share_in_block())
         if nested:
-            from guestmark.platforms.qemu.nested.outer import OUTERS
-
             stack.enter_context(OUTERS.share_in_block(nested))
         yield
 

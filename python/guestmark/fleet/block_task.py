@@ -28,6 +28,10 @@ from guestmark.core.errors import (
 )
 from guestmark.core.findings import find_machine
 from guestmark.core.model import Plan, TrialStatus
+from guestmark.engine.audience import Audience, hold_machines
+from guestmark.engine.interrupt import Interruption
+from guestmark.engine.run import RunOptions, prepare_run
+from guestmark.engine.stored_run import measure_next_block
 from guestmark.fleet import pool_watchdog
 from guestmark.fleet.order import (
     CLASS_LABEL,
@@ -103,10 +107,6 @@ def run_block(order: bytes) -> bytes:
 
 def _measure_block(order: FleetOrder, machine: str) -> MachineProgress:
     # Imported here, because the coordinator, which never measures, imports this module, too.
-    from guestmark.engine.audience import Audience, hold_machines
-    from guestmark.engine.interrupt import Interruption
-    from guestmark.engine.stored_run import measure_next_block
-
     affinity.set_companion_processes(pool_watchdog.find_pool_processes())
     with open_ledger(os.environ[LEDGER_VARIABLE]) as ledger:
         ledger.patience.notice = tell_coordinator
@@ -211,9 +211,6 @@ def _load_plan(order: FleetOrder) -> Plan:
 
 def _create_run(ledger: Ledger, order: FleetOrder, machine: str, plan: Plan) -> str:
     """Create a run of what can be measured here, with the labels of its fleet; return its id."""
-    from guestmark.engine.audience import Audience
-    from guestmark.engine.run import RunOptions, prepare_run
-
     host = _identify_host()
     for run_id in find_runs_with_labels(ledger, {FLEET_LABEL: order.fleet}):
         _refuse_duplicate_machine(ledger.read_annotations(run_id).labels, machine, host)

@@ -267,12 +267,12 @@ class Fleet:
 
     def _record_lost_trials(self) -> None:
         """Record trials that were begun as lost, because no worker executes their runs any more."""
-        theirs = [
-            (state, run_id)
-            for state in self.states.values()
-            if not state.has_ended
-            and (run_id := state.progress.run or find_run(self._ledger, self._wanted, state.member.name))
-        ]
+        theirs = []
+        for state in self.states.values():
+            if not state.has_ended:
+                run_id = state.progress.run or find_run(self._ledger, self._wanted, state.member.name)
+                if run_id:
+                    theirs.append((state, run_id))
         running = {run_id for _, run_id in theirs}
         deadline = time.monotonic() + _LETTING_GO_S
         for run_id in find_pending_runs(self._ledger, running):

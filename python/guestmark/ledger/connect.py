@@ -10,12 +10,12 @@ import time
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from sqlalchemy import Engine, create_engine, event, insert, select, update
 from sqlalchemy.engine import URL, Connection, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.pool import QueuePool
 
 from guestmark.core.errors import LedgerError
 from guestmark.core.home import find_default_ledger
@@ -391,7 +391,7 @@ def _make_file_engine(file: Path, writable: bool, busy_timeout_s: float) -> Engi
         creator=connect_to_file,
         pool_size=1,
         max_overflow=4,
-        poolclass=_import_queue_pool(),
+        poolclass=QueuePool,
     )
 
     @event.listens_for(engine, "begin")
@@ -406,12 +406,6 @@ def _make_file_engine(file: Path, writable: bool, busy_timeout_s: float) -> Engi
             link.begun = time.monotonic()
 
     return engine
-
-
-def _import_queue_pool() -> Any:
-    from sqlalchemy.pool import QueuePool
-
-    return QueuePool
 
 
 def _make_tables(engine: Engine, busy_timeout_s: float) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from guestmark.core.cause import Cause, Speaker, classify_message
 from guestmark.core.errors import LedgerError
 
@@ -107,8 +109,6 @@ def _explain_os_error(error: OSError, where: str, doing: str) -> LedgerError:
 @contextmanager
 def explain_errors(where: str, doing: str) -> Iterator[None]:
     """Turn database and operating system errors in the block into `LedgerError`; others pass through."""
-    from sqlalchemy.exc import SQLAlchemyError
-
     try:
         yield
     except (SQLAlchemyError, sqlite3.Error, OSError, UnicodeDecodeError) as error:

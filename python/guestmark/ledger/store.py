@@ -568,13 +568,13 @@ class Ledger:
             said = run_annotations.read_all_annotations(connection)
             named = list(dict.fromkeys(row.run_id for row in found))
             own = signatures.verify_signatures(connection, named) if self.is_file else {}
-        return [
-            row
-            for row in found
-            if row.run_id not in gone
-            and own.get(row.run_id, SignatureStatus.OWN) is SignatureStatus.OWN
-            and ((origin := said.get(row.run_id, NO_ANNOTATIONS).origin) is None or origin.trusted)
-        ]
+
+        def is_ours(run_id: str) -> bool:
+            origin = said.get(run_id, NO_ANNOTATIONS).origin
+            trusted = origin is None or origin.trusted
+            return trusted and own.get(run_id, SignatureStatus.OWN) is SignatureStatus.OWN
+
+        return [row for row in found if row.run_id not in gone and is_ours(row.run_id)]
 
     def read_last_environments(self, run_ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
         """Return the environment that each of these runs was last started or resumed in, in this order."""

@@ -66,11 +66,10 @@ class PairNames:
     def name_pair(self, first: Cell, second: Cell) -> tuple[str, str, str]:
         """Return names for the first cell, for the second, and for what both have in common."""
         first_levels, second_levels = _list_all_levels(first), _list_all_levels(second)
-        own = {
-            name: text
-            for name, text in first_levels.items()
-            if name in self._asked or (name in self._varying and second_levels.get(name) != text)
+        told = self._asked | {
+            name for name in self._varying if second_levels.get(name) != first_levels.get(name)
         }
+        own = {name: text for name, text in first_levels.items() if name in told}
         other = {name: text for name, text in second_levels.items() if name in self._asked}
         # If the cells have levels of different factors, "on" would not say which factor is meant.
         if (own.keys() ^ other.keys()) & self._asked - _PLACES:

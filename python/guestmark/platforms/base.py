@@ -197,8 +197,10 @@ class LoggedIn(Protocol):
 
 def find_login(machine: Machine) -> LoggedIn | None:
     """Returns the innermost machine, or else this one, if commands on it run as another user; else None."""
-    inner = find_innermost(machine)
-    return inner if isinstance(inner, LoggedIn) else machine if isinstance(machine, LoggedIn) else None
+    for each in (find_innermost(machine), machine):
+        if isinstance(each, LoggedIn):
+            return each
+    return None
 
 
 @runtime_checkable

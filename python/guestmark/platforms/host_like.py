@@ -241,13 +241,11 @@ class HostPlatform(HostLike):
     def check_cell(self, cell: Cell, disks: Sequence[DiskSpec]) -> None:
         """Raises `UsageError` for factors that the host does not support."""
         looped = any(disk.loop for disk in disks)
-        others = [
-            name
-            for name in cell.factors
-            if not (looped and is_disk_setting(name, DiskKind.LOOP))
-            and is_machine_factor(name)
-            and not HOST.takes_factor(name)
-        ]
+        others = []
+        for name in filter(is_machine_factor, cell.factors):
+            of_loop = looped and is_disk_setting(name, DiskKind.LOOP)
+            if not of_loop and not HOST.takes_factor(name):
+                others.append(name)
         if others:
             raise UsageError(
                 f"the host does not support {', '.join(sorted(others))}",

@@ -6,6 +6,9 @@ import socket
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from qemu.qmp import QMPClient, QMPError
+from qemu.qmp.qmp_client import ExecuteError
+
 from guestmark.core.cause import Speaker, classify_message
 from guestmark.core.errors import MachineError
 
@@ -43,9 +46,6 @@ class Monitor:
         Raises `MachineError` if QEMU reports an error, has ended or does not answer, `UnknownCommandError` if it
         does not have the command.
         """
-        from qemu.qmp import QMPError
-        from qemu.qmp.qmp_client import ExecuteError
-
         try:
             if self._client is None:
                 self._connect(timeout_s)
@@ -82,8 +82,6 @@ class Monitor:
         self._socket.close()
 
     def _connect(self, timeout_s: float) -> None:
-        from qemu.qmp import QMPClient
-
         self._runner = asyncio.Runner()
         self._client = QMPClient("guestmark")
         self._client.logger.setLevel("CRITICAL")

@@ -146,13 +146,9 @@ def make_then_and_now(run: StoredRun, analysis: Analysis, *, width: int, latest:
     if table is not None:
         sections.append(Section(Part.WORKLOAD, "Then and now", (table,), titled=False))
     # An answer names what it misses, with the reason.
-    told = {
-        result.cell.id
-        for answer in answers
-        for finding in answer.findings
-        if isinstance(finding, Ranking)
-        for result in finding.missing
-    }
+    findings = [finding for answer in answers for finding in answer.findings]
+    rankings = [finding for finding in findings if isinstance(finding, Ranking)]
+    told = {result.cell.id for ranking in rankings for result in ranking.missing}
     failures = [node for workload in analysis.workloads for node in list_failures(workload, told)]
     closing = [
         *failures[:_MOST_REMARKS],

@@ -243,11 +243,11 @@ def _derive_disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
     if extra := need.keys() - _NEED_KEYS - known:
         raise UsageError(f"{cell.id}: unknown disk properties: {', '.join(sorted(extra))}")
     role = Role(need["role"])
-    asked = {
-        factor.name: cell.factors[factor.name]
-        for factor in list_disk_settings()
-        if factor.name in cell.factors and (role is Role.TARGET or DiskKind.SOURCE in factor.on)
-    }
+    asked = {}
+    for factor in list_disk_settings():
+        is_asked = role is Role.TARGET or DiskKind.SOURCE in factor.on
+        if is_asked and factor.name in cell.factors:
+            asked[factor.name] = cell.factors[factor.name]
     levels = defaults | {name: str(value) for name, value in need.items() if name in known}
     if role is Role.SOURCE and FILESYSTEM.name not in need:
         levels[FILESYSTEM.name] = Filesystem.NONE
@@ -370,12 +370,17 @@ def _check_packed(disk: DiskSpec, cell: Cell) -> None:
             f"{cell.id}: {disk.filesystem} is read-only, but {cell.workload.name} writes to it",
             hint="use workload fileread, which only reads, or another filesystem",
         )
-    allocated = disk.preallocation is not Preallocation.OFF
-    other = "a device" if disk.is_device else f"format={disk.format}" if disk.format is not Format.RAW else ""
-    if other or allocated:
+    other = ""
+    if disk.is_device:
+        other = "a device"
+    elif disk.format is not Format.RAW:
+        other = f"format={disk.format}"
+    elif disk.preallocation is not Preallocation.OFF:
+        other = f"preallocation={disk.preallocation}"
+    if other:
         raise UsageError(
             f"{cell.id}: {disk.filesystem} images are raw files written by mkfs, which cannot be combined with "
-            f"{other or f'preallocation={disk.preallocation}'}",
+            f"{other}",
             hint=f"leave it out, {EXCLUDE}",
         )
 

@@ -103,9 +103,8 @@ def signed_rank_interval(walsh: Array, confidence: float = NOMINAL) -> tuple[Arr
     is narrow.
     """
     n = count_blocks(walsh)
-    cuts = np.array(
-        [-1 if (c := count_averages_outside(int(k), confidence)) is None else c for k in n.ravel()]
-    ).reshape(n.shape)
+    outside = [count_averages_outside(int(blocks), confidence) for blocks in n.ravel()]
+    cuts = np.array([-1 if count is None else count for count in outside]).reshape(n.shape)
     averages = n * (n + 1) // 2
     lower = np.take_along_axis(walsh, np.maximum(cuts, 0)[..., None], axis=-1)[..., 0]
     upper = np.take_along_axis(walsh, np.maximum(averages - 1 - np.maximum(cuts, 0), 0)[..., None], axis=-1)[

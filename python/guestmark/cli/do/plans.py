@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from guestmark.cli.commands.plans import Options
+from guestmark.cli.plan_list import list_plans
 from guestmark.cli.stored_runs import open_ledger_if_any
 from guestmark.core.errors import ExitStatus, UsageError
 from guestmark.plan import library
@@ -15,8 +16,6 @@ def run(given: Options) -> int:
     words = given.words or []
     if not words:
         # Printing a plan is quick, and does not need the modules that estimate its time.
-        from guestmark.cli.plan_list import list_plans
-
         with open_ledger_if_any(given.ledger) as ledger:
             list_plans(ledger)
         return ExitStatus.ALL_MEASURED

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from guestmark.cli.outputs import Outputs, check_published
 from guestmark.cli.present import show_result
+from guestmark.cli.run_views import open_in_browser, replace_baseline, show_console
 from guestmark.core.errors import ExitStatus
 from guestmark.core.home import LATEST, LEDGER
 from guestmark.ledger import open_ledger, run_history
@@ -43,15 +44,11 @@ def run(given: Options) -> int:
     )
     if given.console_of is not None:
         outputs.check()
-        from guestmark.cli.run_views import show_console
-
         with open_ledger(given.ledger, writable=False) as ledger:
             stored = ledger.load_run(given.run)
         show_console(stored, given.console_of)
     elif given.browser:
         outputs.check()
-        from guestmark.cli.run_views import open_in_browser
-
         open_in_browser(*_load_analysed(given.run, given.ledger, given.baseline))
     else:
         _show_report(given.run, outputs, given.ledger, given.baseline)
@@ -78,7 +75,5 @@ def _load_analysed(
     with open_ledger(ledger_path, writable=False) as ledger:
         stored = ledger.load_run(name)
         if baseline is not None:
-            from guestmark.cli.run_views import replace_baseline
-
             stored = replace_baseline(stored, baseline)
         return stored, run_history.analyse_with_history(ledger, stored)

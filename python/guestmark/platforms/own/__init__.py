@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
+from guestmark.core.errors import UsageError
 from guestmark.core.levels import Levels
 from guestmark.core.platform_kind import OWN_PARAMETER, PlatformKind
 from guestmark.platforms.descriptions import PlatformClass
@@ -13,7 +14,6 @@ from guestmark.setting.network import EXISTING_NETWORK_FACTORS, NETWORK, Network
 
 def suggest_name(name: str) -> str:
     """Return a hint for a name without a definition; empty for one that is defined."""
-    from guestmark.core.errors import UsageError
     from guestmark.platforms.own.store import find_definition
 
     try:
@@ -25,7 +25,6 @@ def suggest_name(name: str) -> str:
 
 def explain_refused_levels(name: str, levels: Levels) -> str:
     """Return why machines of that definition cannot have these levels; empty if they can."""
-    from guestmark.core.errors import UsageError
     from guestmark.platforms.own.store import find_definition
 
     with contextlib.suppress(UsageError):

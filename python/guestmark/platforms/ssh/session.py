@@ -81,12 +81,11 @@ def is_final(said: str) -> bool:
 
 def make_session_error(dest: str, said: str, why: str, *, gone: bool) -> MachineError:
     """Returns the error for a session that had begun: `why` its agent failed, and whether the other side is `gone`."""
-    last = last_inert_line(said)
-    message = (
-        f"the connection to {dest} was lost{f': {last}' if last else ''}"
-        if gone
-        else f"the agent on {dest} failed"
-    )
+    if gone:
+        last = last_inert_line(said)
+        message = ": ".join(filter(None, (f"the connection to {dest} was lost", last)))
+    else:
+        message = f"the agent on {dest} failed"
     return MachineError(f"{message} ({why})", hint=f"check that it still answers: ssh {dest}", console=said)
 
 

@@ -156,12 +156,14 @@ def _choose_firecracker_serial(_name: str, image: FileIdentity) -> str:
 
 
 def _build_cloud_hypervisor_command(program: str, machine: MachineConfig) -> list[str]:
-    disks = [
-        f"path={image.path},readonly={'on' if image.spec.read_only else 'off'},serial={image.spec.name}"
+    disks = []
+    for image in machine.disks:
+        read_only = "on" if image.spec.read_only else "off"
+        words = f"path={image.path},readonly={read_only},serial={image.spec.name}"
         # Older versions detect an image's format by its first bytes.
-        f"{',image_type=raw' if machine.version >= _KNOWS_IMAGES else ''}"
-        for image in machine.disks
-    ]
+        if machine.version >= _KNOWS_IMAGES:
+            words += ",image_type=raw"
+        disks.append(words)
     return [
         program,
         "--kernel", machine.kernel, "--initramfs", machine.initramfs, "--cmdline", machine.words,

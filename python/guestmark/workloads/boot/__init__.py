@@ -16,6 +16,7 @@ from guestmark.core.metric import Metric
 from guestmark.core.params import Params, param
 from guestmark.core.workload_kind import Topic
 from guestmark.workloads.base import Sections, Workload
+from guestmark.workloads.common.program import find_program_packages
 from guestmark.workloads.exec.command import check_runnable
 
 READY = Metric("ready_s", "s")  # process started → agent ready
@@ -186,8 +187,6 @@ class BootWorkload(Workload[BootParams]):
     @classmethod
     def find_packages(cls, params: BootParams) -> tuple[str, ...]:
         """Returns the packages that contain the command's program."""
-        from guestmark.workloads.common.program import find_program_packages
-
         return find_program_packages(params.command[0]) if params.command else ()
 
     @classmethod

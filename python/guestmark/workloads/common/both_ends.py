@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from guestmark.capture import verdict
+from guestmark.capture.binary import Selection
+from guestmark.capture.points import join_points
 from guestmark.core.distribution import make_install_hint
 from guestmark.core.errors import GuestmarkError, WorkloadError
 from guestmark.core.temporary import scratch_directory
@@ -104,10 +107,6 @@ def _fetch_file(agent: Agent, path: str, file: Path) -> None:
 
 
 def _analyse_captures(found: BothEnds, files: Sequence[Path]) -> None:
-    from guestmark.capture import verdict
-    from guestmark.capture.binary import Selection
-    from guestmark.capture.points import join_points
-
     try:
         answer = join_points(Selection(tuple(str(file) for file in files)), top=1)
     except GuestmarkError as error:

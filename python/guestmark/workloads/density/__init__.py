@@ -16,6 +16,7 @@ from guestmark.core.params import Params, param
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.workloads.base import Sections, Workload
 from guestmark.workloads.common.parsers import parse_positive_duration, parse_positive_size
+from guestmark.workloads.common.program import find_program_packages
 from guestmark.workloads.exec.command import check_runnable
 
 # Slope of the control groups' memory over their number.
@@ -153,8 +154,6 @@ class DensityWorkload(Workload[DensityParams]):
     @classmethod
     def find_packages(cls, params: DensityParams) -> tuple[str, ...]:
         """Returns the packages that contain the command's program."""
-        from guestmark.workloads.common.program import find_program_packages
-
         return find_program_packages(params.command[0])
 
     @classmethod

@@ -82,8 +82,6 @@ class UploadTrial(MovingTrial[UploadedBytes]):
     def compute_expected_checksum(self, machine: Machine) -> Checksum:
         """Returns the checksum of the bytes that were sent or generated."""
         if self._variant == "disk":
-            from guestmark.disks.scratch import get_scratch_store
-
             return (
                 get_scratch_store()
                 .start_agent()

@@ -12,6 +12,7 @@ from guestmark.core.model import Cell
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.workloads.base import Workload
 from guestmark.workloads.common.factors import decides_disk_factor_on_host
+from guestmark.workloads.common.program import find_program_packages
 from guestmark.workloads.exec.command import ExecParams
 
 
@@ -46,8 +47,6 @@ class ExecWorkload(Workload[ExecParams]):
     @classmethod
     def find_packages(cls, params: ExecParams) -> tuple[str, ...]:
         """Returns the packages that contain the command's program."""
-        from guestmark.workloads.common.program import find_program_packages
-
         return find_program_packages(params.argv[0])
 
     @classmethod

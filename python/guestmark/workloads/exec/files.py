@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from guestmark.core.errors import UsageError
+from guestmark.workloads.common.program import compute_sha256
 
 # Bytes; the input is kept in memory and sent to every machine.
 STDIN_LIMIT = 64 * 1024 * 1024
@@ -33,8 +35,6 @@ class File(msgspec.Struct, frozen=True):
 
 def describe_files(paths: Sequence[str]) -> list[File]:
     """Describes files with their digests, as a plan holds them. Raises `UsageError` for one that cannot be copied."""
-    from guestmark.workloads.common.program import compute_sha256
-
     files: dict[str, File] = {}
     for path in paths:
         whole = os.path.abspath(path)
@@ -62,8 +62,6 @@ def describe_input(path: str | None) -> Input | None:
     """Describes the file of `--input`. Raises `UsageError` if it cannot be read."""
     if path is None:
         return None
-    import hashlib
-
     data = read_stdin(path)
     return Input(os.path.abspath(path), len(data), hashlib.sha256(data).hexdigest())
 

@@ -207,7 +207,9 @@ def _make_title(labels: Sequence[str]) -> str:
 
 def _choose_standard_output(output: Sequence[StandardOutput], number: int) -> StandardOutput | None:
     """Returns where the output of command `number` goes; None if that was not given."""
-    return output[number if len(output) > 1 else 0] if output else None
+    if not output:
+        return None
+    return output[number] if len(output) > 1 else output[0]
 
 
 def _name_commands(

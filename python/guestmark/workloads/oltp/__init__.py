@@ -23,6 +23,7 @@ from guestmark.core.params import Params, param
 from guestmark.core.platform_kind import Program
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.units import format_size, parse_size
+from guestmark.foreign.packages import find_owner
 from guestmark.workloads import sysbench
 from guestmark.workloads.base import Workload
 from guestmark.workloads.common import metrics as disk
@@ -253,7 +254,6 @@ class OltpWorkload(Workload[OltpParams]):
     @classmethod
     def find_packages(cls, params: OltpParams) -> tuple[str, ...]:
         """Returns the packages that installed this host's server; none if it is missing or belongs to no package."""
-        from guestmark.foreign.packages import find_owner
         from guestmark.workloads.oltp.databases import KINDS
 
         database = KINDS[params.server]

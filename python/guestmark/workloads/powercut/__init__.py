@@ -12,6 +12,7 @@ from guestmark.core.metric import Better, Measurement, Metric
 from guestmark.core.params import Params, param
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.units import parse_duration
+from guestmark.powercut.records import Method
 from guestmark.workloads.base import Sections, Workload
 
 _STATES, _OF_SERVERS = 300, 40
@@ -121,8 +122,6 @@ class PowercutParams(Params, frozen=True, kw_only=True):
 
         Raises `ValueError` for parameters of another method.
         """
-        from guestmark.powercut.records import Method
-
         method, command, check = Method(given["method"]), given["command"], given["check"]
         if given["settings"] and not method.is_served:
             raise ValueError(f"settings are for a database server, and the method {method.value} runs none")

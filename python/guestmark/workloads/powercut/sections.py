@@ -353,7 +353,9 @@ def describe_controls(found: Proven) -> str:
 def summarize_controls(found: Proven) -> str:
     """Returns whether the controls were caught, or else which were missed."""
     missed = [control.name for control in found.controls if not control.is_caught]
-    return f"missed: {', '.join(missed)}" if missed else "caught" if found.controls else "none"
+    if missed:
+        return f"missed: {', '.join(missed)}"
+    return "caught" if found.controls else "none"
 
 
 def summarize_proof(found: Proven) -> str:

@@ -20,6 +20,7 @@ from guestmark.core.metric_spec import WALL, MetricSpec, parse_metrics, split_me
 from guestmark.core.params import Params, param
 from guestmark.core.units import parse_duration
 from guestmark.workloads.base import Workload
+from guestmark.workloads.common.program import find_program_packages
 from guestmark.workloads.exec.command import check_runnable
 
 _PLACEHOLDERS = ("address", "port", "directory")
@@ -169,8 +170,6 @@ class ServiceWorkload(Workload[ServiceParams]):
     @classmethod
     def find_packages(cls, params: ServiceParams) -> tuple[str, ...]:
         """Returns the packages that contain the server's and the client's program."""
-        from guestmark.workloads.common.program import find_program_packages
-
         found = [*find_program_packages(params.server[0]), *find_program_packages(params.client[0])]
         return tuple(dict.fromkeys(found))
 

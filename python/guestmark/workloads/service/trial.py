@@ -13,6 +13,7 @@ from guestmark.agent.background import Background
 from guestmark.agent.binary import PROGRAM
 from guestmark.agent.client import Agent
 from guestmark.agent.results import CallError, ExecResult
+from guestmark.core import regex
 from guestmark.core.distribution import make_install_hint
 from guestmark.core.errors import PlatformUnusableError, WorkloadError
 from guestmark.core.metric import Measurement
@@ -231,8 +232,6 @@ def last_line(output: bytes) -> str:
 
 def find_match(expression: str, text: str) -> str:
     """Returns the last line that the expression matches; empty if there is none."""
-    from guestmark.core import regex
-
     found = regex.find_last_match(expression, (text,), regex.LIMIT_S)
     return found or ""
 

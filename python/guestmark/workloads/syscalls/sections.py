@@ -110,4 +110,9 @@ def _format_significant(value: float) -> str:
 
 
 def _format_count(value: float) -> str:
-    return figures.format_number(value, 3 if value < 0.1 else 2 if value < 10 else 1)
+    decimals = 1
+    if value < 10:
+        decimals = 2
+    if value < 0.1:
+        decimals = 3
+    return figures.format_number(value, decimals)

@@ -6,6 +6,8 @@ import re
 import signal
 from collections.abc import Mapping
 
+import pymysql
+
 from guestmark.workloads.oltp import ServerSizes
 from guestmark.workloads.oltp.databases.base import NETWORK_PORT, Database, Link, Session
 
@@ -117,8 +119,6 @@ class MariaDB(Database):
 
     def load_session_errors(self) -> tuple[type[Exception], ...]:
         """Returns PyMySQL's base error."""
-        import pymysql
-
         return (pymysql.MySQLError,)
 
     def locate_pid_file(self, data: str) -> str:
@@ -134,8 +134,6 @@ class _Session:
     """A session over PyMySQL."""
 
     def __init__(self, link: Link) -> None:
-        import pymysql
-
         self._connection = pymysql.Connection(
             user="root", password="", defer_connect=True, ssl_disabled=True, autocommit=None
         )

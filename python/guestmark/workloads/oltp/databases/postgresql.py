@@ -8,6 +8,8 @@ import signal
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from pg8000 import native
+
 from guestmark.core.units import parse_size
 from guestmark.workloads.oltp import ServerSizes
 from guestmark.workloads.oltp.databases.base import NETWORK_PORT, Database, Link, Session
@@ -119,8 +121,6 @@ class PostgreSQL(Database):
 
     def load_session_errors(self) -> tuple[type[Exception], ...]:
         """Returns pg8000's native errors."""
-        from pg8000 import native
-
         return (native.Error,)
 
     def locate_pid_file(self, data: str) -> str:
@@ -136,8 +136,6 @@ class _Session:
     """A session over pg8000."""
 
     def __init__(self, link: Link) -> None:
-        from pg8000 import native
-
         with _raise_plain_errors():
             self._connection = native.Connection(_USER, database="postgres", sock=link, ssl_context=False)
 
@@ -160,8 +158,6 @@ class _Session:
 @contextlib.contextmanager
 def _raise_plain_errors() -> Iterator[None]:
     """Reduces pg8000's errors, which hold all fields of the protocol's message, to the server's own text."""
-    from pg8000 import native
-
     try:
         yield
     except native.DatabaseError as error:
