@@ -1,4 +1,4 @@
-"""The wheel, installed in a fresh environment outside of the checkout, and extensions installed beside it."""
+"""The wheels that `tools/package` makes, installed in fresh environments outside of the checkout, and extensions."""
 
 import json
 import os
@@ -16,8 +16,8 @@ from tests.framework import CHECKOUT
 from tests.framework import captures as cf
 from tests.unit.plan.test_second_edition import shown_in
 
-pytestmark = pytest.mark.long
-WHEELS = sorted((CHECKOUT / "target/wheels").glob("guestmark-*.whl"))
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
+WHEELS = CHECKOUT / "target/wheels"
 INSTALL_S = 280
 BRIEF = ("--blocks", "1", "--iterations", "1", "--warmup", "0", "--null", "none", "--quiet", "--json", "-")
 
@@ -57,11 +57,23 @@ class Installed:
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    if not WHEELS:
-        pytest.skip("there is no wheel: tools/package makes one")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the wheels, made as for a release but with the programs that the checkout has compiled."""
+    builder = Installed(tmp_path_factory.mktemp("builder"))
+    builder.pip("maturin>=1.7,<2")
+    done = subprocess.run(
+        [CHECKOUT / "tools/package"],
+        env={**os.environ, "PATH": f"{builder.bin}:{os.environ['PATH']}", "PROFILE": "checkout"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return WHEELS
+
+
+@pytest.fixture(scope="module")
+def installed(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     made = Installed(tmp_path_factory.mktemp("installed"))
-    made.pip(WHEELS[-1])
+    made.pip(*wheels.glob("guestmark-*.whl"))
     return made
 
 
@@ -98,22 +110,13 @@ def test_extensions_are_installed_beside_it(installed: Installed) -> None:
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """The capture engine's own wheel, built as `tools/package` does, in an environment with nothing else."""
-    builder = Installed(tmp_path_factory.mktemp("builder"))
-    builder.pip("maturin>=1.7,<2")
-    done = subprocess.run(
-        [builder.bin / "maturin", "build", "--release", "--locked", "--out", builder.folder],
-        cwd=CHECKOUT / "crates/capture", env={**os.environ, "CARGO_TARGET_DIR": str(CHECKOUT / "target")},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+def engine(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """The capture engine's own wheel in an environment with nothing else."""
     made = Installed(tmp_path_factory.mktemp("engine"))
-    made.pip("--no-deps", *builder.folder.glob("guestmark_capture-*.whl"))
+    made.pip("--no-deps", *wheels.glob("guestmark_capture-*.whl"))
     return made
 
 
-@pytest.mark.timeout(1200)
 def test_the_capture_engine_is_a_program_of_its_own(engine: Installed) -> None:
     """In an environment with nothing else it says of a capture what guestmark says."""
     assert {path.name for path in engine.bin.glob("guestmark*")} == {"guestmark-capture"}
