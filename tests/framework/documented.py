@@ -146,11 +146,7 @@ _LONGER = "2m"
 # Plans whose questions need every row of theirs.
 _INDIVISIBLE = frozenset({"clones", "coldstart", "density"})
 # A few machines suffice: every further one only repeats the same.
-_FEWER_CLONES = tuple(
-    word
-    for setting in ("machines=3", "controls=2")
-    for word in ("--override", f"workloads.clones.params.{setting}")
-)
+_FEWER_CLONES = ("workloads.clones.params.machines=3", "workloads.clones.params.controls=2")
 _WHOLE = frozenset({"tune"})  # verbs whose time is needed for proofs, of which none can be left out
 
 
@@ -164,25 +160,39 @@ def find_plan(words: tuple[str, ...]) -> str:
 
 @functools.cache
 def _first_places() -> Mapping[tuple[str, ...], str]:
-    """Where each command that measures is printed first, and each built-in plan, by its name alone."""
+    """Where each command that measures is first run, as it is run, and each built-in plan, by its name alone."""
     found: dict[tuple[str, ...], str] = {}
     for page in pages():
         for each in commands(page):
             if each.words[:1] in {("run",), ("tune",)} and not each.why_not:
-                found.setdefault(each.words, each.where)
+                found.setdefault(tuple(briefly(list(each.words))), each.where)
                 found.setdefault((find_plan(each.words),), each.where)  # no command is a plan's name alone
     return found
 
 
 def repeats(each: Typed) -> bool:
-    """Whether an earlier page or line prints the same command, which measures the same once more."""
-    return "mine.toml" not in each.words and _first_places().get(each.words, each.where) != each.where
+    """Whether an earlier page or line has led to the same command, which would measure the same once more."""
+    return "mine.toml" not in each.words and (
+        _first_places().get(tuple(briefly(list(each.words))), each.where) != each.where
+    )
 
 
 def runs_known_plan(each: Typed) -> bool:
     """Whether an earlier page or line runs the same built-in plan."""
     plan = find_plan(each.words)
     return bool(plan) and plan not in _INDIVISIBLE and _first_places()[plan,] != each.where
+
+
+def replace_override(options: list[str], setting: str) -> list[str]:
+    """Return the options with `--override SETTING` in place of another value for the same name."""
+    name = setting.partition("=")[0] + "="
+    kept: list[str] = []
+    for word in options:
+        if word.startswith(name) and kept and kept[-1] == "--override":
+            kept.pop()
+        else:
+            kept.append(word)
+    return [*kept, "--override", setting]
 
 
 def briefly(words: list[str]) -> list[str]:
@@ -198,11 +208,13 @@ def briefly(words: list[str]) -> list[str]:
     if verb == "run" and "--blocks" in options:
         options[options.index("--blocks") + 1] = "1"
     added: tuple[str, ...] = ()
-    if known and "--blocks" in options:
+    plan = find_plan((verb, *options))
+    divisible = bool(plan) and plan not in _INDIVISIBLE
+    if divisible and "--blocks" in options:
         at = options.index("--blocks")
         del options[at : at + 2]
-    if known and not {"--for", "--time-limit", "--list", "--prepare-only"} & set(options):
-        added = ("--for", _LONGER if is_slow else _SHORTER["--for"])
+    if divisible and not {"--for", "--time-limit", "--list", "--prepare-only"} & set(options):
+        added = ("--for", _SHORTER["--for"] if known and not is_slow else _LONGER)
     elif not _FIXED & set(options):
         added = _OWN_PLAN if verb == "run" and "mine.toml" in options else _BRIEFLY.get(verb, ())
     if verb == "exec" and "--on" in options and not _REPEATED & set(options):
@@ -216,6 +228,7 @@ def briefly(words: list[str]) -> list[str]:
         and "--for" not in (*options, *added)
     ):
         added += _SMALL
-    if verb == "run" and "clones" in options:
-        options += _FEWER_CLONES  # the last one counts
+    if plan == "clones":
+        for setting in _FEWER_CLONES:
+            options = replace_override(options, setting)
     return [verb, *options, *added, *command_line] if command_line else [verb, *added, *options]
