@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from guestmark.core.errors import GuestmarkError
+from guestmark.engine.audience import hold_machines
 from guestmark.platforms import exclusive
 from guestmark.platforms.exclusive import (
     InUseError,
@@ -21,6 +22,7 @@ from guestmark.platforms.exclusive import (
     lock_machines,
     lock_remote,
 )
+from tests.framework.cells import cell, plan_of
 from tests.framework.command_line import CommandLine
 from tests.framework.guests import start
 from tests.framework.processes import wait_until
@@ -41,6 +43,15 @@ def held(guestmark: CommandLine, lock: Path) -> Iterator[int]:
     with guestmark.running("exec", "--blocks", 1, "--", "sleep", "60", env=environment) as process:
         assert wait_until(lambda: lock.exists() and bool(lock.read_bytes()), 20)
         yield process.pid
+
+
+@pytest.mark.parametrize(("network", "in_use"), [("none", False), ("existing", True)])
+def test_this_host_is_in_use_while_another_machine_connects_to_it(
+    lock: Path, network: str, in_use: bool
+) -> None:
+    plan = plan_of(cell("ssh:lab1", "network", network=network))
+    with hold_machines(plan, print, wait=False):
+        assert (lock.exists() and bool(lock.read_bytes())) is in_use
 
 
 def test_the_machine_is_in_use(guestmark: CommandLine, lock: Path, held: int) -> None:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import cast
 
-from guestmark.core.model import LeftOut, Plan
+from guestmark.core.model import Cell, LeftOut, Plan
 from guestmark.core.parallel import report_interrupt
 from guestmark.core.reminder import Reminder
 from guestmark.core.units import format_duration
@@ -18,6 +18,7 @@ from guestmark.foreign.progress import Progress
 from guestmark.platforms import exclusive
 from guestmark.platforms.base import Platform, Unusable, Usable
 from guestmark.platforms.probe import Startable, probe_all
+from guestmark.setting.network import NETWORK, Network
 
 _REMIND_EVERY_S = 30.0
 # A check of platforms that takes longer than this is mentioned.
@@ -66,9 +67,14 @@ def hold_machines(
     `tell` gets the name of the process that has them; others that wait see `name`, or the plan's. With `wait=False`,
     raises `InUseError` instead.
     """
-    here = any(cell.platform.uses_this_host for cell in plan.cells)
+    here = any(_uses_this_host(cell) for cell in plan.cells)
     with exclusive.lock_machines(exclusive.LockPolicy(name or plan.name, wait=wait, tell=tell), here=here):
         yield
+
+
+def _uses_this_host(cell: Cell) -> bool:
+    """Return whether a machine of the cell is on this host, or connects to a peer that is."""
+    return cell.platform.uses_this_host or cell.levels[NETWORK] is not Network.NONE
 
 
 def make_prober(
