@@ -94,7 +94,8 @@ missing_dev() {
     [ -d /usr/lib/grub/x86_64-efi ] || echo grub-efi-amd64-bin
     command -v mcopy >/dev/null || echo mtools
     for tool in mkfs.nilfs2:nilfs-tools mkfs.jfs:jfsutils mkfs.erofs:erofs-utils ethtool:ethtool nginx:nginx wrk:wrk \
-        redis-server:redis-server gtlsclient:ngtcp2-client gtlsserver:ngtcp2-server; do
+        redis-server:redis-server libvirtd:libvirt-daemon slurmctld:slurmctld slurmd:slurmd munged:munge \
+        gtlsclient:ngtcp2-client gtlsserver:ngtcp2-server; do
         command -v "${tool%:*}" >/dev/null || [ -x "/usr/sbin/${tool%:*}" ] || [ -x "/sbin/${tool%:*}" ] || echo "${tool#*:}"
     done
     [ -e /usr/lib/ipxe/ipxe.lkrn ] || echo ipxe
@@ -142,6 +143,8 @@ why() {
         ethtool) echo "sees what guestmark says of network cards" ;;
         ipxe) echo "boots from a network" ;;
         nginx | wrk) echo "is measured as a service; nginx's own is masked, so that none starts here" ;;
+        libvirt-daemon) echo "has a private instance whose domains are measured; the system's own is masked" ;;
+        slurm* | munge) echo "queues the blocks of a test; the system's own services are masked" ;;
         redis-server) echo "is a server whose power is cut; its service is masked, so that none starts here" ;;
         python3-*) echo "is a store of data whose power is cut" ;;
         ngtcp2-*) echo "speaks QUIC, whose captures are examined" ;;
@@ -304,7 +307,8 @@ install_packages() {
         [ "$family" != other ] || command="the packages above, with your package manager"
         fail 2 "these packages must be installed first" "as root: ${command#sudo }" "then start again"
     fi
-    for started in openssh-server:ssh redis-server:redis-server nginx:nginx; do
+    for started in openssh-server:ssh redis-server:redis-server nginx:nginx libvirt-daemon:libvirtd slurmctld:slurmctld \
+        slurmd:slurmd munge:munge; do
         case " $packages " in *" ${started%:*} "*) mask "${started#*:}.service" ;; esac
     done
     # shellcheck disable=SC2086
