@@ -137,12 +137,13 @@ _REPEATED = {"--iterations", "--warmup", "-w"}
 # Two of the 54 candidates: each needs a proof, and a race of more would test nothing else.
 _CANDIDATES = ("--only", "platform=tcg and cache=writeback and format=raw and preallocation=off")
 _SHORTER = {"--for": "1m", "--over": "4s", "--scale": "0.02", "--time-limit": "1m"}
-# A reader's own plan may have any number of rows; within a budget those that are asked for by name come first.
+# A plan may have any number of rows; within a budget those that are asked for by name come first.
 _OWN_PLAN = ("--for", "90s")
-# In the environment of a command that runs a plan which another one of README or guides runs as well.
-KNOWN_PLAN = "GUESTMARK_TESTS_KNOWN_PLAN"
 # Proofs, and guests inside others, have to start within half of it.
 _LONGER = "2m"
+# In the environment of a command that runs a plan which an earlier one of README or guides has run: it only lists the
+# rows that it would measure, for which all its options are read and its questions are fitted into the time.
+KNOWN_PLAN = "GUESTMARK_TESTS_KNOWN_PLAN"
 # Plans whose questions need every row of theirs.
 _INDIVISIBLE = frozenset({"clones", "coldstart", "density"})
 # A few machines suffice: every further one only repeats the same.
@@ -183,6 +184,14 @@ def runs_known_plan(each: Typed) -> bool:
     return bool(plan) and plan not in _INDIVISIBLE and _first_places()[plan,] != each.where
 
 
+def drop_blocks(options: list[str]) -> list[str]:
+    """Return the options without `--blocks N`, which a budget takes the place of."""
+    if "--blocks" not in options:
+        return options
+    at = options.index("--blocks")
+    return options[:at] + options[at + 2 :]
+
+
 def replace_override(options: list[str], setting: str) -> list[str]:
     """Return the options with `--override SETTING` in place of another value for the same name."""
     name = setting.partition("=")[0] + "="
@@ -198,7 +207,8 @@ def replace_override(options: list[str], setting: str) -> list[str]:
 def briefly(words: list[str]) -> list[str]:
     """Return the command line's words, changed so that it measures less: one block, a small scale."""
     verb, *rest = words
-    known = bool(os.environ.get(KNOWN_PLAN))
+    if os.environ.get(KNOWN_PLAN) and "--prepare-only" not in rest:
+        return [verb, "--list", *rest]
     is_slow = "--prove" in rest or ("--on" in rest and "/" in rest[rest.index("--on") + 1])
     command = rest.index("--") if "--" in rest else len(rest)
     options, command_line = rest[:command], rest[command:]
@@ -209,14 +219,12 @@ def briefly(words: list[str]) -> list[str]:
         options[options.index("--blocks") + 1] = "1"
     added: tuple[str, ...] = ()
     plan = find_plan((verb, *options))
-    divisible = bool(plan) and plan not in _INDIVISIBLE
-    if divisible and "--blocks" in options:
-        at = options.index("--blocks")
-        del options[at : at + 2]
-    if divisible and not {"--for", "--time-limit", "--list", "--prepare-only"} & set(options):
-        added = ("--for", _SHORTER["--for"] if known and not is_slow else _LONGER)
+    if (plan and plan not in _INDIVISIBLE) or (verb == "run" and "mine.toml" in options):
+        if not {"--for", "--time-limit", "--list", "--prepare-only"} & set(options):
+            added = ("--for", _LONGER) if is_slow else _OWN_PLAN
+            options = drop_blocks(options)
     elif not _FIXED & set(options):
-        added = _OWN_PLAN if verb == "run" and "mine.toml" in options else _BRIEFLY.get(verb, ())
+        added = _BRIEFLY.get(verb, ())
     if verb == "exec" and "--on" in options and not _REPEATED & set(options):
         added += _ONCE
     if verb == "tune" and "fastest-safe" in options and "--only" not in options:

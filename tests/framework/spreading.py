@@ -32,7 +32,6 @@ SPREAD: Mapping[str, Callable[[str], str]] = {
     "tests/guest/test_own_machines.py": take_test,
     "tests/guest/test_powercut_guest.py": take_test,
     "tests/guest/test_programs.py": take_test,
-    "tests/faults/test_setup_clean_root.py": take_test,
     "tests/unit/powercut/test_gates.py": take_test,
     "tests/unit/project/test_documentation_runs.py": take_test,
     "tests/unit/stats/test_acceptance.py": take_test,

@@ -154,7 +154,7 @@ MODES = {
     mode.name: mode
     for mode in (
         Mode("exec", ("exec", "--blocks", "3", "--on", "host,uml,tcg", "--", "sh", "-c", "sleep 0.1"), 8.0),
-        Mode("disk", ("run", "storm.toml", "--blocks", "2"), 14.0, DISK),
+        Mode("disk", ("run", "storm.toml", "--blocks", "1"), 14.0, DISK),
         Mode("nested", ("exec", "--blocks", "2", "--on", "host,tcg/uml", "--", "true"), 12.0),
         Mode("netboot", ("run", "netboot", "--scale", "0.01", "--blocks", "1", "--only", _CARD), 8.0),
         Mode("networks", ("run", "storm.toml", "--blocks", "2"), 20.0, NETWORKS),

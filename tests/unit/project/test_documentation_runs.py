@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 
 import pytest
-from bench.experiments.__main__ import EXPERIMENTS
 
 from guestmark.ledger import open_ledger
 from guestmark.ledger.run_annotations import Annotations
@@ -29,8 +28,6 @@ WITH_COMMANDS = [
 ]
 MOST_UNRUN = 75  # a page that adds one says why, and this number changes with it
 GATED = "--fail-if"
-# Each of their rows is measured by tests/guest/test_experiments.py.
-RUN_ELSEWHERE = frozenset(each.words[0] for each in EXPERIMENTS if not each.foreign)
 PLACEHOLDERS = {"COMMAND": "./program", "RUN…": "last"}
 COMPARED = {"ab.md", "gates.md"}  # pages about runs that were made before, by this user
 
@@ -178,8 +175,7 @@ def test_every_command_of_a_page_runs(
             shutil.copy(kept, guestmark.ledger)
         for placeholder, file in PLACEHOLDERS.items():
             text = text.replace(placeholder, file)
-        known = documented.runs_known_plan(each) or documented.find_plan(each.words) in RUN_ELSEWHERE
-        environment[documented.KNOWN_PLAN] = "1" if known else ""
+        environment[documented.KNOWN_PLAN] = "1" if documented.runs_known_plan(each) else ""
         begun = time.monotonic()
         done = subprocess.run(
             ["bash", "-c", text], cwd=sandbox, env=environment, capture_output=True, text=True, timeout=1500,

@@ -89,6 +89,20 @@ def test_the_wheel_boots_guests(installed: Installed) -> None:
     assert list(installed.measure("exec", *BRIEF, "--on", "uml", "--", "true")) == ["uml"]
 
 
+@pytest.mark.timeout(1500)
+def test_the_wheel_measures_in_a_fresh_root_without_a_compiler(wheels: Path) -> None:
+    """Installed there by pip, with static programs inside."""
+    assert os.geteuid() == 0, "making a root file system needs root: run ./test --long as root"
+    assert wheels == CHECKOUT / "target/wheels"  # where the script looks
+    run = subprocess.run(
+        [CHECKOUT / "tools/try-wheel"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stdout[-6000:] + run.stderr[-6000:]
+    assert "the first block took" in run.stdout
+    for platform in ("host", "tcg"):
+        assert f"\n{platform} " in run.stdout
+
+
 def test_the_wheel_brings_its_manual_and_completions(installed: Installed) -> None:
     there = {
         str(path.relative_to(installed.folder / "venv")) for path in installed.folder.rglob("venv/share/**/*")
