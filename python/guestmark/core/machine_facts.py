@@ -12,7 +12,7 @@ import msgspec
 from guestmark.core.findings import Fact, Facts
 
 
-class Placed(msgspec.Struct, kw_only=True, omit_defaults=True):
+class PlacementFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Which of this host's processors each part of a machine had; lists as in `0,2-3`."""
 
     level: str  # of the factor
@@ -24,7 +24,7 @@ class Placed(msgspec.Struct, kw_only=True, omit_defaults=True):
     remarks: list[str] | None = None
 
 
-class Confined(msgspec.Struct, kw_only=True, omit_defaults=True):
+class ConfinementFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What confines a hypervisor, as the host's kernel reports it for its process."""
 
     # Whether every mount is read-only, except for the paths it needs.
@@ -43,9 +43,9 @@ class Confined(msgspec.Struct, kw_only=True, omit_defaults=True):
     memory_bytes: int | None = None
     processes: int | None = None
     # The confinement of the daemon that serves the host's root, if there is one.
-    shares: Confined | None = None
+    shares: ConfinementFacts | None = None
     # The confinement of other programs that the guest talks to, by name.
-    helpers: dict[str, Confined] | None = None
+    helpers: dict[str, ConfinementFacts] | None = None
 
     @property
     def protects_files(self) -> bool:
@@ -116,8 +116,8 @@ class NetworkFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
 class MachineFacts(Fact, kw_only=True):
     """Facts about a machine of some kind, as attested."""
 
-    placement: Placed | None = None
-    confined: Confined | None = None
+    placement: PlacementFacts | None = None
+    confined: ConfinementFacts | None = None
     network: NetworkFacts | None = None
 
 
@@ -265,7 +265,7 @@ class OwnInside(msgspec.Struct, kw_only=True, omit_defaults=True):
     distribution: str = ""
 
 
-class OwnRestored(msgspec.Struct, kw_only=True):
+class OwnSnapshotFacts(msgspec.Struct, kw_only=True):
     """The snapshot from which a machine that the user defined was restored, as seen from inside."""
 
     # Distinguishes the snapshot from others of the block.
@@ -299,7 +299,7 @@ class OwnMachine(RemoteMachine, kw_only=True, omit_defaults=True):
     # Whether its commands are timed from outside, because no agent can be reached inside it.
     plain: bool = False
     # None for a machine that was created.
-    restored: OwnRestored | None = None
+    restored: OwnSnapshotFacts | None = None
 
 
 class Vmm(msgspec.Struct, kw_only=True):
@@ -352,7 +352,7 @@ class Disk(msgspec.Struct, kw_only=True, omit_defaults=True):
     served: str | None = None
 
 
-class Restored(msgspec.Struct, kw_only=True):
+class TemplateFacts(msgspec.Struct, kw_only=True):
     """The saved machine from which a guest continued instead of booting."""
 
     # Distinguishes the template from others of the block.
@@ -420,7 +420,7 @@ class GuestMachine(MachineFacts, kw_only=True):
     run_by: RunBy | None = None
     guest: Inside
     disks: dict[str, Disk] | None = None
-    restored: Restored | None = None
+    restored: TemplateFacts | None = None
     backing: Backing | None = None
     image: DiskImage | None = None
 
@@ -445,12 +445,12 @@ class NestedMachine(MachineFacts, kw_only=True):
     inner: GuestMachine
 
 
-def find_placement(machine: MachineFacts) -> Placed | None:
+def find_placement(machine: MachineFacts) -> PlacementFacts | None:
     """Return where a machine runs on this host; for nested guests, where the outermost one runs."""
     return machine.outer.placement if isinstance(machine, NestedMachine) else machine.placement
 
 
-def find_attested_placement(facts: Facts) -> Placed | None:
+def find_attested_placement(facts: Facts) -> PlacementFacts | None:
     """Return what `find_placement` does, for a trial that has ended."""
     machine = facts.find_fact(NestedMachine) or facts.find_fact(MachineFacts)
     return None if machine is None else find_placement(machine)

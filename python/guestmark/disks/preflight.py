@@ -37,7 +37,7 @@ def check_disks(cells: Sequence[Cell]) -> None:
         here = []
         for cell, specs in by_cell:
             here.append((cell, [spec for spec in specs if spec.location == location]))
-        _check_room(location, here)
+        _require_disk_space(location, here)
     for cell, specs in by_cell:
         # The host's own disk is a directory, for which nothing is made, unless it is mounted from an image.
         if cell.platform.is_this_host:
@@ -171,7 +171,7 @@ def supports_direct_io(location: str) -> bool:
     return True
 
 
-def _check_room(location: str, trials: Sequence[tuple[Cell, Sequence[DiskSpec]]]) -> None:
+def _require_disk_space(location: str, trials: Sequence[tuple[Cell, Sequence[DiskSpec]]]) -> None:
     if not Path(location).is_dir():
         raise UsageError(
             f"the directory for the images does not exist: {location}",

@@ -56,7 +56,7 @@ class DiskWatch:
         `reads` tells that the workload reads the disk; reads from a directory are not counted. Returns None without a
         disk, if the kernel does not count, for a directory that was only read, and when the machine has ended.
         """
-        before, now = self._before, self._read_counters()
+        before, now = self._before, self._read_written()
         if before is None or now is None or now.device != before.device:
             return None
         # A sync takes time, and is only needed if nothing has reached the disk by itself.
@@ -87,9 +87,9 @@ class DiskWatch:
                 self._machine.agent.flush(self._disk.directory)
             elif self._device:
                 self._machine.agent.sync()
-        return self._read_counters()
+        return self._read_written()
 
-    def _read_counters(self) -> Reading | None:
+    def _read_written(self) -> Reading | None:
         if self._disk is None:
             return None
         if not self._device:

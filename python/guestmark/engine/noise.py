@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from guestmark.core import procfs
-from guestmark.core.machine_facts import Placed
+from guestmark.core.machine_facts import PlacementFacts
 from guestmark.core.placement import parse_processor_list
 from guestmark.platforms.base import Machine
 
@@ -80,7 +80,7 @@ class NoiseRecorder:
         self.start(() if pid is None else (pid,), self._processors)
         return self
 
-    def place_machine(self, placed: Placed | None) -> None:
+    def place_machine(self, placed: PlacementFacts | None) -> None:
         """Set the machine's processors before recording begins; cells of older plans have no placement."""
         if placed is not None:
             self._processors = frozenset(parse_processor_list(placed.machine))
@@ -102,12 +102,12 @@ class NoiseRecorder:
         self._pids = tuple(pids)
         self._processors = frozenset(processors)
         self._result = {}
-        self._before = self._read_counters()
+        self._before = self._read_host_counters()
 
     def stop(self) -> dict[str, Any]:
         """End recording and return what happened since `start`; empty if nothing was started."""
         if self._before is not None:
-            after = self._read_counters()
+            after = self._read_host_counters()
             self._result = _compute_noise(self._before, after)
             if self._processors:
                 self._result |= _compute_foreign_time(self._before, after, self._processors, self._reported_s)
@@ -118,7 +118,7 @@ class NoiseRecorder:
         """Return the result of the last recording; empty until it has ended."""
         return self._result
 
-    def _read_counters(self) -> dict[str, Any]:
+    def _read_host_counters(self) -> dict[str, Any]:
         root = self._root
         return {
             "time": time.monotonic(),

@@ -345,11 +345,11 @@ class CounterRecorder:
 
     def begin(self) -> None:
         """Read the counters before an iteration."""
-        self._before = self._read_counters()
+        self._before = self._count_machine()
 
     def end(self) -> None:
         """Read the counters after the iteration."""
-        after = self._read_counters()
+        after = self._count_machine()
         advanced = {name: after[name] - value for name, value in self._before.items() if name in after}
         for name, value in counters.drop_restarted(advanced).items():
             self._each.setdefault(name, []).append(value)
@@ -367,7 +367,7 @@ class CounterRecorder:
             return averages
         return counters.subtract_ticks(averages, self._per_tick) if self._per_tick else {}
 
-    def _read_counters(self) -> Mapping[str, float]:
+    def _count_machine(self) -> Mapping[str, float]:
         with contextlib.suppress(GuestmarkError):
             return counters.count_with_ticks(self._machine) if self._apart else self._machine.counters()
         return {}

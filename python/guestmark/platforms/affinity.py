@@ -19,7 +19,7 @@ from typing import Any
 from guestmark.core import procfs
 from guestmark.core.cause import Cause
 from guestmark.core.errors import AttestationError, MachineError
-from guestmark.core.machine_facts import Placed
+from guestmark.core.machine_facts import PlacementFacts
 from guestmark.core.model import Cell
 from guestmark.core.placement import (
     FULL_CAPACITY,
@@ -74,7 +74,7 @@ class Seat:
             if not wrong:
                 return
 
-    def attest(self, pid: int | None) -> Placed | None:
+    def attest(self, pid: int | None) -> PlacementFacts | None:
         """Returns the processors of the machine and of this process; None without a placement.
 
         `pid` is the machine's first process; all its descendants are checked, too. Raises `AttestationError` if a
@@ -90,7 +90,7 @@ class Seat:
         for thread in procfs.list_threads(os.getpid()):
             if found := _read_allowed(os.getpid(), thread):
                 _require_processors("the control plane", frozenset(placement.control), found)
-        return Placed(
+        return PlacementFacts(
             level=placement.level,
             processors=placement.processors,
             machine=format_processor_list(placement.machine),

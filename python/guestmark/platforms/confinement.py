@@ -17,7 +17,7 @@ from typing import Protocol
 
 from guestmark.agent.confinement import MOST_PROCESSES
 from guestmark.core.keeper import is_in_use, keeper
-from guestmark.core.machine_facts import Confined, MachineFacts, Mount, read_mounts
+from guestmark.core.machine_facts import ConfinementFacts, MachineFacts, Mount, read_mounts
 from guestmark.core.meminfo import compute_spare_memory
 from guestmark.core.units import format_size
 from guestmark.disks.location import read_filesystem_type
@@ -219,14 +219,14 @@ class ConfinedProcess(Protocol):
         """Returns its process id; None if it has ended."""
 
 
-def attest_with_helpers(process: ConfinedProcess) -> Confined | None:
+def attest_with_helpers(process: ConfinedProcess) -> ConfinementFacts | None:
     """Returns the result of `attest_process` with the process's limits and the confinement of its helpers."""
     found = attest_process(process.pid(), process.writable)
     if found is None:
         return None
     found.memory_bytes, found.processes = read_limits(process.groups)
     for name, helper in process.helpers.items():
-        holds = attest_process(helper.pid(), helper.writable) or Confined()
+        holds = attest_process(helper.pid(), helper.writable) or ConfinementFacts()
         if name == SERVES_ROOT:
             found.shares = holds
         else:
@@ -234,7 +234,7 @@ def attest_with_helpers(process: ConfinedProcess) -> Confined | None:
     return found
 
 
-def attest_process(pid: int | None, writable: Iterable[Path]) -> Confined | None:
+def attest_process(pid: int | None, writable: Iterable[Path]) -> ConfinementFacts | None:
     """Returns how the kernel confines a process; None if it has ended or may not be inspected.
 
     `writable` are the directories and files that it may write to.
@@ -254,7 +254,7 @@ def attest_process(pid: int | None, writable: Iterable[Path]) -> Confined | None
         (word.removeprefix(_REPORT_VARIABLE) for word in environment if word.startswith(_REPORT_VARIABLE)), ""
     ).split(",")
     own = {where for word, where in _OWN_MOUNTS.items() if word in report}
-    return Confined(
+    return ConfinementFacts(
         mounts=_has_read_only_mounts(seen, {os.path.realpath(path) for path in writable} | own),
         landlock="landlock" in report,
         seccomp=status.get("Seccomp") == _FILTERED,
@@ -294,7 +294,7 @@ def _has_read_only_mounts(seen: Sequence[Mount], writable: set[str]) -> bool:
     return bool(seen) and all("ro" in mount.own or mount.where in writable for mount in seen)
 
 
-def describe_confinement(confined: Confined) -> str:
+def describe_confinement(confined: ConfinementFacts) -> str:
     """Returns a description of the confinement, such as `read-only mounts, Landlock, seccomp`."""
     own = confined.namespaces or ()
     parts = [

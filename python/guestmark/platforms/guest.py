@@ -17,7 +17,7 @@ from guestmark.core.cause import Cause, Speaker, classify_message
 from guestmark.core.errors import AgentError, AttestationError, MachineError
 from guestmark.core.findings import Mount
 from guestmark.core.levels import Levels
-from guestmark.core.machine_facts import GuestMachine, Restored
+from guestmark.core.machine_facts import GuestMachine, TemplateFacts
 from guestmark.core.model import Cell
 from guestmark.disks.attached import AttachedDisk
 from guestmark.platforms import confinement, counters
@@ -49,7 +49,7 @@ class Guest:
     place: Place = HERE
     seat: Seat = field(default_factory=Seat)
     # The template that the guest was restored from; None if it was booted.
-    restored: Restored | None = None
+    restored: TemplateFacts | None = None
     network: TrialNetwork | None = None
 
     @property

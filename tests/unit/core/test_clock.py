@@ -5,7 +5,7 @@ import sys
 import time
 
 from guestmark.core.findings import Facts, add_fact
-from guestmark.core.machine_facts import Restored
+from guestmark.core.machine_facts import TemplateFacts
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.report.sections.footer import describe_time_spent
 from tests.framework import IMPORTABLE, made_facts
@@ -43,7 +43,7 @@ def test_a_template_is_part_of_a_start() -> None:
 
     def trial(clone: int, template_s: float) -> Trial:
         machine = made_facts.guest()
-        machine.restored = Restored(template="t", clone=clone, generation_id=True, template_s=template_s)
+        machine.restored = TemplateFacts(template="t", clone=clone, generation_id=True, template_s=template_s)
         facts = add_fact(Facts(), machine)
         return Trial("tcg", 0, clone, TrialStatus.OK, phases={"ready": 0.1}, duration_s=5.0, facts=facts)
 

@@ -4,13 +4,13 @@ import subprocess
 from pathlib import Path
 
 from guestmark.agent.confinement import HYPERVISOR
-from guestmark.core.machine_facts import Confined, MachineFacts
+from guestmark.core.machine_facts import ConfinementFacts, MachineFacts
 from guestmark.disks.processes import find_confined_program
 from guestmark.platforms import confinement
 from tests.framework.processes import wait_until
 
 
-def found_of(command: list[str], writable: tuple[Path, ...]) -> Confined | None:
+def found_of(command: list[str], writable: tuple[Path, ...]) -> ConfinementFacts | None:
     """What is attested of a process that runs `command`, which ends with `sleep 60`."""
     with subprocess.Popen(command) as process:
         assert wait_until(lambda: called(find_confined_program(process.pid)) == "sleep\n", 10)
@@ -43,7 +43,10 @@ def test_a_path_that_nobody_was_given_is_noticed(tmp_path: Path) -> None:
 
 def test_a_guest_that_nothing_confines_is_warned_about() -> None:
     assert confinement.list_remarks(MachineFacts()) == []
-    assert confinement.list_remarks(MachineFacts(confined=Confined(landlock=True))) == []
-    assert "this host's files" in confinement.list_remarks(MachineFacts(confined=Confined(seccomp=True)))[0]
-    weak_share = Confined(landlock=True, mounts=True, shares=Confined())
+    assert confinement.list_remarks(MachineFacts(confined=ConfinementFacts(landlock=True))) == []
+    assert (
+        "this host's files"
+        in confinement.list_remarks(MachineFacts(confined=ConfinementFacts(seccomp=True)))[0]
+    )
+    weak_share = ConfinementFacts(landlock=True, mounts=True, shares=ConfinementFacts())
     assert confinement.list_remarks(MachineFacts(confined=weak_share)) != []

@@ -3,7 +3,13 @@
 from dataclasses import replace
 
 from guestmark.core.findings import TARGET, Fact, Facts, Flushes, Storage, StoredDisk
-from guestmark.core.machine_facts import GuestMachine, HostMachine, NestedMachine, OuterMachine, Placed
+from guestmark.core.machine_facts import (
+    GuestMachine,
+    HostMachine,
+    NestedMachine,
+    OuterMachine,
+    PlacementFacts,
+)
 from guestmark.ledger.model import StoredRun
 from guestmark.report.export_format import Format
 from guestmark.report.formats import export_run
@@ -11,24 +17,24 @@ from guestmark.report.sections import locations
 from tests.framework import made_facts
 from tests.framework.runs import host_uml_tcg
 
-PINNED = Placed(level="pinned", processors=1, machine="1", emulator="1", control="0", nodes=[0])
-FREE = Placed(level="free", processors=2, machine="0-1", emulator="0-1", control="0-1", nodes=[0])
+PINNED = PlacementFacts(level="pinned", processors=1, machine="1", emulator="1", control="0", nodes=[0])
+FREE = PlacementFacts(level="free", processors=2, machine="0-1", emulator="0-1", control="0-1", nodes=[0])
 SHM = StoredDisk(location="/dev/shm", filesystem="tmpfs", in_memory=True)
 DISK = StoredDisk(location="/var/tmp", filesystem="ext4", in_memory=False)
 
 
-def host(placement: Placed | None = None, processors: int = 1) -> HostMachine:
+def host(placement: PlacementFacts | None = None, processors: int = 1) -> HostMachine:
     return HostMachine(kernel="6.1.0", arch="x86_64", boot_id="1", processors=processors, placement=placement)
 
 
-def guest(placement: Placed | None = None, processors: int = 1) -> GuestMachine:
+def guest(placement: PlacementFacts | None = None, processors: int = 1) -> GuestMachine:
     made = made_facts.guest()
     made.guest.processors = processors
     made.placement = placement
     return made
 
 
-def nested(placement: Placed) -> NestedMachine:
+def nested(placement: PlacementFacts) -> NestedMachine:
     outer = OuterMachine(
         asked={}, guest=made_facts.guest().guest, placement=placement, started_for_each="block", inner_guest=1
     )
@@ -50,7 +56,7 @@ def page(run: StoredRun) -> str:
 
 
 def test_the_footer_says_where_machines_ran() -> None:
-    tcg = Placed(level="pinned", processors=1, machine="1", emulator="0", control="0", nodes=[0])
+    tcg = PlacementFacts(level="pinned", processors=1, machine="1", emulator="0", control="0", nodes=[0])
     run = run_with(host=host(PINNED), uml=guest(PINNED), tcg=guest(tcg))
     said = "pinned: 1 processor each, CPU 1; emulators' own threads CPU 0; control plane CPU 0"
     assert locations.describe_placement(run.trials) == said
@@ -59,7 +65,7 @@ def test_the_footer_says_where_machines_ran() -> None:
 
 def test_other_placements_are_said_apart_and_none_not_at_all() -> None:
     remarks = ["4 virtual processors share 2 processors"]
-    shared = Placed(
+    shared = PlacementFacts(
         level="pinned", processors=1, machine="1", emulator="1", control="0", nodes=[0], remarks=remarks
     )
     run = run_with(host=host(shared), uml=guest(FREE), tcg=nested(FREE))

@@ -23,7 +23,7 @@ from guestmark.core.machine_facts import (
     HostMachine,
     NestedMachine,
     OuterMachine,
-    Placed,
+    PlacementFacts,
     Sandboxed,
     Vmm,
     find_attested_placement,
@@ -40,7 +40,7 @@ from tests.framework import made_facts
 from tests.framework.known import known
 from tests.framework.runs import EXEC, constructed
 
-PLACED = Placed(level="pinned", processors=1, machine="1", emulator="1", control="0", nodes=[0])
+PLACED = PlacementFacts(level="pinned", processors=1, machine="1", emulator="1", control="0", nodes=[0])
 HOST_FACTS = HostMachine(kernel="6.1.0", arch="x86_64", boot_id="1", processors=1, placement=PLACED)
 ENVIRONMENT: Mapping[str, Any] = {
     "recorded_at": "2026-11-21T21:29:00Z",
@@ -56,7 +56,11 @@ ENVIRONMENT: Mapping[str, Any] = {
 
 
 def guest(
-    *, processors: int = 1, kernel: str = "6.1.0", qemu: str = "7.2.22", placed: Placed | None = PLACED
+    *,
+    processors: int = 1,
+    kernel: str = "6.1.0",
+    qemu: str = "7.2.22",
+    placed: PlacementFacts | None = PLACED,
 ) -> GuestMachine:
     vmm = Vmm(
         accelerator="tcg", kvm_present=True, processors=processors, cpu="max", memory_bytes=1, qemu=qemu
@@ -260,7 +264,7 @@ def test_what_runs_here_takes_nothing_from_other_machines() -> None:
     assert "foreign load" in findings(with_noise(sound(cells), "uml", **busy))
 
 
-def replace_placed(**changes: Any) -> Placed:
+def replace_placed(**changes: Any) -> PlacementFacts:
     import msgspec
 
     return msgspec.structs.replace(PLACED, **changes)

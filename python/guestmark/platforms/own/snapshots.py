@@ -20,7 +20,7 @@ from pathlib import Path
 
 from guestmark.agent.client import Agent
 from guestmark.core.errors import AttestationError
-from guestmark.core.machine_facts import OwnRestored
+from guestmark.core.machine_facts import OwnSnapshotFacts
 from guestmark.platforms.commands import run_to_success
 from guestmark.platforms.own.definition import SNAPSHOT, Definition
 from guestmark.platforms.own.guard import Record, guard_record
@@ -62,7 +62,7 @@ class Snapshot:
     made_s: float = 0.0
     clones: int = 0
 
-    def attest_restored(self, agent: Agent, name: str, clone: int) -> OwnRestored:
+    def attest_restored(self, agent: Agent, name: str, clone: int) -> OwnSnapshotFacts:
         """Return which parts of the saved machine continue here. Raises `AttestationError` if none do."""
         seen = agent.exec(
             ["/bin/sh", "-c", "cat /proc/[0-9]*/cmdline"],
@@ -77,7 +77,7 @@ class Snapshot:
                 f"{name} was not restored: nothing of the saved machine is in it",
                 hint="restore has to create the machine {id} from {snapshot}",
             )
-        return OwnRestored(
+        return OwnSnapshotFacts(
             template=hashlib.sha256(self.id.encode()).hexdigest()[:16],
             clone=clone,
             # Only the first clone's start includes the time for the snapshot.

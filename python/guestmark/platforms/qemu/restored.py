@@ -27,7 +27,7 @@ from guestmark.appliance.paths import choose_scratch_parent
 from guestmark.core.architectures import Architecture
 from guestmark.core.errors import MachineError
 from guestmark.core.keeper import keeper
-from guestmark.core.machine_facts import Restored
+from guestmark.core.machine_facts import TemplateFacts
 from guestmark.core.model import Cell
 from guestmark.core.units import format_size
 from guestmark.platforms.process import SupervisedProcess, make_watchdog
@@ -59,11 +59,11 @@ class Template:
     clones: int = 0
     made_s: float = 0.0
 
-    def describe_clone(self, *, generation_id: bool) -> Restored:
+    def describe_clone(self, *, generation_id: bool) -> TemplateFacts:
         """Returns the facts about the most recent clone."""
         # Only the first clone's start includes the time for the template.
         template_s = self.made_s if self.clones == 1 else 0.0
-        return Restored(
+        return TemplateFacts(
             template=self.key, clone=self.clones, template_s=template_s, generation_id=generation_id
         )
 

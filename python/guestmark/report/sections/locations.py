@@ -8,7 +8,7 @@ from guestmark.core.machine_facts import (
     HostMachine,
     Inside,
     NestedMachine,
-    Placed,
+    PlacementFacts,
     RemoteMachine,
     find_attested_placement,
 )
@@ -88,7 +88,7 @@ def find_inner_guest(facts: Facts) -> Inside | None:
     return None if machine is None else machine.guest
 
 
-def _describe_processors(placed: Placed) -> tuple[str, str]:
+def _describe_processors(placed: PlacementFacts) -> tuple[str, str]:
     """Return the text before and after the place of the emulator's own threads."""
     if placed.level == "free":
         return f"free: anywhere on CPU {placed.machine}", ""

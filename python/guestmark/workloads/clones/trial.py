@@ -10,7 +10,7 @@ from guestmark.agent.client import CommandError
 from guestmark.core.architectures import find_host_architecture
 from guestmark.core.cause import Cause
 from guestmark.core.errors import MachineError
-from guestmark.core.machine_facts import GuestMachine, OwnMachine, OwnRestored, Restored
+from guestmark.core.machine_facts import GuestMachine, OwnMachine, OwnSnapshotFacts, TemplateFacts
 from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
 from guestmark.core.platform_spec import HOST
@@ -107,7 +107,7 @@ class ClonesTrial(ClonesWorkload):
             return self._platform.start(self.cell, extras=extras)
         return self._platform.start(self.cell)
 
-    def _find_template(self, machine: Machine) -> Restored | OwnRestored | None:
+    def _find_template(self, machine: Machine) -> TemplateFacts | OwnSnapshotFacts | None:
         """Returns the template that a clone was restored from; None for other machines.
 
         Raises `AttestationError` for a machine that is not what was asked for.

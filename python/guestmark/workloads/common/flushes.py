@@ -312,7 +312,7 @@ class CounterReading:
     def read_before(cls, machine: Machine) -> CounterReading:
         """Reads the counters, outside the timing."""
         machine = find_innermost(machine)
-        return cls(machine, _read_counters(machine))
+        return cls(machine, _count_writes_and_flushes(machine))
 
     def read_changes(self, *, flushed: bool | None = True) -> Changes:
         """Returns the changes since `read_before`; the image must have been flushed.
@@ -320,7 +320,7 @@ class CounterReading:
         `flushed` tells whether the workload reports that it requested a flush, which is the only source on the host
         itself; None if it reports nothing.
         """
-        now = _read_counters(self.machine)
+        now = _count_writes_and_flushes(self.machine)
         changed: dict[str, Any] = {}
         for name in Counters.__slots__:
             start, end = getattr(self.counters, name), getattr(now, name)
@@ -347,7 +347,7 @@ def _divide_if_known(value: float | None, of: float) -> float | None:
     return None if value is None or not of else value / of
 
 
-def _read_counters(machine: Machine) -> Counters:
+def _count_writes_and_flushes(machine: Machine) -> Counters:
     if machine.vmm_pid is None:  # On the host itself only loop devices have counters.
         on_loop = any(disk.spec.loop for disk in machine.disks)
         written, flushed = _read_guest_counters(machine) if on_loop else (None, None)

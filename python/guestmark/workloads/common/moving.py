@@ -167,7 +167,7 @@ class MovingTrial(Workload[M]):
         with explain_failed_calls(disk):
             self._mount_disk(machine, disk)
             if not disk.spec.is_packed:
-                self._check_room(machine.agent, disk)
+                self._require_space_on_disk(machine.agent, disk)
             self.prepare_source(machine)
 
     def run(self, machine: Machine) -> list[Measurement]:
@@ -224,7 +224,7 @@ class MovingTrial(Workload[M]):
             self.facts.add(disk.facts, TARGET)
         return disk.directory
 
-    def _check_room(self, agent: Agent, disk: AttachedDisk) -> None:
+    def _require_space_on_disk(self, agent: Agent, disk: AttachedDisk) -> None:
         """Raises `WorkloadError` if the disk is too small for the data, before any are moved."""
         there = agent.statfs(disk.directory)
         free = there.free * there.block_size

@@ -108,7 +108,7 @@ class DensityTrial(DensityWorkload):
             # Powers of two give the law enough points without measuring every number.
             if there > 1 and there.bit_count() == 1:
                 grown.append((there, sum(self._measure_rates())))
-            self._check_room()
+            self._require_memory()
             self._add_machine()
             held.append(self._measure_memory())
         idle, wakeups = self._measure_idle()
@@ -139,7 +139,7 @@ class DensityTrial(DensityWorkload):
         # As in the first machine, the command has run once before the memory is measured.
         self._run_once(started.machine)
 
-    def _check_room(self) -> None:
+    def _require_memory(self) -> None:
         """Raises `WorkloadError` unless the host has room for one more machine and no memory pressure."""
         wanted = max(read_declared_memory(self.cell), self.params.touch) // 4
         # The kernel's average still contains waits of a moment ago, which are not a reason to give up.

@@ -18,7 +18,7 @@ from guestmark.core import procfs
 from guestmark.core.errors import AttestationError, WorkloadError
 from guestmark.core.findings import Fact
 from guestmark.core.levels import Levels
-from guestmark.core.machine_facts import Confined
+from guestmark.core.machine_facts import ConfinementFacts
 from guestmark.disks import processes
 from guestmark.platforms.confinement import attest_process
 from guestmark.platforms.libguestfs import GUESTFISH, build_environment_prefix, find_appliance_home, prepare
@@ -47,7 +47,7 @@ class Timeline:
     qemu: tuple[str, ...]
     ended_at: float
     console: Console  # its messages, with their times
-    confined: Confined | None = None  # by its kernel's report
+    confined: ConfinementFacts | None = None  # by its kernel's report
 
     def get_seconds_between(self, first: str, second: str) -> float:
         """Returns the seconds between two marks."""
@@ -108,7 +108,7 @@ def _follow_marks(
     deadline = time.monotonic() + timeout_s
     reached: dict[str, float] = {}
     qemu: tuple[str, ...] = ()
-    confined: Confined | None = None
+    confined: ConfinementFacts | None = None
     while len(reached) < len(names):
         readable, _, _ = select.select([stream], [], [], max(0.0, deadline - time.monotonic()))
         now = time.monotonic()
@@ -186,7 +186,7 @@ class Guestfs(Fact, kw_only=True):
 
     version: str | None = msgspec.field(name="guestfish", default=None)
     qemu: list[str] | None = msgspec.field(name="libguestfs_qemu", default=None)  # its command line
-    confined: Confined | None = msgspec.field(name="libguestfs_confined", default=None)
+    confined: ConfinementFacts | None = msgspec.field(name="libguestfs_confined", default=None)
     calls: int | None = None  # calls of the API in a session
     # Time to ready of the launch that was traced.
     traced_ready_s: float | None = None

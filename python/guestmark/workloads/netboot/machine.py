@@ -17,7 +17,7 @@ from guestmark.agent.confinement import WITH_NETWORK
 from guestmark.capture.startup import find_lease
 from guestmark.core.architectures import X86_64
 from guestmark.core.errors import AttestationError, MachineError
-from guestmark.core.machine_facts import Confined
+from guestmark.core.machine_facts import ConfinementFacts
 from guestmark.core.model import Cell
 from guestmark.platforms import counters
 from guestmark.platforms.affinity import Seat, find_vcpu_threads, take_seat
@@ -113,7 +113,7 @@ class NetbootMachine:
         confined = attest_process(self.vmm_pid, self.process.writable)
         if confined is not None:
             confined.helpers = {
-                name: attest_process(pid, ()) or Confined() for name, pid in self.link.helpers.items()
+                name: attest_process(pid, ()) or ConfinementFacts() for name, pid in self.link.helpers.items()
             }
         return BootingMachine(
             confined=confined,

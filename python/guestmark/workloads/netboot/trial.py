@@ -125,7 +125,7 @@ class NetbootTrial(NetbootWorkload):
         found.files, found.file_bytes = self._files, self._size
         found.lease = mine.lease
         self._keep_capture(mine.boot_capture)
-        self._check_room(mine.scratch)
+        self._require_space_for_capture(mine.scratch)
 
     def run(self, machine: BareMachine) -> list[Measurement]:
         """Fetches all files once, one after the other; if nested, after a boot for each round."""
@@ -252,7 +252,7 @@ class NetbootTrial(NetbootWorkload):
         ]
         return [*measurements, *figures.measure_start(machine.phases)]
 
-    def _check_room(self, directory: Path) -> None:
+    def _require_space_for_capture(self, directory: Path) -> None:
         free = shutil.disk_usage(directory).free
         if free < self._capture_limit:
             raise WorkloadError(

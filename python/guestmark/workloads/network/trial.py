@@ -72,7 +72,7 @@ class NetworkTrial(NetworkWorkload):
                     network.peer_address,
                     ports,
                     self._list_tasks(),
-                    counters=lambda: self._read_counters(machine, network),
+                    counters=lambda: self._count_processor_use(machine, network),
                     timeout_s=self.limit_s,
                 )
             )
@@ -123,7 +123,7 @@ class NetworkTrial(NetworkWorkload):
                 )
         return tasks
 
-    def _read_counters(self, machine: Machine, network: MachineNetwork) -> Mapping[str, float]:
+    def _count_processor_use(self, machine: Machine, network: MachineNetwork) -> Mapping[str, float]:
         found = dict(machine.counters())
         if others := network.read_mover_s():
             found[_MOVER] = others

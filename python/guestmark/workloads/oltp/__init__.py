@@ -15,7 +15,7 @@ import msgspec
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.factor import Setting, one_of
 from guestmark.core.findings import Fact
-from guestmark.core.machine_facts import Confined
+from guestmark.core.machine_facts import ConfinementFacts
 from guestmark.core.metric import Better, Metric
 from guestmark.core.metric_spec import GUEST_WALL, WALL
 from guestmark.core.model import Cell
@@ -222,7 +222,7 @@ class Oltp(Fact, kw_only=True):
     client_side: str | None = None
     server_start_s: float | None = None
     server_stop_s: float | None = None
-    confined_server: Confined | None = None  # on this host
+    confined_server: ConfinementFacts | None = None  # on this host
     server_log: str | None = None  # the end of its log, if something went wrong
 
 

@@ -69,7 +69,7 @@ def check_cells(cells: Iterable[Cell], account: Account) -> list[str]:
             raise UsageError(
                 f"{cell.id}: a database needs a filesystem on its disk", hint="use --set filesystem=ext4"
             )
-        _check_room(cell, database, disk, on_directory=on_host and not disk.loop)
+        _require_space_for_tables(cell, database, disk, on_directory=on_host and not disk.loop)
         if on_host:
             _check_directory(database, disk, account)
             if not disk.loop and is_in_memory(disk.location):
@@ -83,7 +83,7 @@ def check_cells(cells: Iterable[Cell], account: Account) -> list[str]:
     return list(remarks)
 
 
-def _check_room(cell: Cell, database: Database, disk: DiskSpec, *, on_directory: bool) -> None:
+def _require_space_for_tables(cell: Cell, database: Database, disk: DiskSpec, *, on_directory: bool) -> None:
     params = _read_params(cell)
     needed = database.needed_bytes + parse_size(params.log) + database.row_bytes * params.tables * params.rows
     room = count_free_bytes(disk.location) if on_directory else disk.size

@@ -162,7 +162,7 @@ class SysbenchTrial(SysbenchWorkload):
         self._cwd = disk.mount(machine.agent)
         self._mounted, self._remounted = True, bool(disk.device)
         self.facts.add(disk.facts, TARGET)
-        self._check_room(machine)
+        self._require_space_for_files(machine)
         memory = machine.agent.read_facts().mem_total_kib * 1024
         remark = explain_cached_files(self._options, memory)
         if remark:
@@ -251,7 +251,7 @@ class SysbenchTrial(SysbenchWorkload):
         judge_exit(result, self.warnings, self.limit_s)
         return result
 
-    def _check_room(self, machine: Machine) -> None:
+    def _require_space_for_files(self, machine: Machine) -> None:
         there = machine.agent.statfs(self._cwd)
         free, size = there.free * there.block_size, parse_size(self._options["file_total_size"])
         if free < size:

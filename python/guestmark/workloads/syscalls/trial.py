@@ -69,7 +69,7 @@ class SyscallsTrial(SyscallsWorkload):
             operations=self.params.operations,
             time_s=parse_duration(self.params.time),
             names=self.params.calls,
-            counters=functools.partial(_read_counters, machine),
+            counters=functools.partial(_count_with_host_cpu, machine),
             timeout_s=self.limit_s,
         )
         nothing, *sections = [replace(each, counted=counters.drop_restarted(each.counted)) for each in found]
@@ -106,7 +106,7 @@ def count_per_operation(section: Section, nothing: Section, counter: str) -> flo
     return max(0.0, counted / section.measured.operations)
 
 
-def _read_counters(machine: Machine) -> Mapping[str, float]:
+def _count_with_host_cpu(machine: Machine) -> Mapping[str, float]:
     spent = read_processor_s(machine.vmm_pid)
     return {**machine.counters(), **({} if spent is None else {_HOST_CPU: spent})}
 

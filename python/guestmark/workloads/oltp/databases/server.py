@@ -18,7 +18,7 @@ from guestmark.appliance.paths import choose_scratch_parent
 from guestmark.core.cause import Speaker, classify_message
 from guestmark.core.errors import MachineError, WorkloadError
 from guestmark.core.keeper import keeper
-from guestmark.core.machine_facts import Confined
+from guestmark.core.machine_facts import ConfinementFacts
 from guestmark.disks.processes import find_sandboxed_processes
 from guestmark.platforms.confinement import attest_process
 from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account, Database, Link, Session
@@ -45,7 +45,7 @@ class Launcher:
             return list(command)
         return self.confinement.wrap_command(command, self.writable, over_temporary=self.over_temporary)
 
-    def attest_confinement(self, pid_file: str) -> Confined | None:
+    def attest_confinement(self, pid_file: str) -> ConfinementFacts | None:
         """Returns the confinement of the server whose process id is in that file; None in guests or if unknown."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             if self.confinement is not None:
@@ -111,7 +111,7 @@ class Server:
         self._as: dict[str, Any] = account.build_exec_arguments(on_host=on_host)
         self._identity = launcher.build_exec_identity(account)
         self._process: Background | None = None
-        self.confined: Confined | None = None  # set once it has started
+        self.confined: ConfinementFacts | None = None  # set once it has started
         self._link: Link | None = None
         self._session: Session | None = None
         self._session_errors: tuple[type[Exception], ...] = (OSError, *database.load_session_errors())
