@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.framework.marks import thorough
 from tests.storm.storm import MODES, Outcome, Storm
 
 # Each run of these starts libguestfs's appliance, which may take a minute beside three other tests.
@@ -23,9 +24,10 @@ def test_kills_at_random_moments_leave_nothing_and_lose_nothing(mode: str, tmp_p
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("way", "mode"),
-    [pytest.param("interrupt", "disk", marks=SLOW), ("hangup", "oltp"), ("terminate", "exec"), ("terminal", "exec"),
-     ("stop", "storage"), ("sleep", "exec"), ("helper", "storage"), ("helper", "virtiofs"),
-     ("helper", "oltp"), ("helper", "exec"), ("keepers", "own"), ("stop", "own")],
+    [pytest.param("interrupt", "disk", marks=SLOW), ("hangup", "oltp"), ("terminal", "exec"),
+     thorough("terminate", "exec"), ("stop", "storage"), thorough("sleep", "exec"), ("helper", "storage"),
+     ("helper", "virtiofs"), thorough("helper", "oltp"), thorough("helper", "exec"), ("keepers", "own"),
+     ("stop", "own")],
 )  # fmt: skip
 def test_other_ends_leave_nothing_and_lose_nothing(way: str, mode: str, tmp_path: Path) -> None:
     outcome = Outcome()

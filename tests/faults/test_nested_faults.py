@@ -19,6 +19,7 @@ from guestmark.platforms.qemu.nested.place import OuterPlace
 from guestmark.platforms.qemu.nested.platform import NestedGuest, NestedPlatform
 from tests.framework.command_line import CommandLine
 from tests.framework.known import a, known
+from tests.framework.marks import thorough
 from tests.framework.processes import cpu_seconds, kill, wait_until
 
 LEFT = "find /run/guestmark -mindepth 1 -maxdepth 1 -type d; pgrep linux"
@@ -107,7 +108,9 @@ def test_an_inner_guest_that_panics_leaves_the_outer_one_well() -> None:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("nested_known")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hung"])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGKILL, id="killed"), thorough(signal.SIGSTOP, name="hung")]
+)
 def test_a_block_whose_outer_guest_goes_is_marked_and_the_next_one_measured(
     guestmark: CommandLine, marker: Path, number: signal.Signals
 ) -> None:

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.experiments.__main__ import EXPERIMENTS
+
 from guestmark.plan.library import list_plan_names
 from tests.framework import CHECKOUT
 
@@ -141,9 +143,12 @@ _SHORTER = {"--for": "1m", "--over": "4s", "--scale": "0.02", "--time-limit": "1
 _OWN_PLAN = ("--for", "90s")
 # Proofs, and guests inside others, have to start within half of it.
 _LONGER = "2m"
-# In the environment of a command that runs a plan which an earlier one of README or guides has run: it only lists the
-# rows that it would measure, for which all its options are read and its questions are fitted into the time.
+# In the environment of a command that runs a plan which an earlier one of README or guides has run, or another test
+# measures: it only lists the rows that it would measure. For that it reads all its options, and fits its questions into
+# the time.
 KNOWN_PLAN = "GUESTMARK_TESTS_KNOWN_PLAN"
+# By tests/guest/test_experiments.py.
+_MEASURED_ELSEWHERE = frozenset(each.words[0] for each in EXPERIMENTS if not each.foreign)
 # Plans whose questions need every row of theirs.
 _INDIVISIBLE = frozenset({"clones", "coldstart", "density"})
 # A few machines suffice: every further one only repeats the same.
@@ -179,9 +184,9 @@ def repeats(each: Typed) -> bool:
 
 
 def runs_known_plan(each: Typed) -> bool:
-    """Whether an earlier page or line runs the same built-in plan."""
+    """Whether an earlier page or line runs the same built-in plan, or another test measures its rows."""
     plan = find_plan(each.words)
-    return bool(plan) and plan not in _INDIVISIBLE and _first_places()[plan,] != each.where
+    return bool(plan) and (plan in _MEASURED_ELSEWHERE or _first_places()[plan,] != each.where)
 
 
 def drop_blocks(options: list[str]) -> list[str]:

@@ -15,6 +15,7 @@ from guestmark.appliance.paths import locate_cache
 from guestmark.core import procfs
 from guestmark.engine import leftovers as lost
 from tests.framework import picking
+from tests.framework.marks import IS_THOROUGH
 from tests.storm import leavings
 
 _MARK = "GUESTMARK_TESTS"  # in the environment of whatever a run of the tests starts
@@ -76,7 +77,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sort tests by `picking.order_of` if there is a time for long tests."""
+    """Leave out thorough variants unless they are asked for; sort the others by need if there is a time for them."""
+    if not IS_THOROUGH:
+        left_out = [item for item in items if item.get_closest_marker("thorough")]
+        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
+        config.hook.pytest_deselected(items=left_out)
     if config.getoption("--within") is None:
         return
     remembered = picking.read_memory(memory_file())

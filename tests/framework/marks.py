@@ -6,18 +6,25 @@ from typing import Any
 
 import pytest
 
-# For changes to the code that generated cases test: THOROUGH=5 ./test --long FILE tries five times as many.
-_THOROUGH = int(os.environ.get("THOROUGH", "1"))
+# THOROUGH=1 ./test --long also tries the variants marked `thorough`, as the check of every week does. For changes to
+# the code that generated cases test, THOROUGH=5 ./test --long FILE tries five times as many of them.
+_THOROUGH = os.environ.get("THOROUGH", "")
+IS_THOROUGH = bool(_THOROUGH)
 
 
 def count_cases(usual: int) -> int:
     """Return how many generated cases to try where `./test --long` tries `usual` ones."""
-    return usual * _THOROUGH
+    return usual * int(_THOROUGH or "1")
 
 
 def long(*values: Any, name: str | None = None) -> Any:
     """Build a parameter set that only `./test --long` tries; `name` is what the test's id calls it."""
     return pytest.param(*values, id=name, marks=pytest.mark.long)
+
+
+def thorough(*values: Any, name: str | None = None) -> Any:
+    """Build a parameter set that is only tried with THOROUGH: a variant whose parts other long cases try, too."""
+    return pytest.param(*values, id=name, marks=(pytest.mark.long, pytest.mark.thorough))
 
 
 def long_but(short: Collection[object], values: Iterable[object]) -> list[Any]:

@@ -57,6 +57,7 @@ def can_be_had(row: Architecture, log: Path) -> None:
     QemuPlatform(parse_platform(f"tcg@{row.name}").inner).make_parts((), Progress())
 
 
+@pytest.mark.thorough
 def test_the_same_sources_make_the_same_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     can_be_had(ARM64, tmp_path / "log")
     first = parts.get_parts(ARM64).agent
@@ -66,6 +67,7 @@ def test_the_same_sources_make_the_same_agent(tmp_path: Path, monkeypatch: pytes
     assert first.read_bytes() == second.read_bytes()
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(2 * MADE_S)
 def test_the_same_source_makes_the_same_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel of the least that is built: what could differ (times, names, paths, order) is in every one of them."""

@@ -13,7 +13,7 @@ from guestmark.platforms.base import Machine
 from guestmark.platforms.qemu.nested.platform import NestedGuest
 from tests.framework import counted_programs
 from tests.framework.guests import start
-from tests.framework.marks import long
+from tests.framework.marks import long, thorough
 
 WITHIN = 0.02
 WITHIN_NESTED = 0.01
@@ -66,10 +66,9 @@ def test_stops_are_the_system_calls(
 @pytest.mark.parametrize(
     ("platform", "counter", "program", "times"),
     [
-        ("tcg/uml", "uml_stops", counted_programs.system_calls, 20_000),
-        ("tcg/kvm", "kvm_exits", counted_programs.identifications, 100_000),
+        thorough("tcg/uml", "uml_stops", counted_programs.system_calls, 20_000, name="stops"),
+        pytest.param("tcg/kvm", "kvm_exits", counted_programs.identifications, 100_000, id="exits"),
     ],
-    ids=["stops", "exits"],
 )
 def test_counts_inside_another_guest_are_those_of_the_program(
     platform: str, counter: str, program: Callable[[int], bytes], times: int

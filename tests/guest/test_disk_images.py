@@ -74,6 +74,7 @@ def test_uefi_boots_a_raw_image_with_a_disk_beside_it(uefi_image: Path) -> None:
         assert all(measurement.value > 0 for measurement in workload.run(machine))
 
 
+@pytest.mark.thorough
 def test_a_pushed_program_runs_in_an_image(bios_image: Path, tmp_path: Path) -> None:
     program = tmp_path / "greet"
     program.write_text("#!/bin/sh\ntest $(cat /etc/hostname) = image-guest\n")
@@ -109,6 +110,7 @@ def test_a_disk_without_a_system_is_refused(tmp_path: Path) -> None:
             pass
 
 
+@pytest.mark.thorough
 def test_an_image_boots_inside_another_guest(bios_image: Path) -> None:
     """The overlay is made in the outer guest, whose files are this host's."""
     with start("tcg/kvm", image=str(bios_image)) as machine:

@@ -23,10 +23,13 @@ from guestmark.powercut.recovery import ExtRecovery
 from tests.framework.cells import cell_of, plan_of
 from tests.framework.guests import prepared
 from tests.framework.known import a, known
-from tests.framework.marks import long
+from tests.framework.marks import long, thorough
 from tests.framework.processes import wait_until
 
-pytestmark = pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="no image can be logged without FUSE")
+pytestmark = [
+    pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="no image can be logged without FUSE"),
+    pytest.mark.timeout(900),
+]
 on_loop = pytest.mark.skipif(bool(loop.explain_no_loop()), reason="images cannot be mounted here")
 
 
@@ -73,26 +76,26 @@ def test_umls_own_disk_loses_and_vhost_user_does_not() -> None:
     [
         ("tcg", {}, Durability.PROVEN),
         ("tcg", {"cache": "none", "aio": "native"}, Durability.PROVEN),
-        ("tcg", {"iothread": "on", "detect_zeroes": "on", "discard": "unmap"}, Durability.PROVEN),
+        thorough("tcg", {"iothread": "on", "detect_zeroes": "on", "discard": "unmap"}, Durability.PROVEN),
         ("tcg", {"bus": "virtio-scsi", "iothread": "on"}, Durability.PROVEN),
-        ("tcg", {"qemu_args": "-device virtio-rng-pci"}, Durability.PROVEN),
-        ("tcg", {"cache": "writethrough"}, Durability.PROVEN),
+        thorough("tcg", {"qemu_args": "-device virtio-rng-pci"}, Durability.PROVEN),
+        thorough("tcg", {"cache": "writethrough"}, Durability.PROVEN),
         ("tcg", {"cache": "unsafe"}, Durability.LOST),
         ("tcg", {"mount": "barrier=0"}, Durability.LOST),
         ("tcg", {"format": "qcow2"}, Durability.PROVEN),
-        ("tcg", {"format": "qcow2", "subclusters": "on"}, Durability.PROVEN),
+        thorough("tcg", {"format": "qcow2", "subclusters": "on"}, Durability.PROVEN),
         ("tcg", {"format": "qcow2", "backing": "on"}, Durability.PROVEN),
-        ("tcg", {"format": "vmdk"}, Durability.PROVEN),
+        thorough("tcg", {"format": "vmdk"}, Durability.PROVEN),
         ("tcg", {"disk_protocol": "nbd"}, Durability.PROVEN),
         ("tcg", {"bus": "vhost-user"}, Durability.PROVEN),
-        ("tcg", {"bus": "vhost-user", "cache": "writethrough"}, Durability.PROVEN),
+        thorough("tcg", {"bus": "vhost-user", "cache": "writethrough"}, Durability.PROVEN),
         ("tcg", {"bus": "vhost-user", "cache": "unsafe"}, Durability.LOST),
-        ("tcg", {"format": "vdi"}, Durability.PROVEN),
+        thorough("tcg", {"format": "vdi"}, Durability.PROVEN),
         ("tcg", {"format": "vhdx"}, Durability.PROVEN),
-        ("tcg", {"format": "luks"}, Durability.PROVEN),
+        thorough("tcg", {"format": "luks"}, Durability.PROVEN),
         ("tcg", {"bus": "ide", "filesystem": "ext3"}, Durability.PROVEN),
         ("tcg/kvm", {}, Durability.PROVEN),
-        ("tcg/kvm", {"bus": "vhost-user"}, Durability.PROVEN),
+        thorough("tcg/kvm", {"bus": "vhost-user"}, Durability.PROVEN),
         ("tcg/kvm", {"bus": "vhost-user", "cache": "unsafe"}, Durability.LOST),
         ("tcg/uml", {"uml_disk": "vhost-user"}, Durability.PROVEN),
     ],
@@ -217,11 +220,11 @@ def test_a_server_on_a_disk_that_lies_loses_rows(server: str) -> None:
 @pytest.mark.parametrize(
     ("platform", "server", "settings", "word"),
     [
-        ("host", "postgresql", {"full_page_writes": "on"}, Durability.PROVEN),
+        thorough("host", "postgresql", {"full_page_writes": "on"}, Durability.PROVEN),
         ("host", "postgresql", {"full_page_writes": "off"}, Durability.LOST),
         ("host", "mariadb", {"innodb_doublewrite": "1"}, Durability.PROVEN),
         ("host", "mariadb", {"innodb_doublewrite": "0"}, Durability.LOST),
-        ("uml", "mariadb", {"innodb_doublewrite": "0"}, Durability.LOST),
+        thorough("uml", "mariadb", {"innodb_doublewrite": "0"}, Durability.LOST),
         ("tcg", "postgresql", {"full_page_writes": "off"}, Durability.LOST),
     ],
     ids=str,
@@ -277,7 +280,7 @@ def liar(tmp_path: Path) -> Callable[[str], str]:
     return make
 
 
-@pytest.mark.parametrize("every", [long(every) for every in (1, 2, 7, 50, 151, 301)])
+@pytest.mark.parametrize("every", [long(1), thorough(2), long(7), thorough(50), long(151), thorough(301)])
 def test_every_flush_that_is_dropped_is_found(every: int, liar: Callable[[str], str]) -> None:
     """One flush for each record: the one that is dropped of hundreds is as sure to be found as one of two."""
     records = every + 20 if every > 20 else 30
@@ -338,9 +341,9 @@ def test_a_command_is_judged_by_what_it_says_is_safe(how: str, word: Durability,
     [
         ("mariadb", {"innodb_flush_log_at_trx_commit": 0}, Durability.LOST),
         ("mariadb", {"innodb_flush_log_at_trx_commit": 1}, Durability.PROVEN),
-        ("mariadb", {"innodb_flush_log_at_trx_commit": 2}, Durability.LOST),
+        thorough("mariadb", {"innodb_flush_log_at_trx_commit": 2}, Durability.LOST),
         ("postgresql", {"synchronous_commit": "off"}, Durability.LOST),
-        ("postgresql", {"synchronous_commit": "on"}, Durability.PROVEN),
+        thorough("postgresql", {"synchronous_commit": "on"}, Durability.PROVEN),
     ],
     ids=str,
 )

@@ -89,6 +89,7 @@ def test_the_wheel_boots_guests(installed: Installed) -> None:
     assert list(installed.measure("exec", *BRIEF, "--on", "uml", "--", "true")) == ["uml"]
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(1500)
 def test_the_wheel_measures_in_a_fresh_root_without_a_compiler(wheels: Path) -> None:
     """Installed there by pip, with static programs inside."""

@@ -102,6 +102,7 @@ def claims_of_equal_cells(runs: int) -> float:
 
 
 @pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_equal_cells_together_claim_no_more_than_they_did() -> None:
     """Most kinds stay well below what is promised: that would hide a rule that has become twice as lax."""
