@@ -9,6 +9,7 @@ from tests.framework import CHECKOUT
 
 
 @pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.timeout(1500)
 def test_readme_example_in_a_fresh_root() -> None:
     assert os.geteuid() == 0, "making a root file system needs root: run ./test --long as root"

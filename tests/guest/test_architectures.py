@@ -34,6 +34,7 @@ from tests.framework import counted_programs, old_calls
 from tests.framework.command_line import CommandLine
 from tests.framework.guests import start
 from tests.framework.known import a, known
+from tests.framework.marks import thorough
 from tests.framework.ssh_guest import guest_with_sshd
 from tests.guest.test_counts import WITHIN, caused
 
@@ -158,7 +159,7 @@ def test_other_builds_are_marked_in_tables_and_documents(guestmark: CommandLine,
         assert found["binary_sha256"] != found["host_binary_sha256"]
 
 
-@pytest.mark.parametrize("row", [ARM64, ARCHITECTURES["s390x"]], ids=lambda row: str(row.name))
+@pytest.mark.parametrize("row", [ARM64, thorough(ARCHITECTURES["s390x"])], ids=lambda row: str(row.name))
 def test_a_machine_of_another_architecture_is_reached_by_ssh(
     guestmark: CommandLine, tmp_path: Path, row: Architecture
 ) -> None:

@@ -123,6 +123,7 @@ def test_an_image_boots_inside_another_guest(bios_image: Path) -> None:
         assert look(machine, "cat", "/etc/hostname") == "image-guest"
 
 
+@pytest.mark.thorough
 def test_cloud_init_brings_the_agent_where_libguestfs_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

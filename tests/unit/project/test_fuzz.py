@@ -34,6 +34,7 @@ def test_nothing_is_found_in_ten_seconds(name: str) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", RUST)
 def test_nothing_is_found_in_rust(name: str) -> None:

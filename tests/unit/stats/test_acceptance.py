@@ -102,7 +102,6 @@ def claims_of_equal_cells(runs: int) -> float:
 
 
 @pytest.mark.long
-@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_equal_cells_together_claim_no_more_than_they_did() -> None:
     """Most kinds stay well below what is promised: that would hide a rule that has become twice as lax."""
@@ -110,6 +109,7 @@ def test_equal_cells_together_claim_no_more_than_they_did() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_a_rule_that_is_twice_as_lax_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     lax = 2 * family.FAMILY_LEVEL
