@@ -104,10 +104,15 @@ class Link:
                 self._outgoing = memoryview(next(feed, b""))
             if self._write_some() and time.monotonic() < deadline:
                 continue
-            if time.monotonic() >= patience_until:
+            now = time.monotonic()
+            is_over = now >= patience_until
+            if is_over and now >= deadline:
                 return None
             wakers = () if self._outgoing else wake_fds
             if self._wait_for_data(deadline, "gave no answer in time", wakers, patience_until):
+                return None
+            # Without patience, too, what has arrived by now is read.
+            if is_over and not self._frames:
                 return None
         return self._frames.popleft()
 

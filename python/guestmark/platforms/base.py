@@ -151,11 +151,24 @@ class MachineNetwork(Protocol):
     def is_here(self) -> bool:
         """Whether the peer is a process of this host, and not of an outer guest."""
 
+    @property
+    def kernel_pid(self) -> int | None:
+        """The process on this host that is the machine's kernel and handles packets itself; None if there is none."""
+
     def read_mover_s(self) -> float:
-        """Returns the processor seconds, so far, of movers on this host other than peer and hypervisor."""
+        """Returns the processor seconds, so far, of movers on this host other than peer, hypervisor and that kernel."""
 
     def attest(self) -> NetworkFacts:
         """Returns facts about the network. Raises `AttestationError` if it is not what the cell requested."""
+
+
+@runtime_checkable
+class TimesAnswer(Protocol):
+    """An additional member of machines about which more is asked between their first answer and their first use."""
+
+    @property
+    def answered_at(self) -> float:
+        """When the first answer came, on the monotonic clock."""
 
 
 @runtime_checkable

@@ -229,6 +229,22 @@ def read_processor_s(pid: int | None) -> float | None:
     return total
 
 
+def read_vhost_s(pid: int) -> float:
+    """Returns the processor seconds of kernel threads that carry traffic for a process of this host.
+
+    Since Linux 6.4 they are threads of the process itself, and belong to its own time.
+    """
+    name = f"vhost-{pid}"
+    total = 0.0
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdecimal():
+            continue
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            if Path(entry.path, "comm").read_text().strip() == name:
+                total += int(Path(entry.path, "schedstat").read_text().split()[0]) / 1e9
+    return total
+
+
 def _read_process_s(pid: int) -> float:
     fields = processes.read_status(pid)
     # cutime and cstime, the processor time of children that have been waited for.

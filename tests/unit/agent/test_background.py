@@ -9,6 +9,7 @@ from guestmark.agent.binary import start_host_agent
 from guestmark.agent.client import Agent
 from guestmark.agent.results import CommandError
 from guestmark.core.errors import AgentError
+from tests.framework.processes import wait_until
 
 LIMIT = 30.0
 
@@ -50,6 +51,16 @@ def test_its_end_is_noticed_in_the_middle_of_another_call(agent: Agent) -> None:
     assert server.ended.status == 3
     assert server.read_text() == "bye\n"
     server.send_signal(signal.SIGTERM)  # too late, and harmless
+
+
+def test_its_end_is_noticed_without_waiting() -> None:
+    """Nobody else may be reading what its agent sends."""
+    _, transport = start_host_agent()
+    with Agent(transport) as agent:
+        server = agent.background(["sh", "-c", "exit 3"])
+        assert wait_until(lambda: server.wait(0.0), LIMIT)
+        assert server.ended is not None
+        assert server.ended.status == 3
 
 
 def test_a_program_that_is_not_there_is_an_error_when_it_is_waited_for(agent: Agent) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -50,7 +51,8 @@ def started(**params: Any) -> Iterator[tuple[ServiceTrial, Host]]:
             yield trial, machine
         finally:
             trial.cleanup(machine)
-        left = agent.exec(["sh", "-c", "ls -d /tmp/guestmark-service-* 2>&1"], timeout_s=9)
+        left = agent.exec(["sh", "-c", "ls -d /dev/shm/guestmark-service-* 2>&1"], timeout_s=9)
+        assert trial._directory.startswith("/dev/shm/")
         assert trial._directory.encode() not in left.stdout
 
 
@@ -113,6 +115,34 @@ def test_a_server_that_accepts_too_early_is_waited_for() -> None:
     assert "wall_s" in run(server=server, ready=ask, client=ask, metrics=[])
     error = failure(server=WEB, ready=ask, ready_within="0.5s")
     assert "404" in error.message
+
+
+def test_a_readiness_command_that_goes_on_for_too_long_is_named() -> None:
+    begun = time.monotonic()
+    error = failure(ready=["sleep", "200"], ready_within="1s")
+    assert time.monotonic() - begun < 30
+    assert "was not ready within 1s: sleep 200: it took longer" in error.message
+    assert "false: exited with status 1" in failure(ready=["false"], ready_within="1s").message
+
+
+def test_a_port_that_is_in_use_is_not_measured() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        error = failure(server=["sleep", "9"], port=port)
+    assert error.message == f"port {port} is in use where the server is to listen"
+
+
+def test_a_server_beside_its_client_is_open_to_nobody_else() -> None:
+    with started(
+        server=["sh", "-c", "echo {address}; exec python3 -m http.server {port} --bind {address}"]
+    ) as (
+        trial,
+        machine,
+    ):
+        trial.prepare(machine)
+        listening = machine.agent.read_file("/proc/net/tcp").decode().split()
+    mine = {word for word in listening if word.endswith(f":{trial.params.port:04X}")}
+    assert mine == {f"0100007F:{trial.params.port:04X}"}
 
 
 def test_a_server_on_another_port_is_found_there() -> None:
@@ -192,9 +222,69 @@ def test_server_and_client_are_on_different_sides(joined: Machine, side: str) ->
         trial.cleanup(joined)
 
 
+def across(joined: Machine, **params: Any) -> ServiceTrial:
+    """The workload with its server on the machine and its client on the peer."""
+    cell = cell_of(
+        "host", "service", server=params.pop("server", WEB), client=CLIENT, metrics=METRICS, **params
+    )
+    trial = create_trial(plan_of(cell), cell)
+    assert isinstance(trial, ServiceTrial)
+    return trial
+
+
+def test_a_server_across_a_network_that_dies_at_once_says_why(joined: Machine) -> None:
+    trial = across(joined, server=["sh", "-c", "echo no configuration >&2; exit 3"])
+    try:
+        with pytest.raises(
+            WorkloadError, match="the server exited with status 3 before it was ready"
+        ) as raised:
+            trial.prepare(joined)
+        assert "no configuration" in raised.value.hint
+    finally:
+        trial.cleanup(joined)
+
+
+def test_what_forwards_a_port_is_not_the_server() -> None:
+    """It accepts connections at once, whether anything listens on the machine or not."""
+    with guests.start("host", network="pasta") as machine:
+        trial = across(machine, server=["sleep", "60"], ready_within="1s")
+        try:
+            with pytest.raises(
+                WorkloadError, match="was not ready within 1s: port 20000: .*Connection refused"
+            ):
+                trial.prepare(machine)
+        finally:
+            trial.cleanup(machine)
+
+
+def test_a_server_that_prints_much_is_not_stopped_by_it(joined: Machine) -> None:
+    """More than any pipe and any queue of an agent holds, while only the client's end is asked."""
+    chatty = "import sys, http.server as h\nclass H(h.SimpleHTTPRequestHandler):\n"
+    chatty += " def log_message(self, *_): sys.stderr.write('x' * (1 << 20) + chr(10))\n"
+    chatty += "h.HTTPServer(('{address}', {port}), H).serve_forever()"
+    trial = across(joined, server=["python3", "-c", chatty])
+    try:
+        trial.prepare(joined)
+        assert by_name(trial.run(joined))["requests"] > 1
+    finally:
+        trial.cleanup(joined)
+
+
+@pytest.mark.parametrize(
+    ("network", "port", "words"),
+    [("tap", 80, "1024 to 32767"), ("user", 5432, "20000 to 20015"), ("slirp4netns", 20000, "params.side")],
+)
+def test_a_port_that_no_peer_reaches_is_refused(network: str, port: int, words: str) -> None:
+    cell = cell_of("tcg", "service", {"network": network}, server=WEB, client=CLIENT, port=port)
+    with pytest.raises(UsageError, match=f"port {port} of a machine with network={network}") as raised:
+        ServiceTrial.check_request(plan_of(cell), [cell])
+    assert words in raised.value.hint
+
+
 @pytest.mark.parametrize(
     ("params", "words"),
     [
+        ({"setup": ["x", "{adress}"]}, "is not a placeholder"),
         ({"server": []}, "its name is empty"),
         ({"server": ["x", "{host}"]}, "is not a placeholder"),
         ({"side": "both"}, "machine"),

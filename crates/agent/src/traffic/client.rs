@@ -376,7 +376,8 @@ fn combine_datagrams(sent: DatagramsSent, received: DatagramsReceived) -> Traffi
     TrafficDatagrams {
         sent: sent.count,
         received: received.count,
-        elapsed_ns: sent.elapsed_ns,
+        // What waited in queues arrives after the last one was sent.
+        elapsed_ns: sent.elapsed_ns.max(received.elapsed_ns),
         overflowed: received.overflowed,
     }
 }

@@ -76,17 +76,29 @@ pub fn receive_datagrams(
     let before = count_overflows(socket);
     let mut buffer = vec![0; LARGEST as usize];
     let mut seen = RecentNumbers::new();
-    // The other machine may need time to begin; afterwards a pause means the end.
-    let patience_ns = monotonic_ns() + span.time_ns + BEGINNING.as_nanos() as u64;
+    // The other machine may need time to begin. A pause means the end only once all must have been sent: a machine may
+    // pause, too.
+    let mut until_ns = monotonic_ns() + span.time_ns + BEGINNING.as_nanos() as u64;
+    let (mut first_ns, mut last_ns) = (0, 0);
+    socket.set_read_timeout(Some(GREETING))?;
     loop {
         let begun = seen.count > 0;
         if greet && !begun {
             socket.send(&span.id.to_le_bytes())?;
         }
-        socket.set_read_timeout(Some(if begun { LAST } else { GREETING }))?;
-        match receive_one(socket, &mut buffer, span.id)? {
-            Some(number) => seen.add(number),
-            None if begun || monotonic_ns() > patience_ns => break,
+        let number = receive_one(socket, &mut buffer, span.id)?;
+        let now_ns = monotonic_ns();
+        match number {
+            Some(number) => {
+                seen.add(number);
+                last_ns = now_ns;
+                if !begun {
+                    first_ns = now_ns;
+                    until_ns = now_ns + span.time_ns;
+                    socket.set_read_timeout(Some(LAST))?;
+                }
+            }
+            None if now_ns > until_ns => break,
             None => {}
         }
     }
@@ -95,6 +107,7 @@ pub fn receive_datagrams(
         .map(|(after, before)| after.saturating_sub(before));
     Ok(DatagramsReceived {
         count: seen.count,
+        elapsed_ns: last_ns - first_ns,
         overflowed,
         cpu_ns: thread_cpu_ns() - began_cpu_ns,
     })
@@ -152,5 +165,40 @@ impl RecentNumbers {
             *place = number;
             self.count += 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connect() -> (UdpSocket, UdpSocket) {
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        sender.connect(receiver.local_addr().unwrap()).unwrap();
+        (receiver, sender)
+    }
+
+    #[test]
+    fn a_pause_of_a_machine_is_no_loss() {
+        let (receiver, sender) = connect();
+        let span = DatagramSpan {
+            id: 7,
+            size: SMALLEST,
+            time_ns: 1_500_000_000,
+        };
+        let sending = std::thread::spawn(move || {
+            for number in 0..20_u64 {
+                if number == 10 {
+                    std::thread::sleep(Duration::from_millis(700));
+                }
+                let datagram = [span.id.to_le_bytes(), number.to_le_bytes()].concat();
+                sender.send(&datagram).unwrap();
+            }
+        });
+        let received = receive_datagrams(&receiver, span, false).unwrap();
+        sending.join().unwrap();
+        assert_eq!(received.count, 20);
+        assert!(received.elapsed_ns >= 700_000_000);
     }
 }

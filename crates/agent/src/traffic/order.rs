@@ -113,6 +113,8 @@ pub struct Sent {
 pub struct DatagramsReceived {
     /// Number of datagrams received.
     pub count: u64,
+    /// Time from the first of them to the last.
+    pub elapsed_ns: u64,
     /// Number of datagrams that the socket dropped.
     pub overflowed: Option<u64>,
     /// Processor time of the thread.

@@ -35,6 +35,7 @@ class ExistingNetwork:
     machine_address: str | None = None
     machine_ports: range = range(0)
     is_here: bool = True
+    kernel_pid: int | None = None
 
     @property
     def listen_address(self) -> str:

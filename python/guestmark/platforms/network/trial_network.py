@@ -15,7 +15,7 @@ from guestmark.agent.traffic import ANY_ADDRESS
 from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError
 from guestmark.core.levels import Levels
 from guestmark.core.machine_facts import NetworkFacts
-from guestmark.platforms.counters import read_processor_s
+from guestmark.platforms.counters import read_processor_s, read_vhost_s
 from guestmark.platforms.network.attestation import End, Path, attest_network, attest_vsock
 from guestmark.platforms.network.helpers import FORWARDED
 from guestmark.platforms.network.links import LinkSetup, set_up_link, switch_offloads
@@ -33,10 +33,26 @@ from guestmark.setting.network import MTU, NETWORK, NIC_QUEUES, OFFLOADS, Networ
 LOOPBACK = "lo"
 # The agent's address of the kernel that runs the hypervisor, by its context identifier.
 VSOCK_HOST = "vsock:2"
+# Ports of servers on a machine that its peer can reach, unless a process forwards a few of them.
+OPEN = range(1024, 32768)
+# The kernel's taps leave room for a header of Ethernet in 64 KiB; libslirp in QEMU knows no other than the usual one.
+_LARGEST_MTU = {
+    Network.USER: 1500,
+    **dict.fromkeys((Network.TAP, Network.VHOST, Network.RAW, Network.HYBRID), 65521),
+}
+_FORWARDING = frozenset({Network.USER, Network.PASST, Network.PASTA})
+_ONE_WAY = frozenset({Network.NONE, Network.SLIRP4NETNS, Network.VSOCK, Network.EXISTING})
 _READY_S = 10.0
 _STOP_S = 2.0
 # A locally administered address; the network has no other machines.
 MACHINE_MAC = "52:54:00:67:6d:01"
+
+
+def list_reachable_ports(level: Network) -> range:
+    """Return the ports of a machine with that network that its peer can reach; empty if it can reach none."""
+    if level in _ONE_WAY:
+        return range(0)
+    return FORWARDED if level in _FORWARDING else OPEN
 
 
 @dataclass(slots=True)
@@ -58,7 +74,7 @@ class TrialNetwork:
     machine_address: str | None = MACHINE_ADDRESS
     # Settings of the machine's interface.
     own_address: str = MACHINE_ADDRESS
-    machine_ports: range = range(1024, 32768)
+    machine_ports: range = OPEN
     machine_mac: str = ""
     machine_name: str = ""
     # The address at which the peer reaches servers on the machine, if it is not the machine's.
@@ -71,6 +87,8 @@ class TrialNetwork:
     list_joiners: Callable[[], Sequence[int]] = tuple
     # Returns those of the movers that are neither the machine nor its hypervisor.
     list_others: Callable[[], Sequence[int]] = tuple
+    # The process on this host that is the machine's kernel, if it handles the interface's packets itself.
+    kernel_pid: int | None = None
     # Drivers that the machine's interface may have; any if empty.
     drivers: tuple[str, ...] = ()
     # Whether both ends can leave checksums and segmentation to each other.
@@ -121,6 +139,7 @@ class TrialNetwork:
 
     def set_own_stack_mover(self, pid: int) -> None:
         """Sets process `pid` as the mover: it is the machine's kernel and handles the interface's packets itself."""
+        self.kernel_pid = pid
         self.drivers, self.leaves_work, self.list_joiners = (), False, lambda: (pid,)
 
     def connect(self, agent: Agent) -> None:
@@ -147,7 +166,9 @@ class TrialNetwork:
         if not address or port not in self.machine_ports:
             raise PlatformUnusableError(
                 f"the peer cannot reach port {port} of a machine with network={self.level}",
-                hint="let the machine connect to the peer, or use network=tap or veth",
+                hint=f"ports {self.machine_ports[0]} to {self.machine_ports[-1]} can be reached"
+                if self.machine_ports
+                else "let the machine connect to the peer, or use network=tap or veth",
             )
         return address, port
 
@@ -166,6 +187,7 @@ class TrialNetwork:
             direct=self.peer_name != LOOPBACK or self.level is Network.HOST,
             offloads=self.leaves_work,
             tap=self.tap,
+            counts=self.kernel_pid is None,
         )
         self.found = attest_vsock(path, self.cid) if self.level is Network.VSOCK else attest_network(path)
         return self.found
@@ -180,7 +202,10 @@ class TrialNetwork:
 
     def read_mover_s(self) -> float:
         """Returns the seconds of processor time, so far, of movers on this host other than the machine's hypervisor."""
-        return sum(read_processor_s(pid) or 0.0 for pid in self.list_others())
+        others = sum(read_processor_s(pid) or 0.0 for pid in self.list_others())
+        if self.level not in (Network.VHOST, Network.VSOCK):
+            return others
+        return others + sum(map(read_vhost_s, self.list_ends()))
 
     def remarks(self) -> list[str]:
         """Returns remarks about the programs that moved the bytes."""
@@ -195,6 +220,12 @@ class TrialNetwork:
 def read_link_options(levels: Levels, *, headers: bool = False) -> LinkOptions:
     """Returns the settings of interfaces on this host from the levels. Raises `UsageError` for impossible ones."""
     level = levels[NETWORK]
+    most = _LARGEST_MTU.get(level)
+    if most is not None and (levels.get(MTU) or 0) > most:
+        raise UsageError(
+            f"network={level} has an MTU of at most {most}",
+            hint=f"use mtu={most}, or exclude the combination",
+        )
     if levels[OFFLOADS] is Offloads.OFF and level not in (Network.VETH, Network.TAP, Network.VHOST):
         raise UsageError(
             f"network={level} has no offloads to switch off",

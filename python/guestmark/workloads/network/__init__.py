@@ -119,8 +119,8 @@ def _check_sizes(sizes: list[int]) -> list[int]:
 
 
 class NetworkParams(Params, frozen=True, kw_only=True):
-    """Each of `tests` runs for `time`, after a quarter of it that is not counted. The machine opens every connection;
-    up means from the machine to its peer.
+    """Each of `tests` runs for `time`, except those of datagrams after a quarter of it that is not counted. The machine
+    opens every connection; up means from the machine to its peer.
     """
 
     tests: Annotated[list[str], param("tests to run", "names", parse=_order_tests)] = msgspec.field(

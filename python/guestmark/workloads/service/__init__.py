@@ -50,6 +50,10 @@ def _check_words(words: list[str]) -> list[str]:
     return words
 
 
+def _check_optional_words(words: list[str] | None) -> list[str] | None:
+    return None if words is None else _check_words(words)
+
+
 def _check_files(files: dict[str, str]) -> dict[str, str]:
     for name in files:
         if not _FILE_NAME.fullmatch(name):
@@ -75,7 +79,8 @@ class ServiceParams(Params, frozen=True, kw_only=True, omit_defaults=True):
     """Starts `server`, waits until it accepts a connection and `ready` succeeds, runs `load`, then `client`.
 
     In all of these, `{address}`, `{port}` and `{directory}` stand for the server's address as the client dials it (for
-    the server itself all addresses, 0.0.0.0), its port, and a new directory of the server with `files` in it.
+    the server itself all addresses, 0.0.0.0, but 127.0.0.1 if its client is beside it), its port, and a new directory
+    of the server, in memory, with `files` in it.
     """
 
     server: Annotated[
@@ -92,11 +97,19 @@ class ServiceParams(Params, frozen=True, kw_only=True, omit_defaults=True):
     ] = []
     setup: Annotated[
         list[str] | None,
-        param("command that runs once, on the server's side, before the server starts", "list of arguments"),
+        param(
+            "command that runs once, on the server's side, before the server starts",
+            "list of arguments",
+            parse=_check_optional_words,
+        ),
     ] = None
     load: Annotated[
         list[str] | None,
-        param("command that runs once, on the client's side, when the server is ready", "list of arguments"),
+        param(
+            "command that runs once, on the client's side, when the server is ready",
+            "list of arguments",
+            parse=_check_optional_words,
+        ),
     ] = None
     files: Annotated[dict[str, str], param("files in the server's directory", parse=_check_files)] = {}
     errors: Annotated[
@@ -112,6 +125,7 @@ class ServiceParams(Params, frozen=True, kw_only=True, omit_defaults=True):
         param(
             "command on the client's side that succeeds once the server is ready, if a connection is not enough",
             "list of arguments",
+            parse=_check_optional_words,
         ),
     ] = None
     ready_within: Annotated[

@@ -8,6 +8,8 @@ import shutil
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
 
 from guestmark.agent.background import Background
 from guestmark.agent.binary import PROGRAM
@@ -15,13 +17,16 @@ from guestmark.agent.client import Agent
 from guestmark.agent.results import CallError, ExecResult
 from guestmark.core import regex
 from guestmark.core.distribution import make_install_hint
-from guestmark.core.errors import PlatformUnusableError, WorkloadError
+from guestmark.core.errors import PlatformUnusableError, UsageError, WorkloadError
 from guestmark.core.metric import Measurement
 from guestmark.core.metric_spec import WALL
 from guestmark.core.model import Cell, Plan
+from guestmark.core.temporary import scratch_directory
 from guestmark.core.units import parse_duration
 from guestmark.page.text import last_inert_line
 from guestmark.platforms.base import Machine
+from guestmark.platforms.network.trial_network import list_reachable_ports
+from guestmark.setting.network import NETWORK
 from guestmark.workloads.common.networks import find_network, require_network
 from guestmark.workloads.common.program import find_program_packages
 from guestmark.workloads.service import Served, ServiceParams, ServiceWorkload, Side, substitute
@@ -37,6 +42,10 @@ _STOP_S = 10.0
 _LOOK_S = 0.25
 # Seconds between two runs of the readiness command.
 _PAUSE_S = 0.02
+# Bytes of each stream that the agent passes on while nobody may be reading; more would stop the server in its writes.
+_OUTPUT_LIMIT = 1 << 20
+# Every machine has it, in memory: no machine's disk flatters or burdens its server.
+_PARENT = Path("/dev/shm")
 _LISTENING = "0A"  # the state of a listening socket in /proc/net/tcp
 
 
@@ -49,20 +58,34 @@ class ServiceTrial(ServiceWorkload):
         self._served = self.facts.add(
             Served(side=self.params.side.value, address=_LOOPBACK, port=self.params.port)
         )
-        self._directory = f"/tmp/guestmark-service-{secrets.token_hex(6)}"
+        self._directory = ""
         self._sides: tuple[Agent, Agent] | None = None
+        self._stack = ExitStack()
+        self._is_nobody = False
 
     @classmethod
     def check_request(cls, plan: Plan, cells: Sequence[Cell]) -> None:
-        """Raises `UsageError` for a cell without a network whose server and client run on different sides."""
-        require_network(cell for cell in cells if cls.params_of(cell.workload).side is not Side.SAME)
+        """Raises `UsageError` for a cell whose server and client run on different sides that nothing joins."""
+        across = [cell for cell in cells if cls.params_of(cell.workload).side is not Side.SAME]
+        require_network(across)
+        for cell in across:
+            params = cls.params_of(cell.workload)
+            ports = list_reachable_ports(cell.levels[NETWORK])
+            if params.side is Side.MACHINE and params.port not in ports:
+                raise UsageError(
+                    f"{cell.id}: the peer cannot reach port {params.port} of a machine with "
+                    f"network={cell.levels[NETWORK]}",
+                    hint=f"choose a port from {ports[0]} to {ports[-1]}: params.port"
+                    if ports
+                    else "let the machine connect to the peer (params.side), or use network=tap or veth",
+                )
 
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
         """Raises `PlatformUnusableError` for a program that this host lacks."""
         for cell in cells:
             params: ServiceParams = cls.params_of(cell.workload)
-            for words in (params.server, params.client, params.setup, params.load):
+            for words in (params.server, params.client, params.setup, params.load, params.ready):
                 if words and "{" not in words[0] and shutil.which(words[0], path=_PATH) is None:
                     packages = find_program_packages(words[0])
                     raise PlatformUnusableError(
@@ -76,8 +99,9 @@ class ServiceTrial(ServiceWorkload):
     def prepare(self, machine: Machine) -> None:
         """Starts the server and waits until it is ready. Raises `WorkloadError` if it ends or is not ready in time."""
         server, client = self._sides = self._choose_sides(machine)
-        server.mkdir(self._directory, mode=0o755)
-        if self.params.nobody:
+        self._directory = self._make_directory(server)
+        self._is_nobody = self.params.nobody and server.stat("/proc/self").uid == 0
+        if self._is_nobody:
             self._run_once(server, ["chown", str(_NOBODY), self._directory], "chown", as_server=False)
         for name, text in self.params.files.items():
             (content,) = substitute([text], self._build_placeholder_values(at_server=True))
@@ -87,14 +111,20 @@ class ServiceTrial(ServiceWorkload):
                 server, self._substitute_words(self.params.setup, at_server=True), "setup", as_server=True
             )
         before = list_listening_ports(server)
+        if self.params.port in before:
+            raise WorkloadError(
+                f"port {self.params.port} is in use where the server is to listen",
+                hint="choose another one: params.port",
+            )
         begun = time.monotonic()
         self._server = server.background(
             self._substitute_words(self.params.server, at_server=True),
             env=_ENVIRONMENT,
             cwd=self._directory,
-            uid=_NOBODY if self.params.nobody else None,
-            gid=_NOBODY if self.params.nobody else None,
-            groups=() if self.params.nobody else None,
+            output_limit=_OUTPUT_LIMIT,
+            uid=_NOBODY if self._is_nobody else None,
+            gid=_NOBODY if self._is_nobody else None,
+            groups=() if self._is_nobody else None,
         )
         self._wait_until_ready(self._server, server, client, before)
         self._served.ready_s = time.monotonic() - begun
@@ -127,13 +157,25 @@ class ServiceTrial(ServiceWorkload):
 
     def cleanup(self, machine: Machine) -> None:
         """Stops the server and removes its directory."""
-        if self._server is not None and self._server.is_running:
-            for number in (signal.SIGTERM, signal.SIGKILL):
-                self._server.send_signal(number)
-                if self._server.wait(_STOP_S):
-                    break
-        if self._sides is not None:
-            self._sides[0].remove(self._directory, recursive=True)
+        with self._stack:
+            if self._server is not None and self._server.is_running:
+                for number in (signal.SIGTERM, signal.SIGKILL):
+                    self._server.send_signal(number)
+                    if self._server.wait(_STOP_S):
+                        break
+            if self._sides is not None and self._directory:
+                self._sides[0].remove(self._directory, recursive=True)
+
+    def _make_directory(self, server: Agent) -> str:
+        """Creates the server's directory in memory; one that is seen on this host is announced before it exists."""
+        with suppress(OSError):
+            here = self._stack.enter_context(scratch_directory("service", _PARENT, mode=0o755))
+            with suppress(CallError):
+                server.stat(str(here))
+                return str(here)
+        there = f"{_PARENT}/guestmark-service-{secrets.token_hex(6)}"
+        server.mkdir(there, mode=0o755)
+        return there
 
     def _choose_sides(self, machine: Machine) -> tuple[Agent, Agent]:
         """Returns the agents of server and client. Raises `WorkloadError` if this needs a network and there is none."""
@@ -148,16 +190,21 @@ class ServiceTrial(ServiceWorkload):
 
     def _build_placeholder_values(self, *, at_server: bool) -> dict[str, str]:
         return {
-            "address": _EVERYWHERE if at_server else self._served.address,
+            "address": self._listen_address if at_server else self._served.address,
             "port": str(self.params.port if at_server else self._served.port),
             "directory": self._directory,
         }
+
+    @property
+    def _listen_address(self) -> str:
+        """All addresses of the server's side, or only its loopback if its client is there, too."""
+        return _LOOPBACK if self.params.side is Side.SAME else _EVERYWHERE
 
     def _substitute_words(self, words: Sequence[str], *, at_server: bool) -> list[str]:
         return substitute(words, self._build_placeholder_values(at_server=at_server))
 
     def _run_once(self, agent: Agent, words: Sequence[str], what: str, *, as_server: bool) -> None:
-        user = _NOBODY if as_server and self.params.nobody else None
+        user = _NOBODY if as_server and self._is_nobody else None
         result = agent.exec(
             words,
             env=_ENVIRONMENT,
@@ -182,30 +229,56 @@ class ServiceTrial(ServiceWorkload):
         raise WorkloadError(f"{what} {how}: {said}", hint=f"it ran {shlex.join(result.argv)}")
 
     def _wait_until_ready(self, program: Background, server: Agent, client: Agent, before: set[int]) -> None:
-        deadline = time.monotonic() + parse_duration(self.params.ready_within)
-        reached = [PROGRAM, "traffic", "reach", self._served.address, str(self._served.port)]
-        tests = [[*reached, str(round(_LOOK_S * 1e3))]]
-        if self.params.ready:
-            tests.append(self._substitute_words(self.params.ready, at_server=False))
+        begun = time.monotonic()
+        deadline = begun + parse_duration(self.params.ready_within)
+        tests = self._list_readiness_tests(server, client)
         while tests:
-            tried = client.exec(tests[0], env=_ENVIRONMENT, timeout_s=_SETUP_S)
-            # If its port is in use, the server may have ended while another one answers there.
-            program.wait(0.0)
+            agent, words = tests[0]
+            # A look ends by itself, with a reason; the user's command may go on for ever.
+            left = max(_LOOK_S, deadline - time.monotonic())
+            is_command = words == self._ready_words
+            tried = agent.exec(words, env=_ENVIRONMENT, timeout_s=left if is_command else left + _STOP_S)
             self._check_alive("before it was ready")
-            if tried.ok:
-                tests.pop(0)
-            elif time.monotonic() > deadline:
+            if time.monotonic() > deadline:
                 others = sorted(list_listening_ports(server) - before - {self.params.port})
-                said = last_line(tried.stderr) or last_line(tried.stdout)
-                where = f"; it listens on {', '.join(map(str, others))}" if others else ""
                 raise WorkloadError(
                     f"the server was not ready within {self.params.ready_within}: "
-                    f"port {self.params.port}: {said.removeprefix('guestmark-agent: ')}{where}",
-                    hint=f"it must listen on {{address}} and {{port}}; it printed: "
-                    f"{last_line(bytes(program.output)) or 'nothing'}",
+                    f"{self._explain_not_ready(tried, is_command=is_command, others=others)}",
+                    hint=f"it printed: {last_line(bytes(program.output)) or 'nothing'}",
                 )
+            if tried.ok:
+                tests.pop(0)
             else:
                 time.sleep(_PAUSE_S)
+
+    @property
+    def _ready_words(self) -> list[str]:
+        return self._substitute_words(self.params.ready or (), at_server=False)
+
+    def _list_readiness_tests(self, server: Agent, client: Agent) -> list[tuple[Agent, list[str]]]:
+        """Returns what has to succeed in this order, and the agent that runs each."""
+
+        def reach(address: str, port: int) -> list[str]:
+            return [PROGRAM, "traffic", "reach", address, str(port), str(round(_LOOK_S * 1e3))]
+
+        tests = [(client, reach(self._served.address, self._served.port))]
+        if self.params.side is Side.MACHINE and self._served.address == _LOOPBACK:
+            # What forwards the port on the peer's loopback accepts connections whether the server does or not.
+            tests.insert(0, (server, reach(_LOOPBACK, self.params.port)))
+        if self.params.ready:
+            tests.append((client, self._ready_words))
+        return tests
+
+    def _explain_not_ready(self, tried: ExecResult, *, is_command: bool, others: Sequence[int]) -> str:
+        if tried.ok or tried.timed_out:
+            said = "it took longer"
+        else:
+            said = last_line(tried.stderr) or last_line(tried.stdout)
+            said = said.removeprefix("guestmark-agent: ") or _describe_exit(tried.signal, tried.status)
+        if is_command:
+            return f"{shlex.join(self._ready_words)}: {said}"
+        where = f"; it listens on {', '.join(map(str, others))}" if others else ""
+        return f"port {self.params.port}: {said}{where}"
 
     def _check_alive(self, when: str) -> None:
         assert self._server is not None
