@@ -239,7 +239,7 @@ def test_a_server_that_is_not_safe_from_torn_pages_loses_rows(
     factors = {"uml_disk": "vhost-user"} if platform == "uml" else {}
     found = cut(platform, states=12, method=server, records=40, settings=settings, factors=factors)
     assert found.word is word, found
-    assert known(found.coverage).torn >= 2
+    assert known(found.coverage).torn >= 1
     if word is Durability.LOST:
         assert any(survival in found.first_loss for survival in ("half of the last write", "torn sectors"))
 

@@ -114,6 +114,9 @@ def _plans_of(page: str, here: Path, guestmark: CommandLine) -> None:
     """`mine.toml` is the page's own plan where it shows one; else a copy of a built-in one."""
     own = [each.text for each in documented.blocks(PAGES[page]) if each.language == "toml"]
     text = own[0] if own else guestmark("plans", "show", "filesystems").stdout
+    if page == "gates.md":
+        # A gate needs each row that it names, and two minutes are not enough for all filesystems.
+        text = re.sub(r"^filesystem = .*", 'filesystem = ["ext4"]', text, count=1, flags=re.MULTILINE)
     (here / "mine.toml").write_text(text)
 
 
