@@ -34,12 +34,18 @@ def list_platforms(on: list[str] | None, machines: list[str] | None) -> list[str
     from guestmark.platforms.own.definition import read_definition
     from guestmark.platforms.own.store import add_file
 
-    names = []
+    found: dict[str, Path] = {}
     for file in machines:
         path = Path(file)
-        names.append(f"own:{read_definition(path).name}")
+        name = read_definition(path).name
+        if name in found and found[name].absolute() != path.absolute():
+            raise UsageError(
+                f"{found[name]} and {path} both define a machine named {name}",
+                hint="give one of them another name, or one file a parameter (--set own.NAME=A,B)",
+            )
+        found[name] = path
         add_file(path)
-    return [*(on or []), *names]
+    return [*(on or []), *(f"own:{name}" for name in found)]
 
 
 Ledger = Annotated[

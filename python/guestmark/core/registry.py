@@ -7,11 +7,11 @@ it holds. Importing it is cheap: what is costly to import is imported by functio
 
 import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from guestmark.core.discovery import index_by_name
 from guestmark.core.errors import UsageError, make_unknown_name_error
-from guestmark.core.factor import Factor
+from guestmark.core.factor import Factor, Labelled
 from guestmark.core.model import Cell
 from guestmark.core.platform_kind import OWN_PARAMETER, Program, index_platform_kinds, list_platform_names
 from guestmark.core.workload_kind import index_workload_kinds, workload_kind
@@ -144,8 +144,22 @@ def parse_settings(settings: Iterable[str]) -> dict[str, tuple[str, ...]]:
                     f"--set {factor.name}: level {level!r} is given twice", hint="give each level once"
                 )
             levels.append(level)
+        require_different_labels(factor.name, levels)
         result[factor.name] = tuple(levels)
     return result
+
+
+def require_different_labels(name: str, levels: Sequence[str]) -> None:
+    """Raise `UsageError` for two levels of a factor that tables and ids would show by the same label."""
+    by_label: dict[str, str] = {}
+    for level in levels:
+        label = level.label if isinstance(level, Labelled) else level
+        other = by_label.setdefault(label, level)
+        if other != level:
+            raise UsageError(
+                f"{name}: {other} and {level} would both be called {label}",
+                hint=f"give them names: {name}=old:{other},new:{level}",
+            )
 
 
 def parse_level(factor: Factor, text: str) -> str:

@@ -66,6 +66,8 @@ class WorkloadKind(Generic[P]):
     agent_is_enough: ClassVar[bool] = False
     # Whether another program starts the machine; ours is then only the host's agent.
     peer: ClassVar[bool] = False
+    # Whether each of its trials starts several machines.
+    starts_several: ClassVar[bool] = False
     # Whether it leaves its machine unchanged, except for its own disks, so that other trials may follow on it.
     shares_machine: ClassVar[bool] = False
     # Whether it runs the user's command, so that environment variables are factors.

@@ -260,6 +260,7 @@ class _OutlineReader:
                     if canonical.count(level) > 1 and self._scale == 1.0:
                         raise UsageError(f"level {level!r} is given twice")
                 found[known] = tuple(dict.fromkeys(canonical))
+                registry.require_different_labels(known, found[known])
         return found
 
     # --- patterns

@@ -188,6 +188,12 @@ class ScriptResult:
     output: str
 
 
+def quote_word(text: str) -> str:
+    """Return a word of guestfish's scripts, which are split at blanks."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
 def run_script(
     options: Sequence[str],
     script: Sequence[str],

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from guestmark.core.machine_facts import OWN_MACHINE_ID, OwnMachine
-from guestmark.core.model import Trial, TrialStatus
-from guestmark.core.platform_spec import PlatformSpec
+from guestmark.core.model import Cell, Trial, TrialStatus
+from guestmark.core.platform_kind import OWN_PARAMETER
+from guestmark.core.workload_kind import index_workload_kinds
 from guestmark.stats.tails import estimate_failed_share
 
 OWN = "own"
@@ -20,13 +21,14 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Creations:
-    """The machines of one platform that a run tried to start.
+    """The machines of one kind, which is a platform with its parameters, that a run tried to start.
 
     `share` of them never answered, with its 95 % interval (`estimate_failed_share`) and `reasons`, commonest first. A
-    trial asks for one machine and never tries again. `ready_s` is the mean time until one answers; None if none did.
+    trial asks for one machine and never tries again; workloads whose trials start several of them are not counted.
+    `ready_s` is the mean time until one answers; None if none did.
     """
 
-    platform: str
+    kind: str
     tried: int
     failed: int
     share: float
@@ -44,17 +46,25 @@ class Creations:
         return 1000 * self.ready_s / _HOUR_S * self.price_per_hour
 
 
-def count_creations(trials: Iterable[Trial], platforms: Mapping[str, PlatformSpec]) -> list[Creations]:
-    """Count the user's own machines by platform; `platforms` maps cell ids to platforms."""
-    by_platform: dict[str, list[Trial]] = {}
+def count_creations(trials: Iterable[Trial], cells: Collection[Cell]) -> list[Creations]:
+    """Count the user's own machines by kind."""
+    kinds = {cell.id: _name_kind(cell) for cell in cells if cell.platform.outer.kind == OWN}
+    known = index_workload_kinds()
+    several = {name for name, kind in known.items() if kind.starts_several}
+    counted = {cell.id for cell in cells if cell.id in kinds and cell.workload.name not in several}
+    by_kind: dict[str, list[Trial]] = {}
     for trial in trials:
-        spec = platforms.get(trial.cell_id)
-        if spec is not None and spec.outer.kind == OWN:
-            by_platform.setdefault(str(spec), []).append(trial)
-    return [_count_platform(platform, own) for platform, own in by_platform.items()]
+        if trial.cell_id in counted and trial.status is not TrialStatus.LOST:
+            by_kind.setdefault(kinds[trial.cell_id], []).append(trial)
+    return [_count_kind(kind, own) for kind, own in by_kind.items()]
 
 
-def _count_platform(platform: str, trials: list[Trial]) -> Creations:
+def _name_kind(cell: Cell) -> str:
+    levels = [f"{name}={level}" for name, level in cell.factors.items() if name.startswith(OWN_PARAMETER)]
+    return " ".join([str(cell.platform), *levels])
+
+
+def _count_kind(kind: str, trials: list[Trial]) -> Creations:
     lost = [trial for trial in trials if trial.status is not TrialStatus.OK and _READY not in trial.phases]
     failed = np.array([float(trial in lost) for trial in trials])
     share, interval = estimate_failed_share(failed, np.ones(len(trials)))
@@ -62,7 +72,7 @@ def _count_platform(platform: str, trials: list[Trial]) -> Creations:
     machines = (trial.facts.find_fact(OwnMachine) for trial in trials)
     prices = [machine.price_per_hour for machine in machines if machine is not None]
     return Creations(
-        platform=platform,
+        kind=kind,
         tried=len(trials),
         failed=len(lost),
         share=share,

@@ -4,9 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from pydantic import BaseModel
 
 from guestmark.core import registry
+from guestmark.core.errors import UsageError
 from guestmark.workloads.base import Workload
 from tests.framework.distributions import brought
 
@@ -70,3 +72,17 @@ def test_what_descriptions_name_is_there() -> None:
     for platform in registry.index_platform_kinds().values():
         for load_class in filter(None, (platform.load_class, platform.load_nested_class)):
             assert callable(load_class()), platform.name
+
+
+@pytest.mark.parametrize("given", ["{a}/disk.raw,{b}/disk.raw", "old:{a}/disk.raw,old:{b}/other.raw"])
+def test_levels_that_would_have_one_name_are_refused(tmp_path: Path, given: str) -> None:
+    """Else the second would stand for both, and old against new would be new against itself."""
+    folders = {name: tmp_path / name for name in "ab"}
+    for folder in folders.values():
+        folder.mkdir()
+        for name in ("disk.raw", "other.raw"):
+            (folder / name).write_bytes(b"")
+    with pytest.raises(UsageError, match="would both be called"):
+        registry.parse_settings([f"image={given.format(**folders)}"])
+    found = registry.parse_settings(["image=old:{a}/disk.raw,new:{b}/disk.raw".format(**folders)])
+    assert len(found["image"]) == 2

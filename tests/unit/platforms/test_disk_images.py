@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import struct
 import subprocess
 from pathlib import Path
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.machine_facts import ImageFirmware
+from guestmark.platforms import libguestfs
 from guestmark.platforms.qemu import disk_images
 from guestmark.setting.machine import IMAGE
 
@@ -86,3 +88,23 @@ def test_what_is_no_bootable_image_is_said(tmp_path: Path) -> None:
 def test_a_path_without_an_image_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="there is no disk image"):
         IMAGE.parse(text)
+
+
+def test_an_image_s_content_is_that_of_the_images_below_it(tmp_path: Path) -> None:
+    base, top = tmp_path / "base.qcow2", tmp_path / "top.qcow2"
+    subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", base, "1M"], check=True)
+    subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", base, top], check=True)
+    assert disk_images.list_backing_files(top) == (top, base)
+    assert disk_images.list_backing_files(base) == (base,)
+
+
+@given(st.text(alphabet=" \"\\'abc/", min_size=1))
+def test_paths_with_blanks_are_one_word_of_guestfish(text: str) -> None:
+    quoted = libguestfs.quote_word(text)
+    assert shlex.split(quoted) == [text]
+
+
+@pytest.mark.parametrize("printed", ["abc", "", "1e9", "-1", "nan", "\u0661"])
+def test_what_a_guest_prints_in_place_of_a_number_is_nothing(printed: str) -> None:
+    assert disk_images._read_number({"init": printed}, "init") == 0.0
+    assert disk_images._read_number({"init": "1.25"}, "init") == 1.25

@@ -11,6 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from guestmark.cli.commands.machine import Options
+from guestmark.cli.do.machine import run
+from guestmark.cli.options import list_platforms
 from guestmark.core.errors import UsageError
 from guestmark.core.home import find_state_directory
 from guestmark.platforms.own import inside
@@ -290,3 +293,56 @@ def test_a_value_that_makes_no_host_is_refused(tmp_path: Path) -> None:
     for value in ("-oProxyCommand=true", "lab1 lab2", "[::1]", ""):
         with pytest.raises(UsageError, match="its host cannot be"):
             definition.list_placeholder_values({"place": value})
+
+
+def test_the_name_in_a_file_counts_and_not_the_files(homes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is called otherwise is before the shipped one, which is called like the machine."""
+    path = homes / "mine.toml"
+    path.write_text(text_of(name='"podman"'))
+    monkeypatch.setenv(VARIABLE, str(path))
+    assert find_definition("podman").path == path
+    broken = homes / "broken.toml"
+    broken.write_text("name = ")
+    monkeypatch.setenv(VARIABLE, f"{broken}:{path}")
+    assert find_definition("podman").path == path
+    with pytest.raises(UsageError, match="broken"):
+        find_definition("nobody")
+
+
+def test_two_files_with_one_name_are_refused(homes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    files = [homes / name for name in ("a.toml", "b.toml")]
+    for file in files:
+        file.write_text(text_of())
+    with pytest.raises(UsageError, match="both define a machine named box"):
+        list_platforms(None, list(map(str, files)))
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert list_platforms(["host"], [str(files[0])]) == ["host", "own:box"]
+
+
+@pytest.mark.parametrize("values", [{"cpus": "500m"}, {"cpus": "0"}, {"memory": "512"}, {"memory": "much"}])
+def test_values_that_cannot_be_compared_are_refused(values: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="cannot be"):
+        inside.check_values_can_be_compared(values)
+    inside.check_values_can_be_compared({"cpus": "0.5", "memory": "512M", "image": "500m"})
+
+
+@pytest.mark.parametrize(
+    ("text", "processors"),
+    [("max 100000", 0), ("-1 100000", 0), ("150000 100000", 1.5), ("150000\n100000\n", 1.5)],
+)
+def test_quotas_of_both_versions_of_control_groups_are_read(text: str, processors: float) -> None:
+    assert inside._parse_processor_quota(text) == processors
+
+
+def test_a_copy_keeps_parameters_whose_names_begin_like_the_name(homes: Path) -> None:
+    folder = locate_machines_directory()
+    folder.mkdir(parents=True, mode=0o700)
+    origin = text_of(name='"origin"', create='"tool run {id} {namespace}"', parameters="").replace(
+        "parameters = ", ""
+    )
+    (folder / "origin.toml").write_text("  " + origin + '\n[parameters]\nnamespace = "lab"\n')
+    assert run(Options(action="new", machine="copy", origin="origin")) == 0
+    copied = find_definition("copy")
+    assert copied.name == "copy"
+    assert copied.parameters["namespace"].default == "lab"

@@ -17,7 +17,7 @@ from guestmark.stats.analysis import analyse_run
 from guestmark.workloads.clones import Control, Found, Twins, Verdict, Word, judge
 from guestmark.workloads.clones.judge import ComparedClock, ShownValues
 from guestmark.workloads.clones.sections import conclude_twins
-from guestmark.workloads.clones.sources import GETRANDOM, SEEDED, SOURCES, TICKETS, Kind, Source
+from guestmark.workloads.clones.sources import BOOT_ID, GETRANDOM, SEEDED, SOURCES, TICKETS, Kind, Source
 from tests.framework.run_kinds import with_facts
 from tests.framework.runs import constructed
 
@@ -168,3 +168,12 @@ def test_a_shell_alone_makes_the_values_of_the_control(shell: str) -> None:
     values = done.stdout.split()
     assert len(set(values)) == 4
     assert values[0] == "41c67ea6167eb0e72781e494446b9b3d"
+
+
+def test_machines_on_another_host_s_kernel_are_no_twins() -> None:
+    shown = [ShownValues(("5f0c",))] * 3
+    apart = judge.judge_source(BOOT_ID, shown, ShownValues(("77aa",)))
+    assert (apart.word, apart.of_host) == (Word.IDENTICAL, False)
+    found = judge.judge_source(BOOT_ID, shown, shown[0], host="the host that made them")
+    assert found.of_host
+    assert found.said.endswith("as on the host that made them")

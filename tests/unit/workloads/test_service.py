@@ -250,7 +250,7 @@ def test_what_forwards_a_port_is_not_the_server() -> None:
         trial = across(machine, server=["sleep", "60"], ready_within="1s")
         try:
             with pytest.raises(
-                WorkloadError, match="was not ready within 1s: port 20000: .*Connection refused"
+                WorkloadError, match=r"was not ready within 1s: port 20000: .*Connection refused"
             ):
                 trial.prepare(machine)
         finally:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from pathlib import Path
 
 import msgspec
@@ -24,6 +26,7 @@ from guestmark.platforms.own.store import (
     trust,
 )
 
+_NAME_LINE = re.compile(r"^[ \t]*name[ \t]*=.*$", re.MULTILINE)
 _TEMPLATE = """\
 # A machine of your own. guestmark machine check {name} checks whether it can be measured.
 # Commands are split into words as by a shell, but no shell runs them: write sh -c '…' if one is needed.
@@ -126,8 +129,11 @@ def _write_definition(name: str, origin: str | None) -> int:
         source = _find_by_name_or_file(origin)
         # Definitions in the user's own folder may be executed, so their source must be trusted.
         check_trust(source)
-        lines = read_toml_text(source.path).splitlines(keepends=True)
-        text = "".join(f'name    = "{name}"\n' if line.startswith("name") else line for line in lines)
+        text = read_toml_text(source.path)
+        if hashlib.sha256(text.encode()).hexdigest() != source.digest:
+            raise UsageError(f"{source.path} has changed meanwhile", hint="look at it, and try again")
+        # The first one is the machine's, as tables come after it.
+        text = _NAME_LINE.sub(f'name    = "{name}"', text, count=1)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with replace_file(path) as new:
         new.write_text(text, encoding="utf-8")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
 
 from guestmark.agent.client import Agent
 from guestmark.core.distribution import read_pretty_name
-from guestmark.core.errors import AttestationError
+from guestmark.core.errors import AttestationError, UsageError
 from guestmark.core.machine_facts import OwnInside, OwnKernel, RemoteMachine
 from guestmark.core.units import format_size, parse_size
 from guestmark.page.text import make_inert
@@ -22,7 +23,7 @@ show() { printf '== %s\n' "$1"; shift; head -c 4096 "$@" 2>/dev/null; printf '\n
 show os /etc/os-release
 show cgroup /proc/1/cgroup
 show maximum /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes
-show quota /sys/fs/cgroup/cpu.max
+show quota /sys/fs/cgroup/cpu.max /sys/fs/cgroup/cpu/cpu.cfs_quota_us /sys/fs/cgroup/cpu/cpu.cfs_period_us
 show version /proc/version
 printf '== root\n'; grep ' / ' /proc/mounts | tail -n 1; printf '\n'
 printf '== allowed\n'; grep Cpus_allowed_list /proc/self/status; printf '\n'
@@ -38,8 +39,11 @@ true
 # The machine is not trusted, so only a limited number of ASCII digits is accepted.
 _NUMBER = re.compile(r"[0-9]{1,20}", re.ASCII)
 _RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", re.ASCII)
-_KERNEL_RESERVES = 0.15  # share of the requested memory that the kernel itself may use
+# What a kernel may use of the requested memory itself: this share, or this much of a small machine's.
+_KERNEL_RESERVES = 0.15
+_KERNEL_BYTES = 128 << 20
 _ROUNDING = 0.02
+_LEAST_BYTES = 1 << 20  # less is a number without its unit
 
 
 def look_inside(agent: Agent, found: RemoteMachine, host_boot_id: str) -> OwnInside:
@@ -65,28 +69,55 @@ def look_inside(agent: Agent, found: RemoteMachine, host_boot_id: str) -> OwnIns
     )
 
 
+def check_values_can_be_compared(values: Mapping[str, str]) -> None:
+    """Raise `UsageError` for requested processors or memory in a form that a machine's own cannot be compared with."""
+    if (cpus := values.get(CPUS)) is not None:
+        _parse_processors(cpus)
+    if (memory := values.get(MEMORY)) is not None:
+        _parse_memory(memory)
+
+
 def check_requested_values(values: Mapping[str, str], found: OwnInside, name: str) -> None:
     """Compare the requested values with the actual ones. Raises `AttestationError` for the first difference."""
     if (cpus := values.get(CPUS)) is not None:
-        try:
-            asked = float(cpus)
-        except ValueError:
-            asked = 0.0
-        if asked and not abs(found.processors / asked - 1) <= _ROUNDING:  # false for nan
+        asked = _parse_processors(cpus)
+        if not abs(found.processors / asked - 1) <= _ROUNDING:  # false for nan
             raise AttestationError(
                 f"{name} has {found.processors:g} processors, but {cpus} were asked for",
                 hint="check that create passes on {cpus}; without this parameter, the number is not checked",
             )
     if (memory := values.get(MEMORY)) is not None:
-        try:
-            size = parse_size(memory)
-        except ValueError:
-            return
-        if not size * (1 - _KERNEL_RESERVES) <= found.memory_bytes <= size * (1 + _ROUNDING):
+        size = _parse_memory(memory)
+        reserves = size * _KERNEL_RESERVES
+        if found.kernel_is is OwnKernel.OWN:
+            reserves = max(reserves, _KERNEL_BYTES)
+        if not size - reserves <= found.memory_bytes <= size * (1 + _ROUNDING):
             raise AttestationError(
                 f"{name} has {format_size(found.memory_bytes)} of memory, but {memory} was asked for",
                 hint="check that create passes on {memory}; without this parameter, the memory is not checked",
             )
+
+
+def _parse_processors(text: str) -> float:
+    """Return the number of processors that a definition's `cpus` asks for. Raises `UsageError`."""
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < float("inf"):
+            return float(text)
+    raise UsageError(
+        f"{CPUS} cannot be {text!r}",
+        hint="use a number of processors, such as 2 or 0.5; or name it otherwise",
+    )
+
+
+def _parse_memory(text: str) -> int:
+    """Return the bytes that a definition's `memory` asks for. Raises `UsageError`."""
+    with contextlib.suppress(ValueError):
+        if (size := parse_size(text)) >= _LEAST_BYTES:
+            return size
+    raise UsageError(
+        f"{MEMORY} cannot be {text!r}",
+        hint="use a size with its unit, such as 512M or 2G; or name it otherwise",
+    )
 
 
 def _read_script_sections(agent: Agent) -> dict[str, str]:
@@ -119,7 +150,7 @@ def _count_cpus(listed: str) -> int:
 
 def _parse_processor_quota(text: str) -> float:
     """Return the number of processors that `cpu.max` allows; 0 if it sets no limit."""
-    words = text.split()
+    words = text.split()  # version 1 of control groups writes -1 for no limit
     if len(words) >= 2 and all(map(_NUMBER.fullmatch, words[:2])) and int(words[1]):
         return int(words[0]) / int(words[1])
     return 0.0

@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from guestmark.agent.client import Agent
+from guestmark.agent.results import CallError
 from guestmark.core.context import Caller
 from guestmark.core.errors import (
     AttestationError,
@@ -35,7 +36,7 @@ from guestmark.platforms.commands import run_to_success
 from guestmark.platforms.network.existing import open_existing_network
 from guestmark.platforms.own.definition import Definition, Template
 from guestmark.platforms.own.guard import destroy_orphans
-from guestmark.platforms.own.inside import check_requested_values, look_inside
+from guestmark.platforms.own.inside import check_requested_values, check_values_can_be_compared, look_inside
 from guestmark.platforms.own.lifecycle import CreatedMachine, create_machine, make_command_environment
 from guestmark.platforms.own.plain import open_plain
 from guestmark.platforms.own.snapshots import SNAPSHOTS, Snapshot
@@ -49,6 +50,8 @@ from guestmark.setting.machine import START, Start
 _AGENT = "guestmark-agent"
 _VERSION_S = 20.0
 _PID_S = 20.0
+# A directory of most systems that is on the root's disk.
+_KEPT_FOLDER = "/var/tmp"
 _PROCESS = re.compile(r"[1-9][0-9]{0,9}", re.ASCII)
 
 
@@ -103,6 +106,8 @@ class Own(Remote):
     )
     groups: tuple[Path, ...] = ()
     started_at: float = 0.0
+    # When its agent had answered; what is asked about the machine after that is no part of its start.
+    answered_at: float = 0.0
     host_boot_id: str = ""  # boot id of the other host on which it was created
     snapshot: Snapshot | None = None
     clone: int = 0  # number among the clones of its snapshot
@@ -157,8 +162,9 @@ class OwnPlatform:
         self._spec = PlatformSpec((layer,))
         self._definition: Definition | None = None
         self._dest = layer.dest
-        self._version: str | None = None
-        self._mark = TrialMark()
+        self._versions: dict[tuple[str, ...], str] = {}
+        self._host_boots: dict[tuple[str, ...], str] = {}
+        self._marks = (TrialMark(), TrialMark())
 
     @property
     def definition(self) -> Definition:
@@ -174,7 +180,9 @@ class OwnPlatform:
         check_trust(definition)
         check_cell(cell)
         values = definition.list_placeholder_values(_list_parameters(cell, definition))
-        version = self._read_version(definition)
+        check_values_can_be_compared(values)
+        version = self._read_version(definition, values)
+        host_boot_id = self._read_host_boot(definition, values)
         with contextlib.ExitStack() as stack:
             snapshot, clone = None, 0
             if cell.levels[START] is Start.RESTORED:
@@ -184,7 +192,8 @@ class OwnPlatform:
             made = stack.enter_context(create_machine(definition, values, name))
             deadline = time.monotonic() + (deadline_s or definition.timeouts.exec)
             opened, agent = stack.enter_context(_enter_machine(made, deadline))
-            phases = {"ready": time.monotonic() - begin, "created": made.created - begin}
+            answered = time.monotonic()
+            phases = {"ready": answered - begin, "created": made.created - begin}
             machine = Own(
                 agent,
                 opened,
@@ -194,7 +203,8 @@ class OwnPlatform:
                 made=made,
                 version=version,
                 started_at=made.began,
-                host_boot_id=_read_host_boot(definition, values),
+                answered_at=answered,
+                host_boot_id=host_boot_id,
                 snapshot=snapshot,
                 clone=clone,
             )
@@ -223,38 +233,51 @@ class OwnPlatform:
         """Destroy machines whose owners have ended; return their descriptions."""
         return [str(machine) for machine in destroy_orphans(dry_run=dry_run) if not machine.problem]
 
-    def _read_version(self, definition: Definition) -> str:
-        """Return what the definition's command `version` prints, asked once. Raises `PlatformUnusableError`."""
-        if self._version is None:
-            self._version = ""
-            if definition.version:
-                try:
-                    said = run_to_success(
-                        definition.version.fill(definition.list_placeholder_values({})),
-                        make_command_environment(definition),
-                        _VERSION_S,
-                    )
-                except MachineError as error:
-                    raise PlatformUnusableError(error.message, hint=error.hint, cause=error.cause) from error
-                self._version = " ".join(make_inert(said).split())[:200]
-        return self._version
+    def _read_version(self, definition: Definition, values: Mapping[str, str]) -> str:
+        """Return what the command `version` prints with these values, asked once. Raises `PlatformUnusableError`."""
+        if not definition.version:
+            return ""
+        words = tuple(definition.version.fill(values))
+        if words not in self._versions:
+            if not words:
+                raise PlatformUnusableError(
+                    f"{definition.name}: with these parameters its command `version` is empty",
+                    hint="give the parameter a value, or leave out version",
+                )
+            try:
+                said = run_to_success(words, make_command_environment(definition), _VERSION_S)
+            except MachineError as error:
+                raise PlatformUnusableError(error.message, hint=error.hint, cause=error.cause) from error
+            self._versions[words] = " ".join(make_inert(said).split())[:200]
+        return self._versions[words]
+
+    def _read_host_boot(self, definition: Definition, values: Mapping[str, str]) -> str:
+        """Return the boot id of the other host that creates machines, asked once; else "". Raises `MachineError`."""
+        if not definition.host:
+            return ""
+        template = Template(("cat", "/proc/sys/kernel/random/boot_id"), definition.host)
+        words = tuple(template.fill(values))
+        if words not in self._host_boots:
+            said = run_to_success(words, make_command_environment(definition), _VERSION_S)
+            self._host_boots[words] = said.strip()
+        return self._host_boots[words]
 
     def _check_new(self, machine: Own) -> None:
         """Raise `AttestationError` if the machine still has the file that the last trial left."""
-        folder = PurePosixPath(machine.session.directory).parent
-        if not self._mark.replace(machine.agent, str(folder)):
+        folders = [str(PurePosixPath(machine.session.directory).parent)]
+        # The directory of temporary files is often in memory, and would be empty although the disk is the last one.
+        with contextlib.suppress(CallError):
+            machine.agent.stat(_KEPT_FOLDER)
+            folders.append(_KEPT_FOLDER)
+        kept = []
+        for mark, folder in zip(self._marks, folders, strict=False):
+            if not mark.replace(machine.agent, folder, fsync=True):
+                kept.append(folder)
+        if kept:
             raise AttestationError(
-                f"{self.definition.name} is not fresh: files of the last trial are still there",
+                f"{self.definition.name} is not fresh: files of the last trial are still there, in {kept[0]}",
                 hint="create has to make a new machine each time, with its own root or overlay",
             )
-
-
-def _read_host_boot(definition: Definition, values: Mapping[str, str]) -> str:
-    """Return the boot id of the host on which machines are created; empty for this one. Raises `MachineError`."""
-    if not definition.host:
-        return ""
-    template = Template(("cat", "/proc/sys/kernel/random/boot_id"), definition.host)
-    return run_to_success(template.fill(values), make_command_environment(definition), _VERSION_S).strip()
 
 
 @contextlib.contextmanager

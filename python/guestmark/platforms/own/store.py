@@ -58,16 +58,23 @@ def load_definitions() -> dict[str, Definition]:
 
 def find_definition(name: str) -> Definition:
     """Find the definition of that name. Raises `UsageError` with the nearest known one."""
-    # The file with that name is tried first, so that mistakes in other files do not matter.
+    # A mistake in another file matters only if that file might have the name.
+    known: dict[str, Definition] = {}
+    mistake: UsageError | None = None
     for path, shipped in list_definition_files():
-        if path.stem == name:
+        try:
             definition = read_definition(path, shipped=shipped)
-            if definition.name == name:
-                return definition
-    known = load_definitions()
-    if name not in known:
-        raise make_unknown_name_error("machine", name, known)
-    return known[name]
+        except UsageError as error:
+            if path.stem == name:
+                raise
+            mistake = mistake or error
+            continue
+        if definition.name == name:
+            return definition
+        known.setdefault(definition.name, definition)
+    if mistake is not None:
+        raise mistake
+    raise make_unknown_name_error("machine", name, known)
 
 
 def is_trusted(definition: Definition) -> bool:

@@ -8,13 +8,15 @@ data source NoCloud, and the image must have cloud-init. Each guest writes to a 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
+import re
 import shutil
 import signal
 import subprocess
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +57,8 @@ _MEBIBYTE = 1 << 20
 _INSPECT_S = 600.0
 _CREATE_S = 60.0
 _SETTLE_S = 120.0
+_NUMBER = re.compile(r"[0-9]{1,20}(?:\.[0-9]{1,9})?", re.ASCII)
+_PART = 1 << 20
 _SECTOR = 512
 # Sectors of the boot record, the header of a GUID partition table, and its 128 entries.
 _HEAD_SECTORS = 34
@@ -161,7 +165,13 @@ class ImageGuest(Guest):
         On other systems this returns at once; there the agent is among the last programs to start.
         """
         command = "command -v systemctl >/dev/null || exit 0; exec systemctl is-system-running --wait"
-        self.agent.exec(["/bin/sh", "-c", command], timeout_s=_SETTLE_S, question=True)
+        done = self.agent.exec(["/bin/sh", "-c", command], timeout_s=_SETTLE_S, question=True)
+        if done.timed_out:
+            raise MachineError(
+                f"the image's boot did not end within {_SETTLE_S:g} s",
+                hint="see what its services wait for, for instance a network: systemctl list-jobs",
+                console=self.console(),
+            )
         self.phases[SETTLED] = time.monotonic() - self.started_at
         self._add_boot_phases()
 
@@ -174,9 +184,9 @@ class ImageGuest(Guest):
         found = dict(
             line.split("=", 1) for line in done.stdout.decode(errors="replace").splitlines() if "=" in line
         )
-        userspace_s = int(found.get("UserspaceTimestampMonotonic") or 0) / 1e6
+        userspace_s = _read_number(found, "UserspaceTimestampMonotonic") / 1e6
         # systemd has no timestamp for an initrd without systemd; the kernel's log shows when its /init was executed.
-        initrd_s = int(found.get("InitRDTimestampMonotonic") or 0) / 1e6 or float(found.get("init") or 0)
+        initrd_s = _read_number(found, "InitRDTimestampMonotonic") / 1e6 or _read_number(found, "init")
         if userspace_s:
             self.phases[FIRST_LINE] = kernel_s
             self.phases[KERNEL_DONE] = kernel_s + (initrd_s or userspace_s)
@@ -192,6 +202,12 @@ class ImageGuest(Guest):
         if self._caller is None:
             self._caller = read_caller(self.agent, home="/root")
         return self._caller
+
+
+def _read_number(found: Mapping[str, str], name: str) -> float:
+    """Return a number that the guest printed; 0 if it printed something else."""
+    text = found.get(name, "").strip()
+    return float(text) if _NUMBER.fullmatch(text) else 0.0
 
 
 def find_image_boot(
@@ -221,7 +237,7 @@ def find_image_boot(
     path = Path(levels[IMAGE])
     agent = find_agent_binary()
     key = hashlib.sha256(
-        repr((str(path), compute_file_identity(path), compute_file_identity(agent))).encode()
+        repr([*map(compute_file_identity, (*list_backing_files(path), agent)), str(path)]).encode()
     ).hexdigest()[:24]
     entry = _choose_entry()
     overlay = locate_cache() / "images" / f"{key}-{entry.name.lower()}.qcow2"
@@ -314,6 +330,21 @@ def choose_firmware(head: bytes) -> ImageFirmware | None:
     return None
 
 
+@functools.cache
+def list_backing_files(path: Path) -> tuple[Path, ...]:
+    """Return an image and all files below it, on which its content depends; only the image if they cannot be read."""
+    if shutil.which("qemu-img") is None:
+        return (path,)
+    done = subprocess.run(
+        ["qemu-img", "info", "-U", "--backing-chain", "--output=json", str(path)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        return (path,)
+    files = [Path(each["filename"]) for each in msgspec.json.decode(done.stdout)]
+    return (path, *(file for file in files[1:] if file.is_file()))
+
+
 def _make_overlay(path: Path, overlay: Path, entry: ImageEntry) -> DiskImage:
     """Create an overlay of an image; return facts about the image. Raises `PlatformUnusableError` if it cannot boot."""
     described = _describe_image(path)
@@ -324,11 +355,14 @@ def _make_overlay(path: Path, overlay: Path, entry: ImageEntry) -> DiskImage:
         raise PlatformUnusableError(
             f"an overlay of {path.name} cannot be created: {last_inert_line(done.stderr)}"
         )
-    with path.open("rb") as content:
-        digest = hashlib.file_digest(content, "sha256").hexdigest()
+    digest = hashlib.sha256()
+    for file in list_backing_files(path):
+        with file.open("rb") as content:
+            while part := content.read(_PART):
+                digest.update(part)
     return DiskImage(
         path=str(path),
-        sha256=digest,
+        sha256=digest.hexdigest(),
         format=described.format,
         size=described.size,
         firmware=firmware,
@@ -394,9 +428,9 @@ def _inject_agent(path: Path, overlay: Path, agent: Path, accelerator: str) -> s
         # Commands with a hyphen may fail; which of them do depends on the image's init system.
         script = [
             *(f"-file-architecture {program}" for program in _PROGRAMS),
-            "mkdir-p /usr/local/bin", f"upload {agent} {_AGENT}", f"chmod 0755 {_AGENT}",
+            "mkdir-p /usr/local/bin", f"upload {libguestfs.quote_word(str(agent))} {_AGENT}", f"chmod 0755 {_AGENT}",
             "-mkdir-p /etc/systemd/system/multi-user.target.wants",
-            f"-upload {room}/service {_UNIT}", f"-chmod 0644 {_UNIT}",
+            f"-upload {libguestfs.quote_word(f'{room}/service')} {_UNIT}", f"-chmod 0644 {_UNIT}",
             f"-ln-sf {_UNIT} /etc/systemd/system/multi-user.target.wants/guestmark.service",
             *(f"-{line}" for line in _list_init_commands(room / "script")),
             # With SELinux, as on Fedora, services without a label are not started.
@@ -423,10 +457,11 @@ def _find_error(output: str) -> str:
 
 def _list_init_commands(script: Path) -> Iterator[str]:
     """Yield the commands for systems without systemd: for OpenRC's local.d, and for System V's links."""
-    yield f"upload {script} /etc/local.d/guestmark.start"
+    quoted = libguestfs.quote_word(str(script))
+    yield f"upload {quoted} /etc/local.d/guestmark.start"
     yield "chmod 0755 /etc/local.d/guestmark.start"
     yield "ln-sf /etc/init.d/local /etc/runlevels/default/local"
-    yield f"upload {script} /etc/init.d/guestmark"
+    yield f"upload {quoted} /etc/init.d/guestmark"
     yield "chmod 0755 /etc/init.d/guestmark"
     for level in range(2, 6):
         yield f"ln-sf ../init.d/guestmark /etc/rc{level}.d/S99guestmark"

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.units import format_duration, format_share
 from guestmark.ledger.model import StoredRun
 from guestmark.page.claims import Claim
@@ -15,13 +12,12 @@ _MOST_REASONS = 3
 
 
 def describe_creations(run: StoredRun) -> dict[str, str]:
-    """Return a line for each of the user's own platforms."""
-    platforms: Mapping[str, PlatformSpec] = {cell.id: cell.platform for cell in run.plan.cells}
-    found = count_creations(run.trials, platforms)
-    return {f"{each.platform} machines": _describe_platform(each) for each in found}
+    """Return a line for each kind of the user's own machines."""
+    found = count_creations(run.trials, run.plan.cells)
+    return {f"{each.kind} machines": _describe_kind(each) for each in found}
 
 
-def _describe_platform(found: Creations) -> str:
+def _describe_kind(found: Creations) -> str:
     low, high = found.interval
     if found.failed:
         said = f"{found.failed} of {found.tried} never answered, {format_percent(found.share)} "

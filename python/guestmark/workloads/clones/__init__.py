@@ -86,6 +86,7 @@ class ClonesWorkload(Workload[ClonesParams]):
     """Examines machines for shared secrets, ids and layouts."""
 
     name = "clones"
+    starts_several = True
     help = (
         "starts machines of one kind, or clones of one template, and checks whether they share secrets, "
         "ids and layouts"

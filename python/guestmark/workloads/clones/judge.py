@@ -57,11 +57,16 @@ def compute_smallest_visible_share(machines: int) -> float:
 
 
 def judge_source(
-    source: Source, shown: Sequence[ShownValues], here: ShownValues | None = None, *, own_kernel: bool = False
+    source: Source,
+    shown: Sequence[ShownValues],
+    here: ShownValues | None = None,
+    *,
+    own_kernel: bool = False,
+    host: str = "this host",
 ) -> Found:
     """Judges the values that machines printed for a source.
 
-    `here` is this host's own value, which machines may share with it without being twins. It is ignored for values of
+    `here` is the own value of `host`, which machines may share with it without being twins. It is ignored for values of
     a kernel if machines have their own (`own_kernel`): its address may be the host's because neither is random.
     """
     if own_kernel and source.of_kernel:
@@ -76,7 +81,7 @@ def judge_source(
         return _judge_unshared(source, shown)
     of_host = here is not None and _has_values_of_host(shown, here)
     common = Counter(value for each in shown for value in set(each.values)).most_common(1)[0][0]
-    said = f"{sharing} of {len(shown)} machines: {_abbreviate_value(common)}{', as on this host' if of_host else ''}"
+    said = f"{sharing} of {len(shown)} machines: {_abbreviate_value(common)}{f', as on {host}' if of_host else ''}"
     # Only a few bits of an address are random. If all machines have the same address, no bits differ, and the
     # machines are twins.
     if source.kind is Kind.LAYOUT and sharing < len(shown) and _compute_chance_of_twins(shown) > _NO_CHANCE:

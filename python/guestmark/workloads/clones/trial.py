@@ -10,7 +10,7 @@ from guestmark.agent.client import CommandError
 from guestmark.core.architectures import find_host_architecture
 from guestmark.core.cause import Cause
 from guestmark.core.errors import MachineError
-from guestmark.core.machine_facts import GuestMachine, OwnMachine, OwnSnapshotFacts, TemplateFacts
+from guestmark.core.machine_facts import GuestMachine, OwnKernel, OwnMachine, OwnSnapshotFacts, TemplateFacts
 from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
 from guestmark.core.platform_spec import HOST
@@ -49,6 +49,8 @@ class ClonesTrial(ClonesWorkload):
         super().__init__(plan, cell)
         self._platform: Platform | None = None
         self._clocks: list[ComparedClock] = []
+        # Whose kernel the user's own machines run.
+        self._kernel_is: OwnKernel | None = None
 
     @contextlib.contextmanager
     def machine(self, platform: Platform) -> Iterator[BareMachine]:
@@ -76,11 +78,16 @@ class ClonesTrial(ClonesWorkload):
         # Values that machines take over from this host do not make them twins, so the host's values are read, too.
         with registry.get_platform(HOST).start(Cell("here", self.cell.workload, HOST)) as host:
             here = self._read_source_values(host, SOURCES)
-        own_kernel = self.cell.platform.is_guest
+        kernel = self._kernel_is
+        own_kernel = self.cell.platform.is_guest or kernel in {OwnKernel.OWN, OwnKernel.GVISOR}
         found = []
         for source in SOURCES:
             shown = [look[source.name] for look in looks]
-            found.append(judge.judge_source(source, shown, here[source.name], own_kernel=own_kernel))
+            whose, known = "this host", here[source.name]
+            if kernel is OwnKernel.THERE and source.of_kernel:
+                # They run on the kernel of the host that made them, whose value is therefore the one that they show.
+                whose, known = "the host that made them", shown[0]
+            found.append(judge.judge_source(source, shown, known, own_kernel=own_kernel, host=whose))
         found.append(judge.judge_clocks(clocks))
         controls = [self._check_fixed_seed([look[SEEDED.name] for look in looks]), *self._run_controls()]
         self.facts.add(
@@ -113,6 +120,8 @@ class ClonesTrial(ClonesWorkload):
         Raises `AttestationError` for a machine that is not what was asked for.
         """
         found = machine.attest()
+        if isinstance(found, OwnMachine) and found.inside is not None:
+            self._kernel_is = found.inside.kernel_is
         return found.restored if isinstance(found, GuestMachine | OwnMachine) else None
 
     def _read_source_values(self, machine: Machine, sources: Sequence[Source]) -> dict[str, ShownValues]:

@@ -178,6 +178,7 @@ class ColdstartWorkload(Workload[ColdstartParams]):
     """Starts many machines in one trial."""
 
     name = "coldstart"
+    starts_several = True
     help = "times machine starts, phase by phase, until a working set has been touched"
     measures = ALL
     factors = (PATTERN, PAGE_CACHE)

@@ -21,7 +21,7 @@ from guestmark.core.errors import MachineError, UsageError
 from guestmark.core.model import Cell
 from guestmark.core.units import format_count, format_size
 from guestmark.disks import processes
-from guestmark.platforms.base import ListsProcesses, Machine, Platform, StartedHere
+from guestmark.platforms.base import ListsProcesses, Machine, Platform, StartedHere, TimesAnswer
 from guestmark.platforms.phases import ANSWERED
 from guestmark.platforms.place import HERE
 from guestmark.setting.machine import MEMORY, PLACEMENT
@@ -71,7 +71,8 @@ class StartedMachine:
             machine = stack.enter_context(platform.start(cell))
             # An agent that has said hello may not be able to answer yet, so a start ends with its first answer.
             machine.agent.ping(1)
-            return cls(machine, begin, time.monotonic(), _stack=stack.pop_all())
+            answered = machine.answered_at if isinstance(machine, TimesAnswer) else time.monotonic()
+            return cls(machine, begin, answered, _stack=stack.pop_all())
 
     def touch_memory(self, size: int, timeout_s: float) -> None:
         """Makes the machine touch `size` bytes of its memory. Raises `MachineError` if it touched fewer."""

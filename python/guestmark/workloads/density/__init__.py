@@ -126,6 +126,7 @@ class DensityWorkload(Workload[DensityParams]):
     """Runs several machines at the same time on this host."""
 
     name = "density"
+    starts_several = True
     help = "measures the cost of one more machine: memory, idle time, starts, and the speed of the others"
     measures = ALL
     factors = (GUESTS,)
