@@ -8,12 +8,14 @@ questions are answered rests, so that cells with open questions get the time (`f
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from guestmark.core.errors import UsageError
+from guestmark.core.gate import read_plan_gates
 from guestmark.core.model import Cell, Plan, QuestionKind, Trial
 from guestmark.core.tuning import Settings
 from guestmark.core.units import format_count, format_duration, list_first_names
@@ -26,6 +28,7 @@ from guestmark.stats import stopping
 from guestmark.stats.analysis import Analysis
 from guestmark.stats.paired import MIN_BLOCKS
 from guestmark.stats.published import list_published_ratios
+from guestmark.stats.stopping import is_given_up
 from guestmark.stats.tuning.race import list_candidates
 from guestmark.stats.tuning.screen import choose_informative
 
@@ -42,6 +45,8 @@ _SPARE_BLOCKS = 2
 _DROPPABLE_SHARE = 0.5
 # One trial may take this share of a budget, and half of a small one, as a guest that starts slowly may need.
 _LONGEST_TRIAL_SHARE, _SLOW_START_S = 0.25, 60.0
+# A limit is at least so many times what the longest trial is known to take.
+_LIMIT_OF_KNOWN = 1.5
 # A racing cell takes part in this many blocks on average, until it is dropped.
 _RACING_BLOCKS = 3
 # No proof is begun after this share of a budget.
@@ -90,12 +95,20 @@ class RunCost:
 
 def _round_to_precision(seconds: float) -> float:
     """Return the seconds, rounded to the precision of an estimate: 1 s, 10 s, or a minute."""
-    step = 1.0
-    if seconds >= 600:
-        step = 60.0
-    elif seconds >= 20:
-        step = 10.0
+    step = _choose_step(seconds)
     return round(seconds / step) * step
+
+
+def _round_up(seconds: float) -> float:
+    """Return seconds that suffice, with the precision of an estimate."""
+    step = _choose_step(seconds)
+    return math.ceil(seconds / step) * step
+
+
+def _choose_step(seconds: float) -> float:
+    if seconds >= 600:
+        return 60.0
+    return 10.0 if seconds >= 20 else 1.0
 
 
 def estimate_run_cost(plan: Plan, cells: Sequence[Cell], costs: TrialCosts, used_s: float = 0.0) -> RunCost:
@@ -137,7 +150,8 @@ def choose_scale(plan_at: Callable[[float], Plan], ledger: Ledger | None, budget
         costs = read_trial_costs(plan, ledger)
         blocks = _count_fewest_blocks(plan) + (_SPARE_BLOCKS if plan.policy.blocks is None else 0)
         needed_s = _estimate_needed_s(plan, plan.cells, costs, blocks) + _START_S + _REPORT_S
-        if len(costs.trial_s) == len(plan.cells) and needed_s <= budget_s:
+        # A cell whose cost nobody knows is expected to cost what the others do.
+        if costs.trial_s and needed_s <= budget_s:
             return plan
     return plan
 
@@ -186,7 +200,9 @@ def fit_to_budget(
     ids = {cell.id for cell in kept}
     gone = [cell for cell in able if cell.id not in ids]
     is_single_trial = enough == 1 and len(kept) == 1
-    longest_s = left_s if is_single_trial else _limit_trial(budget_s)
+    # No limit is closer than what the kept cells are known to take.
+    known_s = _LIMIT_OF_KNOWN * max((costs.trial_s.get(cell.id, 0.0) for cell in kept), default=0.0)
+    longest_s = left_s if is_single_trial else max(_limit_trial(budget_s), min(known_s, left_s))
     policy = replace(
         plan.policy,
         blocks=plan.policy.blocks if enough < 2 else None,
@@ -206,7 +222,7 @@ def fit_to_budget(
     ]
     needed_s = _estimate_needed_s(plan, kept, costs, fewest)
     if needed_s > left_s and racing is None:
-        takes_s = _round_to_precision(needed_s + used_s + _REPORT_S)
+        takes_s = _round_up(needed_s + used_s + _REPORT_S)
         if is_single_trial and needed_s > _WELL_BEYOND * left_s:
             # No part of a single trial answers anything.
             raise UsageError(
@@ -304,19 +320,61 @@ def _make_calibrated_estimate(
     return estimate_trial_s
 
 
+def find_unasked_cells(plan: Plan, cells: Iterable[Cell]) -> list[Cell]:
+    """Return the cells with a level that the user named which no question of the plan is about."""
+    own = [cell for cell in cells if cell.null_of is None]
+    asked = {
+        cell.id
+        for question in plan.questions
+        for part in split_question(question, own)
+        for cell in part.cells
+    }
+    named = set(itertools.chain.from_iterable(plan.context.named))
+    return [cell for cell in own if cell.id in named - asked]
+
+
+def compare_unasked_cells(plan: Plan, alive: Sequence[Cell], analysis: Analysis) -> list[AskedPair]:
+    """Return the comparisons of those cells with their baselines in the primary metric, as far as they are known."""
+    wanted = {cell.id for cell in find_unasked_cells(plan, alive)}
+    found = []
+    for workload in analysis.workloads:
+        baseline = next((result.cell.id for result in workload.cells if result.cell.baseline), None)
+        if baseline is None or not workload.metrics:
+            continue
+        for result in workload.cells:
+            comparison = result.comparison.get(workload.metrics[0].name)
+            if result.cell.id in wanted and comparison is not None:
+                found.append(AskedPair(result.cell.id, baseline, comparison))
+    return found
+
+
+def find_undecided_gates(plan: Plan, analysis: Analysis) -> set[str]:
+    """Return the ids of cells with too few blocks for their gates, and of all baselines if there are any."""
+    gates = [gate for gate in read_plan_gates(plan) if gate.loss is None]
+    found = set()
+    for result in analysis.cells:
+        if any(gate.selects_cell(result.cell) for gate in gates) and not is_given_up(result.trials):
+            least = min((comparison.n for comparison in result.comparison.values()), default=0)
+            if least < MIN_BLOCKS:
+                found.add(result.cell.id)
+    if found:
+        found |= {cell.id for cell in plan.cells if cell.baseline}
+    return found
+
+
 def find_open_cells(
     plan: Plan, pairs: Sequence[AskedPair] | None, alive: Iterable[Cell], analysis: Analysis
 ) -> set[str]:
     """Return the ids of the cells of open questions; all ids while comparisons are not known.
 
     A null copy is among them if the cell that it copies is. A published figure is open until its cell and the baseline
-    share three blocks.
+    share three blocks, a gate until it has enough blocks to be decided.
     """
     cells = list(alive)
     if plan.context.budget_s is None or pairs is None:
         return {cell.id for cell in cells}
     known: set[str] = set()
-    wanted = _find_unrepeated_cells(plan, analysis)
+    wanted = _find_unrepeated_cells(plan, analysis) | find_undecided_gates(plan, analysis)
     for pair in pairs:
         known |= {pair.first, pair.second}
         if not stopping.is_settled(pair.comparison, plan.policy.precision):
@@ -327,6 +385,7 @@ def find_open_cells(
         settled = known | seen if question.wants is QuestionKind.DURABILITY else known
         for part in split_question(question, cells):
             wanted |= {cell.id for cell in part.cells if cell.id not in settled}
+    wanted |= {cell.id for cell in find_unasked_cells(plan, cells)} - known - seen
     return {cell.id for cell in cells if (cell.null_of or cell.id) in wanted}
 
 
@@ -370,7 +429,10 @@ def select_planned_cells(plan: Plan, cells: Iterable[Cell]) -> list[Cell]:
 def drop_unmeasured_cells(plan: Plan, trials: Iterable[Trial]) -> Plan:
     """Return the plan without cells that were never measured for lack of time, and without questions about them."""
     tried = {trial.cell_id for trial in trials}
-    gone = set(plan.context.no_time) - tried
+    gates = read_plan_gates(plan)
+    gated = {cell.id for cell in plan.cells if any(gate.selects_cell(cell) for gate in gates)}
+    # A gated cell stays, so that its gate is said not to be judged.
+    gone = set(plan.context.no_time) - tried - gated
     # A question about cells that were measured a few times stays: the run may be resumed.
     kept = [cell for cell in plan.cells if cell.id not in gone]
     return replace(
@@ -415,7 +477,7 @@ class _BudgetFit:
         self._take_named_levels(wanted)
         for part in wanted:
             self._take_part(part)
-        if not self._taken:
+        if not self._taken and wanted:
             cheapest = min((part.cells for part in wanted), key=self._sum_prices)
             self._taken = self._add_baselines(cheapest)
         for copy in self._able:
@@ -427,7 +489,8 @@ class _BudgetFit:
         """Return the parts of all questions; without questions, each cell is one, with the baseline that it needs."""
         found = [part for question in self._plan.questions for part in split_question(question, self._able)]
         if found:
-            return found
+            # What the user named is wanted whether a question of the plan is about it or not.
+            return [*found, *(QuestionPart((cell,)) for cell in find_unasked_cells(self._plan, self._able))]
         own = [cell for cell in self._able if cell.null_of is None]
         for cell in own:
             # A baseline alone answers nothing.

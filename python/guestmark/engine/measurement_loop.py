@@ -476,15 +476,24 @@ class MeasurementLoop:
         analysis = analyse_run(self._plan, stored, metrics={metric.name for metric in metrics})
         alive = self._cells.alive
         pairs = compare_asked_pairs(self._plan, analysis, [cell.id for cell in alive])
+        if pairs is not None:
+            pairs += budget.compare_unasked_cells(self._plan, alive, analysis)
         asked = None if pairs is None else [pair.comparison for pair in pairs]
-        decision = stopping.decide(
-            self._plan, self._cells.measured_trials, blocks, analysis, used_s, asked, before_s=self._before_s
-        )
         answered = self._cells.rest(budget.find_open_cells(self._plan, pairs, alive, analysis))
-        if names := [cell.id for cell in answered if cell.null_of is None]:
-            self._observer.note(f"answered: {', '.join(names)}; the time goes to the others")
         # Resting cells cost the next block nothing, so their trials are no longer among these.
         measured = self._cells.measured_trials
+        decision = stopping.decide(
+            self._plan, measured, blocks, analysis, used_s, asked, before_s=self._before_s
+        )
+        if (
+            decision.state is RunState.COMPLETE
+            and self._plan.context.budget_s is not None
+            and budget.find_undecided_gates(self._plan, analysis)
+        ):
+            decision = stopping.Decision(None, None, None)
+        names = [cell.id for cell in answered if cell.null_of is None]
+        if names and decision.state is None:
+            self._observer.note(f"answered: {', '.join(names)}; the time goes to the others")
         if decision.state is None and budget.is_used_up(self._plan, blocks, measured, used_s):
             decision = stopping.Decision(RunState.STOPPED, blocks, stopping.NO_TIME_LEFT)
         forecast = None
@@ -528,7 +537,9 @@ class MeasurementLoop:
 
     def _is_time_up(self) -> bool:
         """Return whether the limit has passed in the middle of a block, so that no further trial is begun."""
-        return self._plan.policy.blocks is None and self._compute_elapsed_s() > self._plan.policy.time_limit_s
+        plan = self._plan
+        is_limited = plan.policy.blocks is None or plan.context.budget_s is not None
+        return is_limited and self._compute_elapsed_s() > plan.policy.time_limit_s
 
     def _choose_final_state(self, state: RunState) -> RunState:
         """Return `state`, or that the run has failed if no trial succeeded."""

@@ -20,6 +20,7 @@ from guestmark.setting.location import LOCATION
 from guestmark.stats import Comparison
 from guestmark.stats.analysis import Analysis, CellResult
 from guestmark.stats.pairwise import compare_pairs
+from guestmark.stats.questions import is_durable_enough
 
 # Questions whose answer is a comparison.
 COMPARING_QUESTIONS = frozenset({QuestionKind.BEST, QuestionKind.COMPARE})
@@ -147,9 +148,14 @@ def compare_asked_pairs(plan: Plan, analysis: Analysis, alive: Iterable[str]) ->
 
 
 def _compare_part(question: Question, results: Sequence[CellResult], analysis: Analysis) -> list[AskedPair]:
-    """Return the comparisons of one part of a question; none while one of its cells has no result."""
+    """Return the comparisons of one part of a question, of the cells that have a result and may be its answer."""
     metric = find_question_metric(question, results[0].cell.id, analysis)
-    if metric is None or not all(metric.name in result.summary for result in results):
+    if metric is None:
+        return []
+    results = [result for result in results if metric.name in result.summary]
+    if question.wants is QuestionKind.BEST:
+        results = [result for result in results if is_durable_enough(result, question)]
+    if len(results) < 2:
         return []
     pairs = [(results[0].cell.id, results[1].cell.id)]
     if question.wants is QuestionKind.BEST:

@@ -261,7 +261,7 @@ def _rank_results(
 ) -> Ranking:
     measured = [result for result in results if metric.name in result.summary]
     missing = tuple(result for result in results if result not in measured)
-    eligible = [result for result in measured if _is_durable_enough(result, question)]
+    eligible = [result for result in measured if is_durable_enough(result, question)]
     excluded = tuple(result for result in measured if result not in eligible)
     sign = 1 if metric.better is Better.LOWER else -1
     ordered = sorted(eligible, key=lambda result: sign * result.summary[metric.name].typical)
@@ -294,7 +294,7 @@ def _find_beaten(compared: Mapping[tuple[str, str], Comparison]) -> set[str]:
     return beaten
 
 
-def _is_durable_enough(result: CellResult, question: Question) -> bool:
+def is_durable_enough(result: CellResult, question: Question) -> bool:
     """Return True if the row, or the disk below it, is as durable as the question wants."""
     if (
         question.disk

@@ -54,6 +54,9 @@ def estimate_undetected_difference(workload: WorkloadResult) -> float | None:
         if comparison is not None and not comparison.differs:
             sizes.append(estimate_detectable_difference(comparison))
     known = [size for size in sizes if size is not None]
+    # With a cell of too few blocks nothing can be said of each of them.
+    if len(known) < len(sizes):
+        return None
     return max(known) if known and _LEAST < max(known) <= _MOST else None
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from guestmark.core.context import Caller
+from guestmark.core.context import Caller, Context
 from guestmark.core.errors import UsageError
 from guestmark.core.metric import Better
 from guestmark.core.model import Plan, Policy, Published, PublishedFigure, Question, QuestionKind, RunState
@@ -30,6 +32,7 @@ from guestmark.stats.analysis import analyse_run
 from guestmark.stats.compare import MIN_BLOCKS, Verdict
 from guestmark.stats.paired import summarise_trials
 from guestmark.stats.repetition import ANSWER_PRECISION
+from tests.framework.cells import cell_of, plan_of
 from tests.framework.command_line import CommandLine
 from tests.unit.report.test_question_answers import EXT3, run_of
 
@@ -356,3 +359,37 @@ def test_a_time_is_never_below_zero(values: tuple[float, ...]) -> None:
     found = summarise_trials(np.array(values))
     assert found.ci is not None
     assert 0 < found.ci[0] < found.mean < found.ci[1]
+
+
+@pytest.mark.parametrize("budget", ["4m", "10m"])
+def test_what_is_named_is_measured_whether_a_question_is_about_it_or_not(
+    guestmark: CommandLine, budget: str
+) -> None:
+    """The plan's questions name no sandboxes."""
+    listed = guestmark("run", "cpu", "--on", "host,bwrap,uml,tcg", "--for", budget, "--list").stdout
+    assert {"primes bwrap", "syscalls bwrap"} <= set(listed.splitlines())
+
+
+def test_a_platform_of_unknown_cost_does_not_shrink_a_large_budget(guestmark: CommandLine) -> None:
+    done = guestmark("run", "sysbench", "--on", "host,bwrap,uml", "--for", "10h", "--list")
+    assert "(0.01 of the plan's)" not in done.stderr
+
+
+@given(st.floats(min_value=0.1, max_value=1e5))
+def test_what_is_said_to_suffice_suffices(seconds: float) -> None:
+    assert budget._round_up(seconds) >= seconds
+
+
+def test_a_gated_row_that_was_never_measured_stays_for_its_gate() -> None:
+    cells = [cell_of("host", "exec", command=["true"]), cell_of("uml", "exec", command=["true"])]
+    cells = [replace(cells[0], id="host", baseline=True), replace(cells[1], id="uml")]
+    plan = replace(plan_of(*cells), context=Context(no_time=("uml",), budget_s=60.0))
+    assert [cell.id for cell in budget.drop_unmeasured_cells(plan, ()).cells] == ["host"]
+    gated = replace(plan, context=replace(plan.context, gates=("uml > +5%",)))
+    assert [cell.id for cell in budget.drop_unmeasured_cells(gated, ()).cells] == ["host", "uml"]
+
+
+def test_no_cell_that_can_be_measured_is_no_fault() -> None:
+    cell = replace(cell_of("host", "exec", command=["true"]), id="host", baseline=True)
+    plan = replace(plan_of(cell), context=Context(budget_s=240.0))
+    assert budget.refit_cells(plan, [], [], 241.0, (), lambda: TrialCosts({}, 0, 1.0)) == ()

@@ -270,10 +270,16 @@ def _describe_rest_of_ranking(ranking: Ranking, names: Mapping[str, str]) -> lis
     behind = [
         result for result in ranking.cells if result is not ranking.best and result not in ranking.contenders
     ]
-    groups = (("typical run like", alike), ("not told apart from", unclear), ("behind", behind))
-    return [
-        f"{title} it: {_format_cell_list(results, names, ranking)}" for title, results in groups if results
-    ]
+    # Which of them is the best is told by pairs, and a cell may be beaten by another one only.
+    beaten = [result for result in behind if ranking.verdict(result) is Verdict.SLOWER]
+    others = [result for result in behind if result not in beaten]
+    groups = (
+        ("typical run like it", alike),
+        ("not told apart from it", unclear),
+        ("behind it", beaten),
+        ("behind another one", others),
+    )
+    return [f"{title}: {_format_cell_list(results, names, ranking)}" for title, results in groups if results]
 
 
 def _format_cell_list(results: Sequence[CellResult], names: Mapping[str, str], ranking: Ranking) -> str:
@@ -408,7 +414,11 @@ def _describe_pair(pair: PairAnswer, names: PairNames) -> Inline:
     comparison = pair.comparison
     if comparison is None:
         both = (pair.first, pair.second)
-        lacking = next((result for result in both if pair.metric.name not in result.summary), pair.first)
+        lacking = next((result for result in both if pair.metric.name not in result.summary), None)
+        if lacking is None:
+            return line(
+                f"{where}{first_name} against {second_name} is not answered: their values have no ratio yet."
+            )
         why = f" ({_shorten_reason(lacking)})" if lacking.reason else ""
         return line(
             f"{where}{first_name} against {second_name} is not answered: {lacking.cell.id} was not measured{why}."
