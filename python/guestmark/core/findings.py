@@ -383,6 +383,8 @@ class Proven(msgspec.Struct, kw_only=True, omit_defaults=True):
     of_row: bool = False
     # Whether the program's own syncs were judged; `acknowledged` is then their number.
     syncs: bool = False
+    # Whether the program was stopped after so many syncs, or bytes of what it syncs, as can be judged.
+    syncs_cut_short: bool = False
     # The files that these syncs did not cover, in the order of their names.
     unsynced: list[Unsynced] = []
     # Files that they did not cover and need not, because a database recreates them after a power cut.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -123,12 +124,11 @@ def prove_by_check(request: proof.ProofRequest, asked: CheckRequest) -> tuple[Pr
     # The check may pass whatever its input is, or run without its own namespaces; the report shows this.
     found.blind, found.alone, found.checks = blind, alone, check.runs
     judged = _summarize_judged_states(survey)
-    found.kept = str(
-        evidence.keep_evidence(
-            request.files, request.filesystem, request.form, request.method, judged,
-            evidence.CheckRecord(asked.command, tuple(asked.lines)),
-        )
+    kept = evidence.keep_evidence(
+        request.files, request.filesystem, request.form, request.method, judged,
+        evidence.CheckRecord(asked.command, tuple(asked.lines)),
     )  # fmt: skip
+    found.kept = str(kept or "")
     found.judge_s = time.monotonic() - begin
     return found, cures
 
@@ -154,7 +154,7 @@ def _explain_failure(
     )
     try:
         differ = _find_differences(disk, check, state, asked.lines[: state.newest + 1], until)
-    except (MachineError, OSError):
+    except (MachineError, OSError, subprocess.CalledProcessError):
         return None
     if not differ:
         return Explanation(said=state.fault, files=[]), []

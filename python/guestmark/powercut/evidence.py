@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -59,16 +60,34 @@ def keep_evidence(  # noqa: PLR0917 (what there is to know)
     method: Method,
     judged: JudgedStates,
     check: CheckRecord | None = None,
-) -> Path:
-    """Store the log and the image before it, and return their directory.
+) -> Path | None:
+    """Store the log and the image before it, and return their directory; None if there is no room for them.
 
     Only the newest logs are kept, up to a number and a total size.
     """
     parent = locate_evidence()
-    parent.mkdir(parents=True, exist_ok=True)
     # The random part distinguishes two proofs of the same second.
     target = parent / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
-    target.mkdir()
+    try:
+        target.mkdir(parents=True)
+        _write_evidence(target, files, filesystem, form, method, judged, check)
+    except OSError:
+        # The verdict is known, and is worth more than its evidence.
+        shutil.rmtree(target, ignore_errors=True)
+        return None
+    _remove_old_evidence(parent)
+    return target
+
+
+def _write_evidence(  # noqa: PLR0917 (what there is to know)
+    target: Path,
+    files: LoggedFiles,
+    filesystem: str,
+    form: str,
+    method: Method,
+    judged: JudgedStates,
+    check: CheckRecord | None,
+) -> None:
     copy_without_zeroes(files.base, target / _BASE)
     copy_without_zeroes(files.log, target / _LOG)
     if files.under is not None:
@@ -81,13 +100,17 @@ def keep_evidence(  # noqa: PLR0917 (what there is to know)
         about["check"] = check.command
         (target / _TOLD).write_bytes(b"".join(line + b"\n" for line in check.lines))
     (target / _ABOUT).write_text(json.dumps(about, indent=1))
+
+
+def _remove_old_evidence(parent: Path) -> None:
     taken = 0
     # Names begin with the time, so the newest come first; the one just kept always stays.
-    for number, old in enumerate(sorted(parent.iterdir(), reverse=True)):
-        taken += sum(file.stat().st_blocks * 512 for file in old.iterdir())
+    for number, old in enumerate(sorted(filter(Path.is_dir, parent.iterdir()), reverse=True)):
+        # Another process may remove them at the same time.
+        with contextlib.suppress(OSError):
+            taken += sum(file.stat().st_blocks * 512 for file in old.iterdir())
         if number and (number >= _KEPT or taken > _KEPT_BYTES):
             shutil.rmtree(old, ignore_errors=True)
-    return target
 
 
 def _encode_crash(crash: Crash) -> dict[str, Any]:

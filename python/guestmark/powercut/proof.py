@@ -137,7 +137,8 @@ def prove_durability(asked: ProofRequest) -> Proven:
             lost = broken.says
         found.word = Durability.UNKNOWN
         found.why = f"the disk, or the log of its writes, is faulty even without a power cut: {lost}"
-    found.kept = str(evidence.keep_evidence(asked.files, asked.filesystem, asked.form, asked.method, judged))
+    kept = evidence.keep_evidence(asked.files, asked.filesystem, asked.form, asked.method, judged)
+    found.kept = str(kept or "")
     found.judge_s = time.monotonic() - begin
     return found
 

@@ -342,9 +342,13 @@ def _record_states(
         if state.is_failed and counts(state):
             group = survey.groups.setdefault(mask_numbers(state.fault), FailureGroup(state))
             examined = group.too_strict or group.confirmed < _USUAL_FINALISTS
-            if not _confirm_failure(bench, survey, group, state):
+            confirmed = _confirm_failure(bench, survey, group, state)
+            if confirmed is None:
                 survey.states.append(state)
                 return
+            if not confirmed.is_judged:
+                survey.states.append(confirmed)
+                continue
             if examined and _accepts_newer(bench, state):
                 group.too_strict = True
                 assert state.answer is not None
@@ -369,14 +373,21 @@ def _judge_late_again(bench: WorkerPool, survey: Survey, state: CrashState) -> C
     return bench.judge_alone(state.cut) if len(survey.unjudged_states) < _LATE_AGAIN else state
 
 
-def _confirm_failure(bench: WorkerPool, survey: Survey, group: FailureGroup, state: CrashState) -> bool:
-    """Return True if the state fails again, or need not be tried again; else record it as `survey.unsteady`."""
+def _confirm_failure(
+    bench: WorkerPool, survey: Survey, group: FailureGroup, state: CrashState
+) -> CrashState | None:
+    """Return the state if it fails again, or need not be tried again; else the repetition without a verdict.
+
+    None if the repetition passes, which is recorded as `survey.unsteady`.
+    """
     if group.confirmed >= _USUAL_FINALISTS:
-        return True
+        return state
     for _ in range(1 if group.confirmed else _FIRST_TIMES):
         again = bench.judge_alone(state.cut)
-        if again.is_judged and not again.is_failed:
+        if not again.is_judged:
+            return again
+        if not again.is_failed:
             survey.unsteady = (state, again)
-            return False
+            return None
     group.confirmed += 1
-    return True
+    return state

@@ -147,6 +147,11 @@ class Promises:
                 self.status, self.elsewhere = words[0], " ".join(words[1:])
         return kind == "sync"
 
+    @property
+    def was_stopped(self) -> bool:
+        """True if the agent stopped the program because it had promised enough."""
+        return self.status == _STOPPED
+
     def has_failed(self, statuses: Sequence[int]) -> bool:
         """Return True if the program exited with none of these statuses, and was not stopped by the agent."""
         return self.status not in (_STOPPED, *map(str, statuses))

@@ -4,7 +4,10 @@ import signal
 
 import pytest
 
+from guestmark.powercut import survey
 from guestmark.powercut.check_answer import Answer, Ending, classify_end
+from guestmark.powercut.cuts import Cut, Survival
+from guestmark.powercut.survey import CrashState
 
 OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGXCPU", "SIGXFSZ")
 
@@ -45,3 +48,39 @@ def test_where_there_was_no_room_nothing_is_said_of_the_disk(
 ) -> None:
     assert classify_end(status, ended_by, apart=True, was_full=True) is Ending.OUT_OF_ROOM
     assert classify_end(0, None, apart=True, was_full=True) is Ending.PASSED
+
+
+class RepeatingPool:
+    """Judges states again with these endings, one after the other."""
+
+    def __init__(self, *endings: Ending) -> None:
+        self._endings = list(endings)
+
+    def judge_alone(self, cut: Cut) -> CrashState:
+        return state_with(self._endings.pop(0), cut)
+
+    def judge_with_next_line(self, state: CrashState) -> CrashState | None:
+        del state
+
+
+def state_with(ending: Ending, cut: Cut) -> CrashState:
+    return CrashState(cut, 0, Answer(ending, None, (), ("row 7 is missing",), 1.0))
+
+
+@pytest.mark.parametrize(
+    ("repeated", "losing", "unjudged"),
+    [
+        ((Ending.FAILED,) * 9, 1, 0),
+        ((Ending.LATE,) * 9, 0, 1),
+        ((Ending.FAILED, Ending.OUT_OF_MEMORY), 0, 1),
+        ((Ending.KILLED,), 0, 1),
+    ],
+)
+def test_only_a_state_that_fails_again_is_a_loss(
+    repeated: tuple[Ending, ...], losing: int, unjudged: int
+) -> None:
+    found = survey.Survey(1)
+    states = [state_with(Ending.FAILED, Cut(5, 5, Survival.NONE, ()))]
+    survey._record_states(RepeatingPool(*repeated), found, states, lambda _: True)  # type: ignore[arg-type]
+    assert (found.losing_count, len(found.unjudged_states)) == (losing, unjudged)
+    assert found.unsteady is None

@@ -1,5 +1,6 @@
 """What `guestmark-agent syncs` says that a program was promised: no more than holds, and no less."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -227,6 +228,12 @@ def test_rows_of_sqlite_that_no_commit_synced_are_named(
         ((KEPT, "os.rename('kept', 'new'); os.fsync(fd)"), []),
         ((KEPT, "os.rename('kept', 'new')", "os.fsync(os.open('.', os.O_RDONLY))"), []),
         ((KEPT, "os.rename('kept', 'new')", "os.sync()"), []),
+        # What is needed to find the data again does not include another name.
+        ((KEPT, "os.rename('kept', 'new'); os.fdatasync(fd)"), ["new"]),
+        ((KEPT, "fd = os.open('new', os.O); os.write(fd, b'x'); os.fdatasync(fd)"), []),
+        # The second file has the number of the one that the first rename removed.
+        (2 * ("fd = os.open('t', os.O); os.write(fd, b'x' * 9); os.fsync(fd); os.close(fd); os.rename('t', 'old')",),
+         ["old"]),
         ((KEPT, "os.link('kept', 'also')"), ["also"]),
         ((KEPT, "os.mkdir('d'); os.rename('kept', 'd/kept')", "os.fsync(os.open('.', os.O_RDONLY))"), ["kept"]),
         ((KEPT, "os.mkdir('d'); os.rename('kept', 'd/kept')", "os.fsync(os.open('d', os.O_RDONLY))"), []),
@@ -540,3 +547,37 @@ def test_what_odd_programs_have_synced_and_left(
     found = python(tmp_path, *lines)
     assert [call for call, _ in found.calls] == calls
     assert [one.path.rpartition("/")[2] for one in found.unsynced] == left
+
+
+def test_a_thread_that_executes_a_program_is_not_left_running(tmp_path: Path) -> None:
+    found = python(
+        tmp_path,
+        KEPT,
+        "threading.Thread(target=os.execv, args=('/bin/true', ['true'])).start(); time.sleep(9)",
+    )
+    assert found.elsewhere == ""
+    assert found.unsynced == []
+
+
+OTHER_NUMBERS = """
+#include <unistd.h>
+int main(void) {
+    int result, file = 1;
+    write(file, "", 0);
+    /* nanosleep of i386, whose number is that of sync */
+    __asm__ volatile("int $0x80" : "=a"(result) : "a"(162), "b"(0), "c"(0) : "memory");
+    return 0;
+}
+"""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="its kernels alone have two sets of numbers")
+def test_calls_of_another_instruction_set_are_no_syncs(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    source = tmp_path / "numbers.c"
+    source.write_text(OTHER_NUMBERS)
+    subprocess.run(["cc", "-o", tmp_path / "numbers", source], check=True)
+    found = traced(disk, str(tmp_path / "numbers"))
+    assert found.calls == []
+    assert "another instruction set" in found.elsewhere

@@ -21,6 +21,14 @@ pub const TRACE_OPTIONS: libc::c_int = libc::PTRACE_O_TRACESYSGOOD
 /// The pause between two checks for the end of processes that may never end.
 const WAIT_STEP: Duration = Duration::from_millis(1);
 
+/// Returns the message of a task's last event: the former number of a thread that has executed a program, for instance.
+pub fn read_event_message(pid: libc::pid_t) -> io::Result<libc::c_ulong> {
+    let mut message: libc::c_ulong = 0;
+    let address = std::ptr::from_mut(&mut message) as usize;
+    ptrace(libc::PTRACE_GETEVENTMSG as _, pid, 0, address)?;
+    Ok(message)
+}
+
 /// Calls ptrace(2) with arguments that are numbers.
 pub fn ptrace(
     request: libc::c_uint,

@@ -119,12 +119,14 @@ impl Disk {
     }
 
     /// Reports the current state of a file and which of its bytes are promised. If the content before is known, these
-    /// are only the bytes that are the same now and were not changed in between, since a write may be undone.
+    /// are only the bytes that are the same now and were not changed in between, since a write may be undone. With
+    /// `renames` the call also promises the name that an older file has now, which fdatasync does not.
     pub fn report_state(
         &mut self,
         file: File,
         promised: Range<u64>,
         before: Option<(&Content, &[Change])>,
+        renames: bool,
     ) -> io::Result<()> {
         let key = key(&file.metadata()?);
         let Content { size, blocks, .. } = self.read(&file)?;
@@ -171,8 +173,8 @@ impl Disk {
             blocks: Blocks::new(),
         });
         known.path = read_path_now(&known.file, &self.root);
-        if first < end {
-            // The data can be found under the file's current name.
+        // A new file has no other name under which its data could be found.
+        if first < end && (renames || !self.safe_names.values().any(|other| *other == key)) {
             self.safe_names
                 .insert(crate::sys::as_os_path(&known.path).into(), key);
         }
@@ -245,6 +247,10 @@ impl Disk {
 
     /// Reports a rename in progress: until a sync covers it, the file may be found under either name.
     pub fn report_rename(&mut self, old: &Path, new: &Path) {
+        if old.symlink_metadata().is_ok() {
+            // What had this name is gone, and its number may soon be another file's.
+            self.safe_names.remove(new);
+        }
         let [old, new] = [old, new].map(|path| encode_hex(path.as_os_str().as_bytes()));
         let _ = writeln!(self.lines, "renamed {old} {new}");
     }
@@ -279,7 +285,7 @@ impl Disk {
                         let old = before.map(|(all, changes)| Some((all.get(&key)?, changes)));
                         let is_new = matches!(old, Some(None));
                         let promised = if is_new { 0..0 } else { 0..u64::MAX };
-                        self.report_state(file, promised, old.flatten())?;
+                        self.report_state(file, promised, old.flatten(), true)?;
                     }
                 }
                 _ => {}
@@ -316,7 +322,7 @@ impl Disk {
             .filter_map(|known| known.file.try_clone().ok())
             .collect();
         for file in files {
-            self.report_state(file, 0..0, None)?;
+            self.report_state(file, 0..0, None, false)?;
         }
         if self.is_left_open {
             return Ok(());

@@ -51,7 +51,9 @@ use crate::options::{read_until_command, to_io_error};
 use lexopt::ValueExt;
 
 use abi::MMAP;
-use calls::{format_exit_code, ptrace, resume, wait, wait_until, Stop, TRACE_OPTIONS};
+use calls::{
+    format_exit_code, ptrace, read_event_message, resume, wait, wait_until, Stop, TRACE_OPTIONS,
+};
 use changes::{
     find_change, find_rename, find_written_descriptor, read_open_flags, truncates,
     truncates_on_open, Change,
@@ -60,7 +62,7 @@ use files::{encode_hex, key};
 pub use files::{print_digests, seek_data};
 pub use follow::follow;
 use queues::{find_process, Queue};
-use tracer::{Call, CallInProgress, Job, Promise, Tracer, RWF_SYNCS, WRITE};
+use tracer::{Call, CallInProgress, Job, Promise, Tracer, FSYNC, RWF_SYNCS, WRITE};
 
 /// Maximum number of bytes of the program's standard error that are reported.
 const SAID: usize = 500;
@@ -140,6 +142,14 @@ impl Tracer {
                 }
                 continue;
             }
+            if status >> 16 == libc::PTRACE_EVENT_EXEC {
+                // The thread that executed it has become the first one, and no end of its former self is reported.
+                let former = read_event_message(pid)? as libc::pid_t;
+                if former != pid {
+                    self.tasks.remove(&former);
+                    self.waiting.remove(&former);
+                }
+            }
             let signal = libc::WSTOPSIG(status);
             let mut deliver = 0;
             if signal == libc::SIGTRAP | 0x80 {
@@ -180,9 +190,12 @@ impl Tracer {
             Stop::Entry(number, arguments, native) => {
                 self.collect()?;
                 if !native {
+                    // Its numbers mean other calls: i386's nanosleep is x86-64's sync.
                     self.disk
                         .elsewhere
                         .insert("it runs code for another instruction set");
+                    self.tasks.insert(pid, None);
+                    return Ok(());
                 }
                 if matches!(number, libc::SYS_wait4 | libc::SYS_waitid) {
                     self.waiting.insert(pid);
@@ -223,7 +236,7 @@ impl Tracer {
         }
         let promise = match number {
             libc::SYS_fsync => (
-                "fsync",
+                FSYNC,
                 self.make_descriptor_promise(pid, arguments[0], whole),
             ),
             libc::SYS_fdatasync => (

@@ -8,7 +8,7 @@ use super::files::key;
 use super::queues::{
     find_process, read_submitted, Memory, Queue, Request, RequestFile, RequestKind,
 };
-use super::tracer::{Call, FollowedQueue, Pending, Promise, Tracer, RWF_SYNCS, WRITE};
+use super::tracer::{Call, FollowedQueue, Pending, Promise, Tracer, FSYNC, RWF_SYNCS, WRITE};
 
 /// Maximum number of queues of one program that are followed.
 const MOST_QUEUES: usize = 64;
@@ -162,7 +162,7 @@ impl Tracer {
             let why = "it flushes with io_uring without requesting a completion";
             self.disk.elsewhere.insert(why);
         } else if flush && target.directory {
-            let (name, path) = ("fsync", target.path.clone());
+            let (name, path) = (FSYNC, target.path.clone());
             pending.call = Some(Call::of(name, Promise::Directory(path)));
         } else if flush || through {
             let Ok(held) = self.disk.read(&file) else {
@@ -172,7 +172,7 @@ impl Tracer {
             pending.written = mine.map(|one| one.bytes).collect();
             let name = match (flush, request.flags & 1) {
                 (true, 1) => "fdatasync",
-                (true, _) => "fsync",
+                (true, _) => FSYNC,
                 (false, _) => WRITE,
             };
             let promise = Promise::File(file, bytes, Some(held));

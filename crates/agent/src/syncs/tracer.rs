@@ -16,6 +16,7 @@ use super::files::{Content, Key};
 use super::queues::Queue;
 
 pub(super) const WRITE: &str = "write";
+pub(super) const FSYNC: &str = "fsync";
 pub(super) const RWF_SYNCS: u64 = 0x2 | 0x4;
 
 pub(super) struct Job {
@@ -238,7 +239,8 @@ impl Tracer {
                     other => other,
                 };
                 let known = before.as_ref().map(|old| (old, &call.disturbed[..]));
-                self.disk.report_state(file, written, known)?;
+                self.disk
+                    .report_state(file, written, known, call.name == FSYNC)?;
             }
             Promise::Directory(path) => self.disk.promise_names(&path),
             Promise::Everything(before) => {

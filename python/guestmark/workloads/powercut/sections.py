@@ -214,6 +214,11 @@ def list_limits(found: Proven) -> list[str]:
     said = []
     if found.stopped and found.coverage is not None and found.word is not Durability.UNKNOWN:
         said.append(f"{found.states:,} crash states were judged, until {found.stopped}: {found.coverage}")
+    if found.syncs_cut_short:
+        said.append(
+            f"only the beginning was judged: the program was stopped after {format_count(found.acknowledged, 'sync')}, "
+            "and what it does later may be lost"
+        )
     if found.unjudged and found.losing:
         said.append(f"{format_count(found.unjudged, 'crash state')} could not be judged")
     if found.early_states:

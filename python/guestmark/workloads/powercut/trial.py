@@ -260,6 +260,7 @@ class PowercutTrial(powercut.PowercutWorkload):
         )
         if followed is not None:
             found.syncs, found.unsynced, found.rebuilt = True, followed.unsynced, followed.rebuilt
+            found.syncs_cut_short = followed.was_stopped
             # Data that were never synced may be lost without breaking a promise, so the proof covers a part only.
             if found.unsynced and found.word is Durability.PROVEN:
                 found.word = Durability.SYNCED_PART_PROVEN
