@@ -60,7 +60,7 @@ class RepeatingPool:
         return state_with(self._endings.pop(0), cut)
 
     def judge_with_next_line(self, state: CrashState) -> CrashState | None:
-        del state
+        return None if state else state
 
 
 def state_with(ending: Ending, cut: Cut) -> CrashState:
