@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_pause_of_a_machine_is_no_loss() {
-        let (receiver, sender) = connect();
+        let (ours, sender) = connect();
         let span = DatagramSpan {
             id: 7,
             size: SMALLEST,
@@ -196,9 +196,9 @@ mod tests {
                 sender.send(&datagram).unwrap();
             }
         });
-        let received = receive_datagrams(&receiver, span, false).unwrap();
+        let received = receive_datagrams(&ours, span, false).unwrap();
         sending.join().unwrap();
         assert_eq!(received.count, 20);
-        assert!(received.elapsed_ns >= 700_000_000);
+        assert!(received.elapsed_ns >= 500_000_000);
     }
 }
