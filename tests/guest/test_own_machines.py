@@ -104,7 +104,7 @@ FAULTS = {
     "a line too many": (
         "exec", f"{ENTER.replace('exec ', '')}; s=$?; echo; exit $s", "64 MiB pass both ways", "anything of its own",
     ),
-    "a limit of time": ("exec", ENTER.replace("exec ", "exec timeout 2 "), "the agent answers", "for as long as"),
+    "a limit of time": ("exec", ENTER.replace("exec ", "exec timeout 1 "), "the agent answers", "for as long as"),
     "destroy returns early": (
         "destroy", f"(sleep 3; {DESTROY}) > /dev/null 2>&1 &", "destroy removes it", "before it returns",
     ),
