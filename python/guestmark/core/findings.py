@@ -383,7 +383,7 @@ class Proven(msgspec.Struct, kw_only=True, omit_defaults=True):
     of_row: bool = False
     # Whether the program's own syncs were judged; `acknowledged` is then their number.
     syncs: bool = False
-    # Whether the program was stopped after so many syncs, or bytes of what it syncs, as can be judged.
+    # Whether the program was stopped early, because there is a limit on the syncs, and on their bytes, that are judged.
     syncs_cut_short: bool = False
     # The files that these syncs did not cover, in the order of their names.
     unsynced: list[Unsynced] = []

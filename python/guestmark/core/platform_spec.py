@@ -162,7 +162,7 @@ class PlatformSpec:
         )
 
     def covers(self, other: PlatformSpec) -> bool:
-        """Return whether it is the other platform, or that one's kind alone, which stands for all its machines."""
+        """Return whether both are the same platform, or this is only a kind and `other` one of its machines."""
         if self == other:
             return True
         is_one_of_many = len(other.layers) == 1 and other.inner.dest is not None

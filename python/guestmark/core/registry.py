@@ -150,7 +150,7 @@ def parse_settings(settings: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def require_different_labels(name: str, levels: Sequence[str]) -> None:
-    """Raise `UsageError` for two levels of a factor that tables and ids would show by the same label."""
+    """Raise `UsageError` if two levels of a factor have the same label, which is all that tables and ids show."""
     by_label: dict[str, str] = {}
     for level in levels:
         label = level.label if isinstance(level, Labelled) else level

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from guestmark.core.errors import UsageError
-from guestmark.core.gate import read_plan_gates
+from guestmark.core.gate import Gate, read_plan_gates
 from guestmark.core.model import Cell, Plan, QuestionKind, Trial
 from guestmark.core.tuning import Settings
 from guestmark.core.units import format_count, format_duration, list_first_names
@@ -100,7 +100,7 @@ def _round_to_precision(seconds: float) -> float:
 
 
 def _round_up(seconds: float) -> float:
-    """Return seconds that suffice, with the precision of an estimate."""
+    """Return the seconds, rounded up to the precision of an estimate, so that they suffice."""
     step = _choose_step(seconds)
     return math.ceil(seconds / step) * step
 
@@ -349,17 +349,21 @@ def compare_unasked_cells(plan: Plan, alive: Sequence[Cell], analysis: Analysis)
 
 
 def find_undecided_gates(plan: Plan, analysis: Analysis) -> set[str]:
-    """Return the ids of cells with too few blocks for their gates, and of all baselines if there are any."""
-    gates = [gate for gate in read_plan_gates(plan) if gate.loss is None]
+    """Return the ids of cells with too few blocks to decide their gates; with them, those of all baselines."""
+    gated = _find_gated_cells(plan, [gate for gate in read_plan_gates(plan) if gate.loss is None])
     found = set()
     for result in analysis.cells:
-        if any(gate.selects_cell(result.cell) for gate in gates) and not is_given_up(result.trials):
+        if result.cell.id in gated and not is_given_up(result.trials):
             least = min((comparison.n for comparison in result.comparison.values()), default=0)
             if least < MIN_BLOCKS:
                 found.add(result.cell.id)
     if found:
         found |= {cell.id for cell in plan.cells if cell.baseline}
     return found
+
+
+def _find_gated_cells(plan: Plan, gates: Sequence[Gate]) -> set[str]:
+    return {cell.id for cell in plan.cells if any(gate.selects_cell(cell) for gate in gates)}
 
 
 def find_open_cells(
@@ -429,10 +433,8 @@ def select_planned_cells(plan: Plan, cells: Iterable[Cell]) -> list[Cell]:
 def drop_unmeasured_cells(plan: Plan, trials: Iterable[Trial]) -> Plan:
     """Return the plan without cells that were never measured for lack of time, and without questions about them."""
     tried = {trial.cell_id for trial in trials}
-    gates = read_plan_gates(plan)
-    gated = {cell.id for cell in plan.cells if any(gate.selects_cell(cell) for gate in gates)}
     # A gated cell stays, so that its gate is said not to be judged.
-    gone = set(plan.context.no_time) - tried - gated
+    gone = set(plan.context.no_time) - tried - _find_gated_cells(plan, read_plan_gates(plan))
     # A question about cells that were measured a few times stays: the run may be resumed.
     kept = [cell for cell in plan.cells if cell.id not in gone]
     return replace(

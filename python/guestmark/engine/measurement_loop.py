@@ -30,9 +30,6 @@ from guestmark.engine.trial_schedule import count_iterations, count_warmups, fin
 from guestmark.ledger.attempts import TrialAttempts
 from guestmark.ledger.store import Ledger
 from guestmark.platforms import registry
-from guestmark.platforms.own.snapshots import SNAPSHOTS
-from guestmark.platforms.qemu.nested.outer import OUTERS
-from guestmark.platforms.qemu.restored import TEMPLATES
 from guestmark.powercut.evidence_directory import keep_beside
 from guestmark.setting.machine import START, Start
 from guestmark.stats import stopping
@@ -107,12 +104,18 @@ def share_machines(cells: Iterable[Cell]) -> Iterator[None]:
     restored = [cell for cell in started if cell.levels.get(START) is Start.RESTORED]
     nested = [cell for cell in started if cell.platform.is_nested and not cell.platform.is_elsewhere]
     with contextlib.ExitStack() as stack:
-        # Each platform is imported only by the runs that use it.
+        # Each platform is imported only by the runs that use it: together they are 47 modules.
         if any(cell.platform.is_guest for cell in restored):
+            from guestmark.platforms.qemu.restored import TEMPLATES
+
             stack.enter_context(TEMPLATES.share_in_block(restored))
         if not all(cell.platform.is_guest for cell in restored):
+            from guestmark.platforms.own.snapshots import SNAPSHOTS
+
             stack.enter_context(SNAPSHOTS.share_in_block())
         if nested:
+            from guestmark.platforms.qemu.nested.outer import OUTERS
+
             stack.enter_context(OUTERS.share_in_block(nested))
         yield
 

@@ -13,7 +13,6 @@ from guestmark.appliance.bzimage import NotABzImageError, read_release
 from guestmark.core.architectures import Architecture
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageError
 from guestmark.core.model import Cell, LeftOut, Plan, select_runnable
-from guestmark.core.platform_kind import OWN_PARAMETER
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
 from guestmark.core.units import format_size
 from guestmark.core.workload_kind import find_packages, index_workload_kinds, workload_kind
@@ -332,9 +331,7 @@ def _group_by_probed_levels(cells: Iterable[Cell]) -> dict[tuple[tuple[str, str]
     """Group the cells by the levels that decide whether their platform works (`probe.list_deciding_factors`)."""
     found: dict[tuple[tuple[str, str], ...], list[Cell]] = {}
     for cell in cells:
-        names = list_deciding_factors(cell.platform)
-        deciding = [name for name in cell.factors if name in names or name.startswith(OWN_PARAMETER)]
-        levels = tuple((name, cell.factors[name]) for name in deciding)
+        levels = tuple((name, cell.factors[name]) for name in list_deciding_factors(cell))
         found.setdefault(levels, []).append(cell)
     return found
 

@@ -24,6 +24,7 @@ from typing import Any
 from guestmark.agent import syscalls
 from guestmark.agent.confinement import STOPS_FILE
 from guestmark.agent.wire import COMPUTE
+from guestmark.core import procfs
 from guestmark.core.cause import Cause
 from guestmark.core.errors import MachineError
 from guestmark.disks import processes
@@ -230,18 +231,15 @@ def read_processor_s(pid: int | None) -> float | None:
 
 
 def read_vhost_s(pid: int) -> float:
-    """Returns the processor seconds of kernel threads that carry traffic for a process of this host.
+    """Returns the processor seconds of the kernel threads that carry the traffic of a process on this host.
 
-    Since Linux 6.4 they are threads of the process itself, and belong to its own time.
+    Since Linux 6.4 they are threads of that process, so its own time includes them, and this is 0.
     """
-    name = f"vhost-{pid}"
     total = 0.0
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdecimal():
-            continue
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            if Path(entry.path, "comm").read_text().strip() == name:
-                total += int(Path(entry.path, "schedstat").read_text().split()[0]) / 1e9
+    for thread in procfs.list_processes():
+        if procfs.read_text(f"/proc/{thread}/comm").strip() == f"vhost-{pid}":
+            first, *_ = procfs.read_text(f"/proc/{thread}/schedstat").split() or ["0"]
+            total += int(first) / 1e9
     return total
 
 

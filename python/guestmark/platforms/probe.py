@@ -22,7 +22,8 @@ from guestmark.core.errors import GuestmarkError
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.own_program import find_agent_binary
 from guestmark.core.parallel import run_together
-from guestmark.core.platform_spec import PlatformSpec, parse_platform
+from guestmark.core.platform_kind import OWN_PARAMETER
+from guestmark.core.platform_spec import parse_platform
 from guestmark.core.temporary import replace_file
 from guestmark.platforms.base import Machine, Unusable, Usable
 from guestmark.platforms.confinement import describe_confinement
@@ -77,17 +78,19 @@ def probe_by_start(
 FILE_FACTORS = tuple(known.name for known in list_settings_for(factor.Machine.GUEST) if known.path)
 
 
-def list_deciding_factors(spec: PlatformSpec) -> tuple[str, ...]:
-    """Returns the factors whose levels decide whether the platform can be used.
+def list_deciding_factors(cell: Cell) -> list[str]:
+    """Returns the factors of the cell whose levels decide whether its platform can be used.
 
-    These are the factors with a guest's files, and those that make another machine fresh. A nested platform is tried
-    with default files, except for the small hypervisor, which only the innermost guest uses.
+    These are the factors with a guest's files, those that make another machine fresh, and the parameters of the user's
+    own machines. A nested platform is tried with default files, except for the small hypervisor, which only the
+    innermost guest uses.
     """
+    spec = cell.platform
     names = (VMM.name,) if spec.is_nested else FILE_FACTORS
     outer = spec.outer.description
     if outer.remote:
         names += tuple(factor.name for factor in outer.accepted_inside)
-    return names
+    return [name for name in cell.factors if name in names or name.startswith(OWN_PARAMETER)]
 
 
 class PlatformVariant:

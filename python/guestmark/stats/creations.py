@@ -21,7 +21,7 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Creations:
-    """The machines of one kind, which is a platform with its parameters, that a run tried to start.
+    """The machines of one kind that a run tried to start; a kind is a platform with its parameters.
 
     `share` of them never answered, with its 95 % interval (`estimate_failed_share`) and `reasons`, commonest first. A
     trial asks for one machine and never tries again; workloads whose trials start several of them are not counted.

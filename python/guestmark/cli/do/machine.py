@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import msgspec
 from guestmark.cli.commands.machine import ACTIONS, Options
 from guestmark.core.errors import ExitStatus, UsageError, make_unknown_name_error
 from guestmark.core.temporary import replace_file
-from guestmark.core.toml import read_toml_text
 from guestmark.page.say import say, tell, tell_json
 from guestmark.platforms.own.conformance import Point, check_definition
 from guestmark.platforms.own.definition import NAME, Definition, read_definition
@@ -129,11 +127,8 @@ def _write_definition(name: str, origin: str | None) -> int:
         source = _find_by_name_or_file(origin)
         # Definitions in the user's own folder may be executed, so their source must be trusted.
         check_trust(source)
-        text = read_toml_text(source.path)
-        if hashlib.sha256(text.encode()).hexdigest() != source.digest:
-            raise UsageError(f"{source.path} has changed meanwhile", hint="look at it, and try again")
         # The first one is the machine's, as tables come after it.
-        text = _NAME_LINE.sub(f'name    = "{name}"', text, count=1)
+        text = _NAME_LINE.sub(f'name    = "{name}"', source.text, count=1)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with replace_file(path) as new:
         new.write_text(text, encoding="utf-8")
@@ -143,7 +138,7 @@ def _write_definition(name: str, origin: str | None) -> int:
 
 def _show_definition(definition: Definition) -> int:
     """Prints the file; if it is not trusted, also the commands that it executes, some of which a file can hide."""
-    tell(read_toml_text(definition.path).rstrip())
+    tell(definition.text.rstrip())
     if not is_trusted(definition):
         say(f"this file is not trusted; guestmark machine trust {definition.path} would allow it to execute:")
         for line in describe_execution(definition):

@@ -26,7 +26,7 @@ _SSH_CONNECTION = b"SSH_CONNECTION="
 
 @dataclass(slots=True)
 class ExistingNetwork:
-    """A `platforms.base.MachineNetwork` that guestmark did not set up; what the traffic passes through is unknown."""
+    """A `platforms.base.MachineNetwork` that guestmark did not set up, so what lies between both ends is unknown."""
 
     machine: Agent
     peer: Agent

@@ -34,7 +34,7 @@ LOOPBACK = "lo"
 # The agent's address of the kernel that runs the hypervisor, by its context identifier.
 VSOCK_HOST = "vsock:2"
 # Ports of servers on a machine that its peer can reach, unless a process forwards a few of them.
-OPEN = range(1024, 32768)
+_OPEN = range(1024, 32768)
 # The kernel's taps leave room for a header of Ethernet in 64 KiB; libslirp in QEMU knows no other than the usual one.
 _LARGEST_MTU = {
     Network.USER: 1500,
@@ -49,10 +49,20 @@ MACHINE_MAC = "52:54:00:67:6d:01"
 
 
 def list_reachable_ports(level: Network) -> range:
-    """Return the ports of a machine with that network that its peer can reach; empty if it can reach none."""
+    """Return the ports of a machine that its peer can reach over such a network; empty if it can reach none."""
     if level in _ONE_WAY:
         return range(0)
-    return FORWARDED if level in _FORWARDING else OPEN
+    return FORWARDED if level in _FORWARDING else _OPEN
+
+
+def make_unreachable_error(level: Network, port: int) -> PlatformUnusableError:
+    """Return the error for a server at a port of a machine that its peer cannot reach over such a network."""
+    hint = "let the machine connect to the peer, or use network=tap or veth"
+    if ports := list_reachable_ports(level):
+        hint = f"ports {ports[0]} to {ports[-1]} can be reached"
+    return PlatformUnusableError(
+        f"the peer cannot reach port {port} of a machine with network={level}", hint=hint
+    )
 
 
 @dataclass(slots=True)
@@ -74,7 +84,6 @@ class TrialNetwork:
     machine_address: str | None = MACHINE_ADDRESS
     # Settings of the machine's interface.
     own_address: str = MACHINE_ADDRESS
-    machine_ports: range = OPEN
     machine_mac: str = ""
     machine_name: str = ""
     # The address at which the peer reaches servers on the machine, if it is not the machine's.
@@ -108,13 +117,11 @@ class TrialNetwork:
         self.peer_name, self.peer_address, self.own_address = LOOPBACK, peer_address, machine_address
         self.machine_address = machine_address if forwards else None
         self.forwarded_at = "127.0.0.1" if forwards else ""
-        self.machine_ports = FORWARDED if forwards else range(0)
 
     def set_vsock(self, cid: int) -> None:
         """Sets the addresses of a guest that has sockets to its hypervisor's kernel in place of an interface."""
         self.cid, self.machine_mac, self.peer_name = cid, "", LOOPBACK
         self.peer_address, self.own_address, self.machine_address = VSOCK_HOST, "", None
-        self.machine_ports = range(0)
 
     @property
     def listen_address(self) -> str:
@@ -130,6 +137,11 @@ class TrialNetwork:
     def is_here(self) -> bool:
         """Whether the peer is a process of this host."""
         return isinstance(self.where, Namespaces)
+
+    @property
+    def machine_ports(self) -> range:
+        """Ports at which the peer reaches servers on the machine."""
+        return list_reachable_ports(self.level)
 
     @property
     def namespaces(self) -> Namespaces:
@@ -164,12 +176,7 @@ class TrialNetwork:
         """
         address = self.forwarded_at or self.machine_address
         if not address or port not in self.machine_ports:
-            raise PlatformUnusableError(
-                f"the peer cannot reach port {port} of a machine with network={self.level}",
-                hint=f"ports {self.machine_ports[0]} to {self.machine_ports[-1]} can be reached"
-                if self.machine_ports
-                else "let the machine connect to the peer, or use network=tap or veth",
-            )
+            raise make_unreachable_error(self.level, port)
         return address, port
 
     def attest(self) -> NetworkFacts:

@@ -133,11 +133,11 @@ def _split_words(value: str, name: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """How machines of one kind are created, entered and destroyed. `digest` identifies the file's text."""
+    """How machines of one kind are created, entered and destroyed; `text` is the file's, as it was read."""
 
     name: str
     path: Path
-    digest: str
+    text: str
     shipped: bool
     help: str
     create: Template
@@ -156,6 +156,11 @@ class Definition:
     price_per_hour: float | None
     plain: bool
     host: str
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the file's text, which identifies it."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
 
     @property
     def can_restore(self) -> bool:
@@ -213,7 +218,7 @@ def parse_definition(text: str, path: Path, *, shipped: bool = False) -> Definit
     return Definition(
         name=file.name,
         path=path,
-        digest=hashlib.sha256(text.encode()).hexdigest(),
+        text=text,
         shipped=shipped,
         help=file.help,
         env=file.env,

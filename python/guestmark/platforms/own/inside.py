@@ -70,7 +70,7 @@ def look_inside(agent: Agent, found: RemoteMachine, host_boot_id: str) -> OwnIns
 
 
 def check_values_can_be_compared(values: Mapping[str, str]) -> None:
-    """Raise `UsageError` for requested processors or memory in a form that a machine's own cannot be compared with."""
+    """Raise `UsageError` if the requested processors or memory cannot be compared with what a machine has."""
     if (cpus := values.get(CPUS)) is not None:
         _parse_processors(cpus)
     if (memory := values.get(MEMORY)) is not None:

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -162,8 +162,8 @@ class OwnPlatform:
         self._spec = PlatformSpec((layer,))
         self._definition: Definition | None = None
         self._dest = layer.dest
-        self._versions: dict[tuple[str, ...], str] = {}
-        self._host_boots: dict[tuple[str, ...], str] = {}
+        # What commands have printed that are asked once.
+        self._answers: dict[tuple[str, ...], str] = {}
         self._marks = (TrialMark(), TrialMark())
 
     @property
@@ -237,30 +237,31 @@ class OwnPlatform:
         """Return what the command `version` prints with these values, asked once. Raises `PlatformUnusableError`."""
         if not definition.version:
             return ""
-        words = tuple(definition.version.fill(values))
-        if words not in self._versions:
-            if not words:
-                raise PlatformUnusableError(
-                    f"{definition.name}: with these parameters its command `version` is empty",
-                    hint="give the parameter a value, or leave out version",
-                )
-            try:
-                said = run_to_success(words, make_command_environment(definition), _VERSION_S)
-            except MachineError as error:
-                raise PlatformUnusableError(error.message, hint=error.hint, cause=error.cause) from error
-            self._versions[words] = " ".join(make_inert(said).split())[:200]
-        return self._versions[words]
+        words = definition.version.fill(values)
+        if not words:
+            raise PlatformUnusableError(
+                f"{definition.name}: with these parameters its command `version` is empty",
+                hint="give the parameter a value, or leave out version",
+            )
+        try:
+            said = self._ask_once(words, definition)
+        except MachineError as error:
+            raise PlatformUnusableError(error.message, hint=error.hint, cause=error.cause) from error
+        return " ".join(make_inert(said).split())[:200]
 
     def _read_host_boot(self, definition: Definition, values: Mapping[str, str]) -> str:
         """Return the boot id of the other host that creates machines, asked once; else "". Raises `MachineError`."""
         if not definition.host:
             return ""
         template = Template(("cat", "/proc/sys/kernel/random/boot_id"), definition.host)
-        words = tuple(template.fill(values))
-        if words not in self._host_boots:
-            said = run_to_success(words, make_command_environment(definition), _VERSION_S)
-            self._host_boots[words] = said.strip()
-        return self._host_boots[words]
+        return self._ask_once(template.fill(values), definition).strip()
+
+    def _ask_once(self, words: Sequence[str], definition: Definition) -> str:
+        """Return what a command prints; it runs only the first time. Raises `MachineError`."""
+        key = tuple(words)
+        if key not in self._answers:
+            self._answers[key] = run_to_success(key, make_command_environment(definition), _VERSION_S)
+        return self._answers[key]
 
     def _check_new(self, machine: Own) -> None:
         """Raise `AttestationError` if the machine still has the file that the last trial left."""

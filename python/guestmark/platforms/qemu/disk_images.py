@@ -58,7 +58,6 @@ _INSPECT_S = 600.0
 _CREATE_S = 60.0
 _SETTLE_S = 120.0
 _NUMBER = re.compile(r"[0-9]{1,20}(?:\.[0-9]{1,9})?", re.ASCII)
-_PART = 1 << 20
 _SECTOR = 512
 # Sectors of the boot record, the header of a GUID partition table, and its 128 entries.
 _HEAD_SECTORS = 34
@@ -205,7 +204,7 @@ class ImageGuest(Guest):
 
 
 def _read_number(found: Mapping[str, str], name: str) -> float:
-    """Return a number that the guest printed; 0 if it printed something else."""
+    """Return the number that the guest printed under this name, or 0 if what it printed is no number."""
     text = found.get(name, "").strip()
     return float(text) if _NUMBER.fullmatch(text) else 0.0
 
@@ -358,8 +357,7 @@ def _make_overlay(path: Path, overlay: Path, entry: ImageEntry) -> DiskImage:
     digest = hashlib.sha256()
     for file in list_backing_files(path):
         with file.open("rb") as content:
-            while part := content.read(_PART):
-                digest.update(part)
+            hashlib.file_digest(content, lambda: digest)
     return DiskImage(
         path=str(path),
         sha256=digest.hexdigest(),

@@ -270,7 +270,7 @@ def _describe_rest_of_ranking(ranking: Ranking, names: Mapping[str, str]) -> lis
     behind = [
         result for result in ranking.cells if result is not ranking.best and result not in ranking.contenders
     ]
-    # Which of them is the best is told by pairs, and a cell may be beaten by another one only.
+    # The best cell is found by comparing pairs, so it need not have beaten every cell that another one has beaten.
     beaten = [result for result in behind if ranking.verdict(result) is Verdict.SLOWER]
     others = [result for result in behind if result not in beaten]
     groups = (

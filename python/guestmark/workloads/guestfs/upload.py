@@ -118,11 +118,11 @@ class GuestfishTrial(GuestfishWorkload):
     def _build_method_command(self, method: str) -> str:
         match method:
             case "upload":
-                return f"upload {self._content} /{FILE}"
+                return f"upload {libguestfs.quote_word(str(self._content))} /{FILE}"
             case "copy":
                 return f"copy-device-to-file /dev/sdb /{FILE} size:{self._amount}"
             case "tgz-in":
-                return f"tgz-in {self._content} /"
+                return f"tgz-in {libguestfs.quote_word(str(self._content))} /"
             case _:
                 value = {"zero": 0, "one": 1}[self.params.content]
                 return f"fill {value} {self._amount} /{FILE}"

@@ -25,7 +25,7 @@ from guestmark.core.temporary import scratch_directory
 from guestmark.core.units import parse_duration
 from guestmark.page.text import last_inert_line
 from guestmark.platforms.base import Machine
-from guestmark.platforms.network.trial_network import list_reachable_ports
+from guestmark.platforms.network.trial_network import list_reachable_ports, make_unreachable_error
 from guestmark.setting.network import NETWORK
 from guestmark.workloads.common.networks import find_network, require_network
 from guestmark.workloads.common.program import find_program_packages
@@ -70,14 +70,11 @@ class ServiceTrial(ServiceWorkload):
         require_network(across)
         for cell in across:
             params = cls.params_of(cell.workload)
-            ports = list_reachable_ports(cell.levels[NETWORK])
-            if params.side is Side.MACHINE and params.port not in ports:
+            level = cell.levels[NETWORK]
+            if params.side is Side.MACHINE and params.port not in list_reachable_ports(level):
+                error = make_unreachable_error(level, params.port)
                 raise UsageError(
-                    f"{cell.id}: the peer cannot reach port {params.port} of a machine with "
-                    f"network={cell.levels[NETWORK]}",
-                    hint=f"choose a port from {ports[0]} to {ports[-1]}: params.port"
-                    if ports
-                    else "let the machine connect to the peer (params.side), or use network=tap or veth",
+                    f"{cell.id}: {error.message}", hint=f"{error.hint} (params.port, params.side)"
                 )
 
     @classmethod
@@ -167,7 +164,10 @@ class ServiceTrial(ServiceWorkload):
                 self._sides[0].remove(self._directory, recursive=True)
 
     def _make_directory(self, server: Agent) -> str:
-        """Creates the server's directory in memory; one that is seen on this host is announced before it exists."""
+        """Creates the server's directory in memory.
+
+        If the server sees this host's files, the keeper knows the directory before it exists.
+        """
         with suppress(OSError):
             here = self._stack.enter_context(scratch_directory("service", _PARENT, mode=0o755))
             with suppress(CallError):
@@ -197,7 +197,7 @@ class ServiceTrial(ServiceWorkload):
 
     @property
     def _listen_address(self) -> str:
-        """All addresses of the server's side, or only its loopback if its client is there, too."""
+        """The address at which the server listens: 0.0.0.0, or its loopback if the client runs beside it."""
         return _LOOPBACK if self.params.side is Side.SAME else _EVERYWHERE
 
     def _substitute_words(self, words: Sequence[str], *, at_server: bool) -> list[str]:
@@ -229,8 +229,7 @@ class ServiceTrial(ServiceWorkload):
         raise WorkloadError(f"{what} {how}: {said}", hint=f"it ran {shlex.join(result.argv)}")
 
     def _wait_until_ready(self, program: Background, server: Agent, client: Agent, before: set[int]) -> None:
-        begun = time.monotonic()
-        deadline = begun + parse_duration(self.params.ready_within)
+        deadline = time.monotonic() + parse_duration(self.params.ready_within)
         tests = self._list_readiness_tests(server, client)
         while tests:
             agent, words = tests[0]
@@ -258,13 +257,13 @@ class ServiceTrial(ServiceWorkload):
     def _list_readiness_tests(self, server: Agent, client: Agent) -> list[tuple[Agent, list[str]]]:
         """Returns what has to succeed in this order, and the agent that runs each."""
 
-        def reach(address: str, port: int) -> list[str]:
+        def make_look_words(address: str, port: int) -> list[str]:
             return [PROGRAM, "traffic", "reach", address, str(port), str(round(_LOOK_S * 1e3))]
 
-        tests = [(client, reach(self._served.address, self._served.port))]
+        tests = [(client, make_look_words(self._served.address, self._served.port))]
         if self.params.side is Side.MACHINE and self._served.address == _LOOPBACK:
             # What forwards the port on the peer's loopback accepts connections whether the server does or not.
-            tests.insert(0, (server, reach(_LOOPBACK, self.params.port)))
+            tests.insert(0, (server, make_look_words(_LOOPBACK, self.params.port)))
         if self.params.ready:
             tests.append((client, self._ready_words))
         return tests
