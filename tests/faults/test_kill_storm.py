@@ -24,7 +24,7 @@ def test_kills_at_random_moments_leave_nothing_and_lose_nothing(mode: str, tmp_p
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("way", "mode"),
-    [pytest.param("interrupt", "disk", marks=SLOW), ("hangup", "oltp"), ("terminal", "exec"),
+    [("interrupt", "exec"), ("hangup", "oltp"), ("terminal", "exec"),
      thorough("terminate", "exec"), ("stop", "storage"), thorough("sleep", "exec"), ("helper", "storage"),
      ("helper", "virtiofs"), thorough("helper", "oltp"), thorough("helper", "exec"), ("keepers", "own"),
      ("stop", "own")],
