@@ -10,7 +10,7 @@ import os
 import struct
 
 libc = ctypes.CDLL(None, use_errno=True)
-FSYNC, POLL, WRITE = 3, 6, 23
+FSYNC, POLL, WRITE, RENAME = 3, 6, 23, 35
 FIXED, DRAIN, LINK, SILENT = 1, 2, 4, 64
 SQPOLL = 2
 # io_setup, io_submit and io_getevents have numbers of their own on x86-64.
@@ -61,11 +61,13 @@ class Ring:
         key: int = 0,
         flags: int = 0,
         how: int = 0,
+        length: int | None = None,
     ) -> None:
-        """Queue an entry; `how` holds `RWF_` flags, or the flags of a flush."""
+        """Queue an entry; `how` holds `RWF_` flags, or the flags of a flush, a rename or an open."""
         tail = self.word(self.asked, self.sq[1])
         place = tail & self.word(self.asked, self.sq[2])
-        entry = struct.pack("=BBHiQQIIQ24x", opcode, flags, 0, fd, at, address(data), len(data), how, key)
+        length = len(data) if length is None else length
+        entry = struct.pack("=BBHiQQIIQ24x", opcode, flags, 0, fd, at, address(data), length, how, key)
         self.entries[place * 64 : place * 64 + 64] = entry
         struct.pack_into("I", self.asked, self.sq[6] + place * 4, place)
         struct.pack_into("I", self.asked, self.sq[1], tail + 1)

@@ -16,6 +16,8 @@ from guestmark.core.findings import Unsynced
 # The status of a program that the agent stopped because it had promised enough.
 _STOPPED = "stopped"
 BLOCK = 4096  # bytes per digest
+_SLASH = b"/".hex()
+_MOST_PATHS = 100  # of one file; a program may rename it any number of times
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ class Promises:
         # The same for files that are recreated after a power cut.
         self.rebuilt: list[Unsynced] = []
         self._files: dict[int, _File] = {}
-        # Earlier paths that the file at a path may still have.
+        # The paths from which files and directories were renamed to a path.
         self._renamed: dict[str, set[str]] = {}
         self._directories: list[tuple[int, str, frozenset[str]]] = []
         self._known: dict[tuple[int, bool], tuple[ExpectedFile, ...]] = {}
@@ -130,8 +132,7 @@ class Promises:
                 path = "" if words[1] == "-" else words[1]
                 self._files[int(words[0])].paths.append((len(self.calls), path))
             case "renamed":
-                old, new = words
-                self._renamed.setdefault(new, set()).update({old} | self._renamed.get(old, set()))
+                self._renamed.setdefault(words[1], set()).add(words[0])
             case "directory":
                 names = frozenset(filter(None, words[1].split(",")))
                 self._directories.append((len(self.calls), words[0], names))
@@ -183,7 +184,7 @@ class Promises:
     def _list_expected_directories(self, newest: int) -> Iterator[ExpectedFile]:
         for after, path, names in self._directories:
             if after == newest:
-                yield ExpectedFile(self.calls[newest][0], (path,), 0, None, {}, names)
+                yield ExpectedFile(self.calls[newest][0], self._add_old_paths([path]), 0, None, {}, names)
 
     def _make_expected_file(self, file: _File, newest: int, exact: bool) -> ExpectedFile | None:
         promised, least, last = _collect_promised_blocks(file, newest)
@@ -211,9 +212,23 @@ class Promises:
             return ()
         if not exactly:
             paths += [path for _, path in since if path]
-        # A sync of a file does not promise its rename: after fdatasync only the old name may exist.
-        old_names = [old for path in paths for old in sorted(self._renamed.get(path, ()))]
-        return tuple(dict.fromkeys([*paths, *old_names]))
+        return self._add_old_paths(paths)
+
+    def _add_old_paths(self, paths: Iterable[str]) -> tuple[str, ...]:
+        """Add the paths that files may still have after renames of them, or of directories above them.
+
+        A sync of a file promises none of these: after fdatasync only the old path may exist.
+        """
+        found = dict.fromkeys(paths)
+        waiting = list(found)
+        while waiting and len(found) < _MOST_PATHS:
+            path = waiting.pop(0)
+            for new, olds in self._renamed.items():
+                if path == new or path.startswith(new + _SLASH):
+                    older = [old + path[len(new) :] for old in sorted(olds)]
+                    waiting += [each for each in older if each not in found]
+                    found |= dict.fromkeys(older)
+        return tuple(found)
 
     @staticmethod
     def _is_promised_whole(file: _File, after: int) -> bool:

@@ -187,7 +187,16 @@ KEPT = "fd = os.open('kept', os.O); os.write(fd, b'x' * 8192); os.fsync(fd)"
         ((KEPT, "os.write(os.open('old', os.O | os.O_TRUNC), b'o' * 9000); os.sync()"), ""),
         ((KEPT, "os.write(os.open('old', os.O | os.O_TRUNC | os.O_DSYNC), b'o' * 9000)"), ""),
         ((KEPT, "os.ftruncate(fd, 8192)"), ""),
-        ((KEPT, "os.ftruncate(fd, 1 << 20)"), ""),
+        # Zeroes are data, too, and a file that has grown may be shorter again.
+        ((KEPT, "os.ftruncate(fd, 1 << 20)"), "kept"),
+        ((KEPT, "os.ftruncate(fd, 8200)"), "kept"),
+        ((KEPT, "os.ftruncate(fd, 1 << 20); os.fdatasync(fd)"), ""),
+        ((KEPT, "os.pwrite(fd, bytes(4096), 0)"), "kept"),
+        ((KEPT, "os.pwrite(fd, bytes(4096), 0); os.fdatasync(fd)"), ""),
+        ((KEPT, "os.pwrite(os.open('kept', os.O | os.O_DSYNC), bytes(5000), 100)"), ""),
+        ((KEPT, "os.pwrite(os.open('kept', os.O | os.O_DSYNC), bytes(5000), 8192)"), ""),
+        ((KEPT, "os.write(os.open('zeroes', os.O), bytes(9000))"), "zeroes"),
+        ((KEPT, "os.ftruncate(fd, 0); os.fsync(fd); os.ftruncate(fd, 8192)"), "kept"),
     ],
 )  # fmt: skip
 def test_what_was_written_and_never_synced_is_named(
@@ -221,6 +230,15 @@ def test_rows_of_sqlite_that_no_commit_synced_are_named(
     assert sorted(Path(file.path).name for file in found.unsynced) == named
 
 
+IN_DIRECTORY = "\n".join(
+    [
+        KEPT,
+        "os.makedirs('d/in'); os.rename('kept', 'd/kept')",
+        "f = os.open('d/in/new', os.O); os.write(f, b'x'); os.sync()",
+    ]
+)
+
+
 @pytest.mark.parametrize(
     ("lines", "named"),
     [
@@ -241,6 +259,18 @@ def test_rows_of_sqlite_that_no_commit_synced_are_named(
         ((KEPT, "os.unlink('old')"), []),
         ((KEPT, "os.open('empty', os.O)"), []),
         (("os.rename('old', 'new')", KEPT), ["new"]),
+        ((KEPT, "os.rename('kept', 'new'); os.pwrite(os.open('new', os.O | os.O_SYNC), b'y', 0)"), []),
+        ((KEPT, "os.rename('kept', 'new'); os.pwrite(os.open('new', os.O | os.O_DSYNC), b'y', 0)"), ["new"]),
+        ((KEPT, "os.rename('kept', 'new'); os.pwritev(os.open('new', os.O), [b'y'], 0, os.RWF_SYNC)"), []),
+        ((KEPT, "os.symlink('kept', 'link')"), ["link"]),
+        ((KEPT, "os.symlink('kept', 'link')", "os.fsync(os.open('.', os.O_RDONLY))"), []),
+        ((KEPT, "os.symlink('kept', 'link')", "os.sync(); os.unlink('link')"), []),
+        # A directory that was renamed is where it was until the one around it is synced, with all that is in it.
+        ((IN_DIRECTORY, "os.rename('d', 'e')"), ["new", "kept"]),
+        ((IN_DIRECTORY, "os.rename('d', 'e')", "os.fsync(os.open('.', os.O_RDONLY))"), []),
+        ((IN_DIRECTORY, "os.rename('d', 'e'); os.rename('e', 'f'); os.sync()"), []),
+        ((IN_DIRECTORY, "os.mkdir('other'); os.rename('d', 'other/d')", "os.fsync(os.open('other', os.O_RDONLY))"),
+         []),
     ],
 )  # fmt: skip
 def test_a_name_that_was_never_synced_is_named(
@@ -367,6 +397,33 @@ BOTH, FIRST = [0, 1], [0]
             [("write", True)],
             FIRST,
         ),
+        (
+            "r, f = Ring(), opened('f', os.O_DSYNC); r.ask(WRITE, f, X[:100]); r.enter()",
+            [("write", True)],
+            FIRST,
+        ),
+        (
+            "r, f = Ring(), opened('f'); r.ask(WRITE, f, X[:5000], flags=LINK); r.ask(FSYNC, f); r.enter()",
+            [("fsync", False)],
+            BOTH,
+        ),
+        # Appended: behind what the file has, and behind what the request waits for.
+        (
+            "r, f = Ring(), opened('f', os.O_APPEND); os.write(f, X[:4096]); r.ask(WRITE, f, Y, how=2); r.enter()",
+            [("write", True)],
+            [1],
+        ),
+        (
+            "r, f = Ring(), opened('f'); os.write(f, X[:4096]); r.ask(WRITE, f, Y, how=0x12); r.enter()",
+            [("write", True)],
+            [1],
+        ),
+        (
+            "r, f = Ring(), opened('f', os.O_APPEND)\n"
+            "r.ask(WRITE, f, Y, flags=LINK); r.ask(WRITE, f, Y, how=2); r.enter()",
+            [("write", False)],
+            [1],
+        ),
         ("r, f = Ring(), opened('f'); os.write(f, X); r.ask(FSYNC, 99); r.enter()", [], []),
         ("r, f = Ring(), opened('f'); r.ask(WRITE, f, X); r.enter()", [], []),
     ],
@@ -386,6 +443,7 @@ def test_requests_to_the_kernel(
         "r = Ring(flags=SQPOLL)",
         "r, f = Ring(), opened('f'); os.write(f, X); r.ask(FSYNC, f, flags=SILENT); r.enter(0)",
         "r, f = Ring(), opened('f'); r.ask(FSYNC, 3, flags=FIXED); r.enter()",
+        "r, f = Ring(), opened('f', os.O_APPEND); r.ask(WRITE, f, X); r.ask(WRITE, f, X, how=2); r.enter()",
     ],
 )
 def test_what_cannot_be_followed_is_named(tmp_path: Path, program: str) -> None:
@@ -473,6 +531,76 @@ def test_what_is_renamed_may_be_found_under_its_old_name(tmp_path: Path) -> None
     assert [Path(bytes.fromhex(path).decode()).name for path in one.paths] == ["new", "old"]
 
 
+EXCHANGE = "call(316, -100, address(b'a\\0'), -100, address(b'b\\0'), 2)"
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the number of renameat2 is that of x86-64")
+@pytest.mark.parametrize(
+    ("program", "names"),
+    [
+        (f"f, g = opened('a'), opened('b'); os.write(f, X)\n{EXCHANGE}; os.fdatasync(f)", ["b", "a"]),
+        (f"f, g = opened('a'), opened('b'); os.write(g, X)\n{EXCHANGE}; os.fdatasync(g)", ["a", "b"]),
+        (
+            "r, f = Ring(), opened('a'); os.write(f, X); new = b'b\\0'\n"
+            "r.ask(RENAME, -100, b'a\\0', address(new), length=-100 % 2**32); r.enter(); os.fdatasync(f)",
+            ["b", "a"],
+        ),
+        (
+            "os.makedirs('d/in'); f = opened('d/in/a'); os.write(f, X)\n"
+            "os.rename('d', 'e'); os.rename('e/in', 'e/now'); os.fdatasync(f)",
+            ["e/now/a", "e/in/a", "d/now/a", "d/in/a"],
+        ),
+    ],
+    ids=["exchanged", "exchanged, the other", "through io_uring", "above it"],
+)
+def test_what_is_renamed_in_any_way_may_be_where_it_was(
+    tmp_path: Path, program: str, names: list[str]
+) -> None:
+    (one,) = asking(tmp_path, program).list_expected_files(0, exact=True)
+    found = {str(Path(bytes.fromhex(path).decode()).relative_to(tmp_path)) for path in one.paths}
+    assert found == set(names)
+
+
+def test_a_directory_that_is_synced_may_be_where_it_was(tmp_path: Path) -> None:
+    found = python(
+        tmp_path,
+        "os.mkdir('d'); os.open('d/a', os.O); os.rename('d', 'e')",
+        "os.fsync(os.open('e', os.O_RDONLY))",
+    )
+    (one,) = found.list_expected_files(0, exact=True)
+    assert [Path(bytes.fromhex(path).decode()).name for path in one.paths] == ["e", "d"]
+
+
+@pytest.mark.parametrize(("kind", "named"), [("os.link", ["also"]), ("os.symlink", ["also"])])
+def test_a_name_that_is_made_while_its_directory_is_synced_is_not_promised(
+    tmp_path: Path, kind: str, named: list[str]
+) -> None:
+    """The sync waits for a pipe; it may have begun before there was the name."""
+    found = asking(
+        tmp_path,
+        "r, f, pipe = Ring(), opened('f'), os.pipe(); os.write(f, X); os.fsync(f)\n"
+        "r.ask(POLL, pipe[0], how=1, key=1, flags=LINK); r.ask(FSYNC, os.open('.', os.O_RDONLY), key=2); r.enter(0)\n"
+        f"{kind}('f', 'also'); os.write(pipe[1], b'x'); r.enter(2)",
+    )
+    assert [Path(file.path).name for file in found.unsynced] == named
+
+
+@pytest.mark.parametrize(
+    ("lines", "blocks"),
+    [
+        (["os.write(fd, b'x' * 100); os.write(fd, b'y' * 100)"], [0]),
+        (["os.write(fd, b'x' * 5000); os.pwrite(fd, b'y', 4500); os.pwrite(fd, b'z' * 300, 4900)"], [0, 1]),
+    ],
+)
+def test_a_part_of_a_block_that_is_written_among_threads_is_promised(
+    tmp_path: Path, lines: list[str], blocks: list[int]
+) -> None:
+    found = python(tmp_path, OTHER, "fd = os.open('file', os.O | os.O_DSYNC)", *lines)
+    (one,) = found.list_expected_files(len(found.calls) - 1, exact=False)
+    assert sorted(one.blocks) == blocks
+    assert found.unsynced == []
+
+
 def test_a_chain_of_renames_is_followed_in_directories_too(tmp_path: Path) -> None:
     found = python(
         tmp_path,
@@ -481,7 +609,7 @@ def test_a_chain_of_renames_is_followed_in_directories_too(tmp_path: Path) -> No
         "os.rename('b', 'c', dst_dir_fd=here); os.fdatasync(fd)",
     )
     (one,) = found.list_expected_files(0, exact=True)
-    assert [Path(bytes.fromhex(path).decode()).name for path in one.paths] == ["c", "a", "b"]
+    assert [Path(bytes.fromhex(path).decode()).name for path in one.paths] == ["c", "b", "a"]
 
 
 CHANGING = """

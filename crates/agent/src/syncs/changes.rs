@@ -13,13 +13,13 @@ use super::queues::Memory;
 const FICLONE: u32 = 0x4004_9409;
 const FICLONERANGE: u32 = 0x4020_940d;
 
-/// Flags of `pwritev2(2)`: write at the end of the file; write at the given position even if the file was opened for
+/// Flags of `pwritev2(2)`, and of requests to write: write at the end of the file; write at the given position even if the file was opened for
 /// appending.
-const RWF_APPEND: u64 = 0x10;
+pub const RWF_APPEND: u64 = 0x10;
 const RWF_NOAPPEND: u64 = 0x20;
 
 /// What a call does to a file: it writes a range of bytes, or truncates the file to the start of the range.
-#[derive(Clone)]
+#[derive(Clone, PartialEq)]
 pub struct Change {
     pub key: Key,
     pub bytes: Range<u64>,
@@ -143,25 +143,57 @@ pub fn truncates_on_open(pid: libc::pid_t, number: libc::c_long, arguments: &[u6
     flags.is_some_and(|flags| flags & libc::O_TRUNC as u64 != 0)
 }
 
-/// Returns the old and the new path of a call that renames something on the disk.
-pub fn find_rename(
+/// The old and the new path of what is renamed; two pairs if two names are exchanged.
+pub type Renames = Vec<(PathBuf, PathBuf)>;
+
+/// What a program passes to rename something: directories and addresses of names, and flags of `renameat2(2)`.
+#[derive(PartialEq)]
+pub struct RenameArguments {
+    pub old: (i32, u64),
+    pub new: (i32, u64),
+    pub flags: u64,
+}
+
+impl RenameArguments {
+    /// Returns what is renamed on the disk.
+    pub fn resolve(&self, pid: libc::pid_t, disk: &Path) -> Option<Renames> {
+        let resolved = |(directory, name): (i32, u64)| {
+            let path = read_path_argument(pid, directory, name)?;
+            // The last component may not exist yet; its parent directories do.
+            let folder = fs::canonicalize(path.parent()?).ok()?;
+            Some(folder.join(path.file_name()?))
+        };
+        let (old, new) = (resolved(self.old)?, resolved(self.new)?);
+        if !old.starts_with(disk) || !new.starts_with(disk) {
+            return None;
+        }
+        let back = (new.clone(), old.clone());
+        let is_exchange = self.flags & u64::from(libc::RENAME_EXCHANGE) != 0;
+        Some(
+            [(old, new)]
+                .into_iter()
+                .chain(is_exchange.then_some(back))
+                .collect(),
+        )
+    }
+}
+
+/// Returns what a call renames on the disk.
+pub fn find_renames(
     pid: libc::pid_t,
     number: libc::c_long,
     arguments: &[u64; 6],
     disk: &Path,
-) -> Option<(PathBuf, PathBuf)> {
+) -> Option<Renames> {
     if number != libc::SYS_renameat2 {
         return None;
     }
-    let (old, new) = ((arguments[0], arguments[1]), (arguments[2], arguments[3]));
-    let resolved = |(directory, name): (u64, u64)| {
-        let path = read_path_argument(pid, directory as i32, name)?;
-        // The last component may not exist yet; its parent directories do.
-        let folder = fs::canonicalize(path.parent()?).ok()?;
-        Some(folder.join(path.file_name()?))
+    let given = RenameArguments {
+        old: (arguments[0] as i32, arguments[1]),
+        new: (arguments[2] as i32, arguments[3]),
+        flags: arguments[4],
     };
-    let (old, new) = (resolved(old)?, resolved(new)?);
-    (old.starts_with(disk) && new.starts_with(disk)).then_some((old, new))
+    given.resolve(pid, disk)
 }
 
 /// Resolves a path argument against the caller's working directory.

@@ -2,6 +2,7 @@
 //! (described at the head of `syncs`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -9,10 +10,10 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::changes::Change;
+use super::changes::{Change, Renames};
 use super::files::{
-    encode_hex, format_hex_list, key, list_files_below, names, read_path_now, Blocks, Content, Key,
-    BLOCK,
+    encode_hex, format_hex_list, key, list_files_below, list_links_below, names, read_path_now,
+    Blocks, Content, Key, BLOCK,
 };
 
 /// Maximum number of files that are followed, each through an open descriptor.
@@ -24,6 +25,13 @@ struct Known {
     path: Vec<u8>,
     size: u64,
     blocks: Blocks,
+}
+
+/// What of a file is promised: the contents of its blocks, and a size.
+#[derive(Default)]
+struct Safe {
+    blocks: Blocks,
+    size: u64,
 }
 
 /// Blocks of a file that may have changed since the last promise, even if only temporarily; `size` is the smallest size
@@ -43,10 +51,12 @@ pub struct Disk {
     /// Whether processes continue that may still sync unsynced data.
     pub is_left_open: bool,
     known: HashMap<Key, Known>,
-    /// The contents of the files when the program began, updated by each promise.
-    safe: HashMap<Key, Blocks>,
-    /// The files by their paths, updated likewise.
+    /// The files when the program began, updated by each promise.
+    safe: HashMap<Key, Safe>,
+    /// The files and symbolic links by their paths, updated likewise.
     safe_names: HashMap<PathBuf, Key>,
+    /// Renames of directories that no promise has covered; the files in them are at their old paths in `safe_names`.
+    moved: Vec<Renames>,
     touched: BTreeMap<Key, Touched>,
     /// Files that the program may change at any time without a call.
     mapped: HashSet<Key>,
@@ -63,15 +73,17 @@ impl Disk {
             known: HashMap::new(),
             safe: HashMap::new(),
             safe_names: HashMap::new(),
+            moved: Vec::new(),
             touched: BTreeMap::new(),
             mapped: HashSet::new(),
         };
         let begin = disk.snapshot();
         disk.safe = begin
             .into_iter()
-            .map(|(key, content)| (key, content.blocks))
+            .map(|(key, Content { blocks, size, .. })| (key, Safe { blocks, size }))
             .collect();
-        disk.safe_names = add_keys(list_files_below(&disk.root)).collect();
+        let paths = [list_files_below(&disk.root), list_links_below(&disk.root)];
+        disk.safe_names = add_keys(paths.into_iter().flatten()).collect();
         disk.digested = 0;
         disk
     }
@@ -97,7 +109,8 @@ impl Disk {
         Some((key, self.read(&file).ok()?))
     }
 
-    /// Returns the content before a write, updated by the blocks that the write replaces completely.
+    /// Returns the content before a write, updated by the blocks that the write replaces: all of them if every change of
+    /// the file is seen, otherwise those that it replaces completely.
     pub fn as_written(
         &mut self,
         file: &File,
@@ -106,15 +119,18 @@ impl Disk {
     ) -> io::Result<Content> {
         let block = BLOCK as u64;
         let now = self.read(file)?;
-        for number in written.start.div_ceil(block)..written.end.min(now.size).div_ceil(block) {
-            if ((number + 1) * block).min(now.size) <= written.end {
+        let is_seen = !self.mapped.contains(&key(&file.metadata()?));
+        let end = written.end.min(now.size);
+        for number in written.start / block..end.div_ceil(block) {
+            let range = number * block..((number + 1) * block).min(now.size);
+            if is_seen || (written.start <= range.start && range.end <= written.end) {
                 match now.blocks.get(&number) {
                     Some(digest) => old.blocks.insert(number, *digest),
                     None => old.blocks.remove(&number),
                 };
             }
         }
-        old.size = old.size.max(written.end.min(now.size));
+        old.size = old.size.max(end);
         Ok(old)
     }
 
@@ -148,14 +164,19 @@ impl Disk {
             same && !of_file.iter().any(overlaps)
         };
         let safe = self.safe.entry(key).or_default();
-        if first == 0 && end == size.div_ceil(BLOCK as u64) {
-            safe.retain(|number, _| *number < end);
+        if promised.is_empty() {
+            // Nothing is.
+        } else if first == 0 && end == size.div_ceil(block) {
+            safe.blocks.retain(|number, _| *number < end);
+            safe.size = sure_size;
+        } else {
+            safe.size = safe.size.max(promised.end.min(sure_size));
         }
-        for number in unite_blocks(safe, &blocks) {
+        for number in unite_blocks(&safe.blocks, &blocks) {
             if (first..end).contains(&number) && sure(number) {
                 match blocks.get(&number) {
-                    Some(digest) => safe.insert(number, *digest),
-                    None => safe.remove(&number),
+                    Some(digest) => safe.blocks.insert(number, *digest),
+                    None => safe.blocks.remove(&number),
                 };
             }
         }
@@ -216,7 +237,8 @@ impl Disk {
     /// Notes a truncation: the dropped data may be missing after a power cut, even if the same bytes are written again.
     pub fn note_truncation(&mut self, key: Key, size: u64) {
         if let Some(safe) = self.safe.get_mut(&key) {
-            safe.retain(|number, _| number * (BLOCK as u64) < size);
+            safe.blocks
+                .retain(|number, _| number * (BLOCK as u64) < size);
         }
     }
 
@@ -245,22 +267,57 @@ impl Disk {
         }
     }
 
-    /// Reports a rename in progress: until a sync covers it, the file may be found under either name.
-    pub fn report_rename(&mut self, old: &Path, new: &Path) {
-        if old.symlink_metadata().is_ok() {
-            // What had this name is gone, and its number may soon be another file's.
-            self.safe_names.remove(new);
+    /// Reports renames in progress, two if names are exchanged: until a sync covers them, each file may be found under
+    /// either name.
+    pub fn report_renames(&mut self, renames: Renames) {
+        if let [(old, new)] = &renames[..] {
+            if old.symlink_metadata().is_ok() {
+                // What had this name is gone, and its number may soon be another file's.
+                self.safe_names.remove(new);
+            }
         }
-        let [old, new] = [old, new].map(|path| encode_hex(path.as_os_str().as_bytes()));
-        let _ = writeln!(self.lines, "renamed {old} {new}");
+        for (old, new) in &renames {
+            let [old, new] = [old, new].map(|path| encode_hex(path.as_os_str().as_bytes()));
+            let _ = writeln!(self.lines, "renamed {old} {new}");
+        }
+        if renames.iter().any(|(old, _)| old.is_dir()) {
+            self.moved.push(renames);
+        }
     }
 
-    /// Reports that the names in a directory are promised.
-    pub fn promise_names(&mut self, path: &Path) {
+    /// Notes that the directories that were renamed in or to a directory have their new paths for good.
+    fn promise_moves(&mut self, directory: &Path) {
+        let (covered, moved): (Vec<_>, Vec<_>) = std::mem::take(&mut self.moved)
+            .into_iter()
+            .partition(|renames| {
+                let mut paths = renames.iter().map(|(_, new)| new);
+                paths.any(|new| new == directory || new.parent() == Some(directory))
+            });
+        self.moved = moved;
+        for renames in covered {
+            let before = std::mem::take(&mut self.safe_names);
+            let moved = before.into_iter().map(|(path, key)| {
+                let mut below = renames.iter().filter_map(|(old, new)| {
+                    let rest = path.strip_prefix(old).ok()?;
+                    (!rest.as_os_str().is_empty()).then(|| new.join(rest))
+                });
+                (below.next().unwrap_or(path), key)
+            });
+            self.safe_names = moved.collect();
+        }
+    }
+
+    /// Reports that the names in a directory are promised: those that it has, and has had since the call `began` if
+    /// others may have changed it meanwhile.
+    pub fn promise_names(&mut self, path: &Path, began: Option<&[OsString]>) {
+        self.promise_moves(path);
         // Read the directory only once: another thread of the program may change it in the meantime.
         if let Ok(names) = names(path) {
+            let kept = names
+                .iter()
+                .filter(|name| began.is_none_or(|began| began.contains(name)));
             self.safe_names
-                .extend(add_keys(names.iter().map(|name| path.join(name))));
+                .extend(add_keys(kept.map(|name| path.join(name))));
             let path = encode_hex(path.as_os_str().as_bytes());
             let _ = writeln!(self.lines, "directory {path} {}", format_hex_list(&names));
         }
@@ -275,7 +332,7 @@ impl Disk {
         let Ok(entries) = fs::read_dir(directory) else {
             return Ok(()); // such as lost+found, which only root may read
         };
-        self.promise_names(directory);
+        self.promise_names(directory, None);
         for entry in entries.flatten() {
             match entry.file_type() {
                 Ok(kind) if kind.is_dir() => self.promise_tree(&entry.path(), before)?,
@@ -335,31 +392,38 @@ impl Disk {
     }
 
     /// Lists files with data that no call has promised, with the number of such bytes, or 0 if only the name was not
-    /// promised. For a program that was stopped before it could sync everything, lists only files that it never synced.
+    /// promised, as of a symbolic link. Zeroes are data: those that were written over something, and those at the end of
+    /// a file that has grown. For a program that was stopped before it could sync everything, lists only files that it never synced.
     fn list_unsynced(&mut self, stopped: bool) -> Vec<(PathBuf, u64)> {
-        let mut paths = list_files_below(&self.root);
-        paths.sort();
         let mut found = Vec::new();
-        for path in paths {
+        for path in list_files_below(&self.root) {
             let Some((key, content)) = self.read_content(&path) else {
                 continue;
             };
             if stopped && self.known.contains_key(&key) {
                 continue;
             }
-            let safe = self.safe.get(&key);
-            let bytes: u64 = content
-                .blocks
-                .iter()
-                .filter(|(number, digest)| safe.and_then(|safe| safe.get(number)) != Some(digest))
-                .map(|(number, _)| (content.size - number * BLOCK as u64).min(BLOCK as u64))
+            let none = Safe::default();
+            let safe = self.safe.get(&key).unwrap_or(&none);
+            let changed: u64 = unite_blocks(&safe.blocks, &content.blocks)
+                .into_iter()
+                .filter(|number| safe.blocks.get(number) != content.blocks.get(number))
+                .map(|number| {
+                    let left = content.size.saturating_sub(number * BLOCK as u64);
+                    left.min(BLOCK as u64)
+                })
                 .sum();
+            let bytes = changed.max(content.size.saturating_sub(safe.size));
             // An empty file, such as a lock file, contains nothing that could be missing.
             let unnamed = content.size > 0 && self.safe_names.get(&path) != Some(&key);
             if bytes > 0 || unnamed {
                 found.push((path, bytes));
             }
         }
+        let links = add_keys(list_links_below(&self.root));
+        let unnamed = links.filter(|(path, key)| self.safe_names.get(path) != Some(key));
+        found.extend(unnamed.map(|(path, _)| (path, 0)));
+        found.sort();
         found
     }
 
@@ -373,11 +437,11 @@ impl Disk {
     }
 }
 
-/// Pairs each path with its file's key; paths without a file are left out.
+/// Pairs each path with the key of its file or symbolic link; other paths are left out.
 fn add_keys(paths: impl IntoIterator<Item = PathBuf>) -> impl Iterator<Item = (PathBuf, Key)> {
     paths.into_iter().filter_map(|path| {
         let about = fs::symlink_metadata(&path).ok()?;
-        about.is_file().then(|| (path, key(&about)))
+        (about.is_file() || about.is_symlink()).then(|| (path, key(&about)))
     })
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::fs::{self, File};
+use std::fs::{self, File, FileType};
 use std::io::{self, Write as _};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
@@ -107,12 +107,21 @@ fn digest_block(block: &[u8]) -> u64 {
 }
 
 pub fn list_files_below(directory: &Path) -> Vec<PathBuf> {
+    list_below(directory, FileType::is_file)
+}
+
+/// Lists the symbolic links below a directory.
+pub fn list_links_below(directory: &Path) -> Vec<PathBuf> {
+    list_below(directory, FileType::is_symlink)
+}
+
+fn list_below(directory: &Path, wanted: fn(&FileType) -> bool) -> Vec<PathBuf> {
     let (mut found, mut waiting) = (Vec::new(), vec![directory.to_owned()]);
     while let Some(directory) = waiting.pop() {
         for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
             match entry.file_type() {
                 Ok(kind) if kind.is_dir() => waiting.push(entry.path()),
-                Ok(kind) if kind.is_file() => found.push(entry.path()),
+                Ok(kind) if wanted(&kind) => found.push(entry.path()),
                 _ => {}
             }
         }

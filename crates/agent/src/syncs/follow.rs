@@ -26,7 +26,7 @@ use super::calls::{ptrace, resume, wait, Stop, TRACE_OPTIONS};
 use super::changes::{read_open_flags, read_path_argument};
 use super::files::encode_hex;
 use super::queues::Memory;
-use super::tracer::RWF_SYNCS;
+use super::tracer::WITH_DATA;
 
 const WRITE: &str = "write";
 const CREATE: &str = "create";
@@ -235,8 +235,12 @@ impl Follower {
                         });
                 };
                 let (flags, _) = read_open_flags(pid, descriptor)?;
-                let asked = number == libc::SYS_pwritev2 && arguments[5] & RWF_SYNCS != 0;
-                let synced = asked || flags & libc::O_DSYNC != 0;
+                let asked = if number == libc::SYS_pwritev2 {
+                    arguments[5]
+                } else {
+                    0
+                };
+                let synced = WITH_DATA.are_in(flags, asked);
                 of(if synced { "write-synced" } else { WRITE }, vec![path])
             }
             libc::SYS_sendfile | libc::SYS_copy_file_range | libc::SYS_splice => {

@@ -55,14 +55,16 @@ use calls::{
     format_exit_code, ptrace, read_event_message, resume, wait, wait_until, Stop, TRACE_OPTIONS,
 };
 use changes::{
-    find_change, find_rename, find_written_descriptor, read_open_flags, truncates,
+    find_change, find_renames, find_written_descriptor, read_open_flags, truncates,
     truncates_on_open, Change,
 };
 use files::{encode_hex, key};
 pub use files::{print_digests, seek_data};
 pub use follow::follow;
 use queues::{find_process, Queue};
-use tracer::{Call, CallInProgress, Job, Promise, Tracer, FSYNC, RWF_SYNCS, WRITE};
+use tracer::{
+    Call, CallInProgress, Job, Promise, SyncFlags, Tracer, FSYNC, WITH_DATA, WITH_NAME, WRITE,
+};
 
 /// Maximum number of bytes of the program's standard error that are reported.
 const SAID: usize = 500;
@@ -231,8 +233,8 @@ impl Tracer {
                 self.disk.note_truncation(change.key, change.bytes.start);
             }
         }
-        if let Some((old, new)) = find_rename(pid, number, arguments, &self.job.disk) {
-            self.disk.report_rename(&old, &new);
+        if let Some(renames) = find_renames(pid, number, arguments, &self.job.disk) {
+            self.disk.report_renames(renames);
         }
         let promise = match number {
             libc::SYS_fsync => (
@@ -283,6 +285,8 @@ impl Tracer {
         };
         match (promise, change) {
             ((name, Some(promise)), change) => Some(CallInProgress::Promising(Call {
+                promises_name: name == FSYNC
+                    || (name == WRITE && writes_through(pid, number, arguments, WITH_NAME)),
                 name,
                 promise,
                 change,
@@ -368,7 +372,7 @@ impl Tracer {
     ) -> Option<Promise> {
         let target = self.find_target(pid, descriptor as i32)?;
         if target.directory {
-            return Some(Promise::Directory(target.path));
+            return Some(self.make_directory_promise(target.path));
         }
         self.make_file_promise(target.file, bytes)
     }
@@ -416,8 +420,7 @@ impl Tracer {
         change: &Change,
     ) -> Option<Promise> {
         let descriptor = find_written_descriptor(number, arguments)?;
-        let asked = number == libc::SYS_pwritev2 && arguments[5] & RWF_SYNCS != 0;
-        if !asked && read_open_flags(pid, descriptor)?.0 & libc::O_DSYNC == 0 {
+        if !writes_through(pid, number, arguments, WITH_DATA) {
             return None;
         }
         let file = self.find_target(pid, descriptor)?.file;
@@ -438,4 +441,20 @@ impl Tracer {
         let _ = writeln!(self.disk.lines, "end {status} {reasons}");
         self.disk.flush()
     }
+}
+
+/// Whether a call writes with one of these flags, its own or those of its file.
+fn writes_through(
+    pid: libc::pid_t,
+    number: libc::c_long,
+    arguments: &[u64; 6],
+    flags: SyncFlags,
+) -> bool {
+    let asked = match number {
+        libc::SYS_pwritev2 => arguments[5],
+        _ => 0,
+    };
+    let opened = find_written_descriptor(number, arguments)
+        .and_then(|descriptor| read_open_flags(pid, descriptor));
+    flags.are_in(opened.map_or(0, |(opened, _)| opened), asked)
 }

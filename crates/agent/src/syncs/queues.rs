@@ -14,6 +14,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{fence, Ordering};
 
+use super::changes::RenameArguments;
+
 /// Flags of `io_uring_setup(2)`: a kernel thread submits requests (`SQPOLL`); the rings are in the program's memory;
 /// the ring has no descriptor; and all flags that are known here.
 const SQPOLL: u32 = 1 << 1;
@@ -31,7 +33,11 @@ const FIXED: u8 = 1;
 const DRAIN: u8 = 1 << 1;
 const LINKS: u8 = 1 << 2 | 1 << 3;
 const SILENT: u8 = 1 << 6;
-const WRITES: [u8; 3] = [2, 5, 23];
+const WRITES: [u8; 4] = [2, 5, 23, SPLICE];
+const SPLICE: u8 = 30;
+const OPENS: u8 = 18;
+const RENAMES: u8 = 35;
+const TRUNCATES: u8 = 55;
 const WRITEV: u8 = 2;
 const FSYNC: u8 = 3;
 /// Flag of a result: the same request will have more results.
@@ -97,6 +103,10 @@ pub enum RequestFile {
 pub enum RequestKind {
     Flush,
     Write,
+    Truncate,
+    Rename(RenameArguments),
+    /// Opens and truncates a file: a directory, and the address of a name.
+    Empty(i32, u64),
     Other,
 }
 
@@ -441,6 +451,17 @@ impl Uring {
                 length = memory.vector(long(16), length).unwrap_or(0);
             }
             RequestKind::Write
+        } else if code == TRUNCATES {
+            length = u64::MAX;
+            RequestKind::Truncate
+        } else if code == RENAMES {
+            RequestKind::Rename(RenameArguments {
+                old: (word(4) as i32, long(16)),
+                new: (word(24) as i32, begin),
+                flags: word(28).into(),
+            })
+        } else if code == OPENS && word(28) & libc::O_TRUNC as u32 != 0 {
+            RequestKind::Empty(word(4) as i32, long(16))
         } else {
             RequestKind::Other
         };
@@ -453,7 +474,8 @@ impl Uring {
                 RequestFile::Fixed(word(4))
             },
             bytes: begin..begin.saturating_add(length),
-            flags: word(28),
+            // Those of splice(2) are others.
+            flags: if code == SPLICE { 0 } else { word(28) },
             linked: flags & LINKS != 0,
             drained: flags & DRAIN != 0,
             silent: flags & SILENT != 0,

@@ -1,14 +1,17 @@
 //! Tracks requests to the kernel that are in progress, and which data they promise to be durable when they complete.
 
+use std::fs;
 use std::io;
 use std::rc::Rc;
 
-use super::changes::Change;
-use super::files::key;
+use super::changes::{read_path_argument, Change, RWF_APPEND};
+use super::files::{key, names, Key};
 use super::queues::{
     find_process, read_submitted, Memory, Queue, Request, RequestFile, RequestKind,
 };
-use super::tracer::{Call, FollowedQueue, Pending, Promise, Tracer, FSYNC, RWF_SYNCS, WRITE};
+use super::tracer::{
+    Call, FollowedQueue, Pending, Promise, Tracer, FSYNC, WITH_DATA, WITH_NAME, WRITE,
+};
 
 /// Maximum number of queues of one program that are followed.
 const MOST_QUEUES: usize = 64;
@@ -71,9 +74,20 @@ impl Tracer {
         let mut chain: Vec<Change> = Vec::new();
         for request in requests {
             let mut pending = Pending::default();
-            if request.kind != RequestKind::Other {
-                let before = self.collect_earlier_changes(index, &request, &chain);
-                self.track_request(pid, index, &request, before, &mut pending);
+            match &request.kind {
+                RequestKind::Other => {}
+                RequestKind::Rename(given) => {
+                    if let Some(renames) = given.resolve(pid, &self.job.disk) {
+                        self.disk.report_renames(renames);
+                    }
+                }
+                RequestKind::Empty(directory, name) => {
+                    pending.writes = self.note_emptying(pid, *directory, *name);
+                }
+                RequestKind::Flush | RequestKind::Write | RequestKind::Truncate => {
+                    let before = self.collect_earlier_changes(index, &request, &chain);
+                    self.track_request(pid, index, &request, before, &mut pending);
+                }
             }
             if request.linked {
                 chain.extend(pending.writes.clone());
@@ -109,6 +123,38 @@ impl Tracer {
         found
     }
 
+    /// Notes that a file is about to be truncated when it is opened.
+    fn note_emptying(&mut self, pid: libc::pid_t, directory: i32, name: u64) -> Option<Change> {
+        let path = fs::canonicalize(read_path_argument(pid, directory, name)?).ok()?;
+        if !path.starts_with(&self.job.disk) {
+            return None;
+        }
+        let change = Change {
+            key: key(&fs::metadata(path).ok()?),
+            bytes: 0..u64::MAX,
+            shorter: true,
+        };
+        self.disk.note_truncation(change.key, 0);
+        self.note_change(&change);
+        Some(change)
+    }
+
+    /// Returns where a request to append begins: behind those that it waits for. `None` if others are in progress, any
+    /// of which may come first.
+    fn find_append(&mut self, length: u64, key: Key, before: &[Change]) -> Option<u64> {
+        let is_behind = |one: &&Change| one.key == key && one.bytes.end > length;
+        let queued = self
+            .queues
+            .iter_mut()
+            .flat_map(|one| one.queue.iterate_stored());
+        let others = queued.filter_map(|one| one.writes.as_ref());
+        if others.filter(is_behind).any(|one| !before.contains(one)) {
+            return None;
+        }
+        let ends = before.iter().filter(is_behind).map(|one| one.bytes.end);
+        Some(ends.fold(length, u64::max))
+    }
+
     fn track_request(
         &mut self,
         pid: libc::pid_t,
@@ -136,47 +182,57 @@ impl Tracer {
         let (Ok(file), Ok(about)) = (target.file.try_clone(), target.file.metadata()) else {
             return self.lose_track("its asynchronous I/O requests cannot be read");
         };
-        let through =
-            target.flags & libc::O_DSYNC != 0 || u64::from(request.flags) & RWF_SYNCS != 0;
+        let write = request.kind == RequestKind::Write;
+        let asked = u64::from(request.flags);
+        let through = write && WITH_DATA.are_in(target.flags, asked);
         let mut bytes = request.bytes.clone();
         if !flush {
-            if target.flags & libc::O_APPEND != 0 {
-                let length = bytes.end.saturating_sub(bytes.start);
-                bytes = about.len()..about.len().saturating_add(length);
-            } else if bytes.start == u64::MAX {
+            let mut place = Some(bytes.start).filter(|at| *at != u64::MAX);
+            if write && (target.flags & libc::O_APPEND != 0 || asked & RWF_APPEND != 0) {
+                place = self.find_append(about.len(), key(&about), &before);
+            }
+            let length = bytes.end.saturating_sub(bytes.start);
+            bytes = place.map_or(0..u64::MAX, |at| at..at.saturating_add(length));
+            let change = Change {
+                key: key(&about),
+                bytes: bytes.clone(),
+                shorter: !write,
+            };
+            if !write {
+                self.disk.note_truncation(change.key, bytes.start);
+            }
+            self.note_change(&change);
+            pending.writes = Some(change);
+            if place.is_none() {
                 if through {
-                    let why = "it writes with io_uring at the file's current position, which cannot be followed";
+                    let why = "it writes with io_uring where another request or the file's position says, which cannot be followed";
                     self.disk.elsewhere.insert(why);
                 }
                 return;
             }
-            let change = Change {
-                key: key(&about),
-                bytes: bytes.clone(),
-                shorter: false,
-            };
-            self.disk.touch(&change);
-            pending.writes = Some(change);
         }
         if request.silent && (flush || through) {
             let why = "it flushes with io_uring without requesting a completion";
             self.disk.elsewhere.insert(why);
         } else if flush && target.directory {
-            let (name, path) = (FSYNC, target.path.clone());
-            pending.call = Some(Call::of(name, Promise::Directory(path)));
+            let began = names(&target.path).ok();
+            let promise = Promise::Directory(target.path.clone(), began);
+            pending.call = Some(Call::of(FSYNC, promise));
         } else if flush || through {
             let Ok(held) = self.disk.read(&file) else {
                 return self.lose_track("its asynchronous I/O requests cannot be read");
             };
             let mine = before.into_iter().filter(|one| one.key == key(&about));
-            pending.written = mine.map(|one| one.bytes).collect();
+            pending.written = mine.collect();
             let name = match (flush, request.flags & 1) {
                 (true, 1) => "fdatasync",
                 (true, _) => FSYNC,
                 (false, _) => WRITE,
             };
             let promise = Promise::File(file, bytes, Some(held));
-            pending.call = Some(Call::of(name, promise));
+            let mut call = Call::of(name, promise);
+            call.promises_name |= through && WITH_NAME.are_in(target.flags, asked);
+            pending.call = Some(call);
         }
     }
 
@@ -239,9 +295,16 @@ impl Tracer {
                 self.lose_track("its asynchronous I/O requests cannot be read");
                 continue;
             };
-            for (pending, result) in done {
-                if let Some(change) = &pending.writes {
-                    self.disk.touch(change);
+            let changes: Vec<Option<Change>> =
+                done.iter().map(|(one, _)| one.writes.clone()).collect();
+            for change in changes.iter().flatten() {
+                self.note_change(change);
+            }
+            for (number, (mut pending, result)) in done.into_iter().enumerate() {
+                for (other, change) in changes.iter().enumerate() {
+                    if let Some(change) = change.as_ref().filter(|_| other != number) {
+                        pending.disturb(change);
+                    }
                 }
                 let Some(mut call) = pending.call else {
                     continue;
@@ -250,8 +313,8 @@ impl Tracer {
                     continue;
                 }
                 if let Promise::File(file, bytes, Some(mut old)) = call.promise {
-                    for range in &pending.written {
-                        old = self.disk.as_written(&file, old, range)?;
+                    for change in &pending.written {
+                        old = self.disk.as_written(&file, old, &change.bytes)?;
                     }
                     call.promise = Promise::File(file, bytes, Some(old));
                 }

@@ -12,12 +12,35 @@ use std::rc::Rc;
 
 use super::changes::{read_open_flags, Change};
 use super::disk::Disk;
-use super::files::{Content, Key};
+use super::files::{names, Content, Key};
 use super::queues::Queue;
 
 pub(super) const WRITE: &str = "write";
 pub(super) const FSYNC: &str = "fsync";
-pub(super) const RWF_SYNCS: u64 = 0x2 | 0x4;
+
+/// The flags of open(2), all of which must be set, and of `pwritev2(2)`, of which one must be set, for a write that
+/// returns when it is durable.
+#[derive(Clone, Copy)]
+pub(super) struct SyncFlags {
+    opened: i32,
+    asked: u64,
+}
+
+/// Durable like fdatasync, or like fsync, which covers the file's name, too.
+pub(super) const WITH_DATA: SyncFlags = SyncFlags {
+    opened: libc::O_DSYNC,
+    asked: 0x2 | 0x4,
+};
+pub(super) const WITH_NAME: SyncFlags = SyncFlags {
+    opened: libc::O_SYNC,
+    asked: 0x4,
+};
+
+impl SyncFlags {
+    pub(super) fn are_in(self, opened: i32, asked: u64) -> bool {
+        opened & self.opened == self.opened || asked & self.asked != 0
+    }
+}
 
 pub(super) struct Job {
     pub(super) disk: PathBuf,
@@ -31,7 +54,8 @@ pub(super) enum Promise {
     /// A range of a file (for a write, the return value gives its length), and the file's content when the call began,
     /// if another thread may write at the same time.
     File(File, Range<u64>, Option<Content>),
-    Directory(PathBuf),
+    /// A directory, and the names in it when the call began, if another thread may change them at the same time.
+    Directory(PathBuf, Option<Vec<OsString>>),
     /// Everything on the disk, and likewise its state when the call began.
     Everything(Option<HashMap<Key, Content>>),
 }
@@ -39,6 +63,8 @@ pub(super) enum Promise {
 pub(super) struct Call {
     pub(super) name: &'static str,
     pub(super) promise: Promise,
+    /// Whether it also promises the name of an older file, which fdatasync does not.
+    pub(super) promises_name: bool,
     /// The change that the call itself makes.
     pub(super) change: Option<Change>,
     /// Changes that other tasks make to files during the call: each may be on the disk, or half of it, or may have been
@@ -52,6 +78,7 @@ impl Call {
         Self {
             name,
             promise,
+            promises_name: name == FSYNC,
             change: None,
             disturbed: Vec::new(),
         }
@@ -89,11 +116,22 @@ pub(super) struct Target {
 pub(super) struct Pending {
     pub(super) call: Option<Call>,
     /// What other requests will have written to the file before this one begins.
-    pub(super) written: Vec<Range<u64>>,
+    pub(super) written: Vec<Change>,
     /// The change that this request makes.
     pub(super) writes: Option<Change>,
     /// Whether another request was in progress at the same time.
     pub(super) beside: bool,
+}
+
+impl Pending {
+    /// Notes a change that is not one of those that this request waits for.
+    pub(super) fn disturb(&mut self, change: &Change) {
+        if let Some(call) = &mut self.call {
+            if !self.written.contains(change) {
+                call.disturbed.push(change.clone());
+            }
+        }
+    }
 }
 
 /// A queue, and the files to which its requests refer by number.
@@ -181,6 +219,15 @@ impl Tracer {
         Some(Promise::File(file, bytes, before))
     }
 
+    pub(super) fn make_directory_promise(&self, path: PathBuf) -> Promise {
+        let began = if self.writes_alone() {
+            None
+        } else {
+            names(&path).ok()
+        };
+        Promise::Directory(path, began)
+    }
+
     /// Notes a change for earlier promises and for promises in progress.
     pub(super) fn note_change(&mut self, change: &Change) {
         self.disk.touch(change);
@@ -188,6 +235,10 @@ impl Tracer {
             if let CallInProgress::Promising(call) = begun {
                 call.disturbed.push(change.clone());
             }
+        }
+        let queued = self.queues.iter_mut();
+        for pending in queued.flat_map(|one| one.queue.iterate_stored()) {
+            pending.disturb(change);
         }
     }
 
@@ -240,9 +291,9 @@ impl Tracer {
                 };
                 let known = before.as_ref().map(|old| (old, &call.disturbed[..]));
                 self.disk
-                    .report_state(file, written, known, call.name == FSYNC)?;
+                    .report_state(file, written, known, call.promises_name)?;
             }
-            Promise::Directory(path) => self.disk.promise_names(&path),
+            Promise::Directory(path, began) => self.disk.promise_names(&path, began.as_deref()),
             Promise::Everything(before) => {
                 let root = self.job.disk.clone();
                 let known = before.as_ref().map(|old| (old, &call.disturbed[..]));
