@@ -4,8 +4,18 @@
 # limit, with 0 for an undecided one unless $UNDECIDED is `fail`.
 set -u
 guestmark=${GUESTMARK:-"$(dirname "$0")/../../guestmark"}
-read -ra options <<<"${OPTIONS:-}"
-read -ra command <<<"$COMMAND"
+split() { # NAME TEXT: the words of a text, in which quotes and lines mean what they mean in a shell
+    words=$(printf '%s' "${2//\\$'\n'/ }" | xargs -n 1 printf '%s\n') || {
+        printf 'guestmark: the words of %s cannot be told apart: %s\n  close its quotes\n' "$1" "$2" >&2
+        exit 130
+    }
+    found=()
+    [ -z "$words" ] || mapfile -t found <<<"$words"
+}
+split options "${OPTIONS:-}"
+options=("${found[@]}")
+split command "$COMMAND"
+command=("${found[@]}")
 limits=()
 while IFS= read -r limit; do
     [ -n "${limit// /}" ] && limits+=(--fail-if "$limit")

@@ -41,5 +41,5 @@ def has_gate_on_command_line(arguments: Sequence[str] | None = None) -> bool:
     return (
         own_words[:1] in (["gate"], ["bisect"])
         or own_words[:2] == ["changes", "bisect"]
-        or any(word.split("=")[0] == "--fail-if" for word in own_words)
+        or any(word.split("=")[0] in {"--fail-if", "--fail-above"} for word in own_words)
     )

@@ -6,7 +6,6 @@ run, for as many blocks as are needed.
 
 from __future__ import annotations
 
-import re
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +24,7 @@ from guestmark.ledger.run_annotations import Annotations
 from guestmark.ledger.store import Ledger
 from guestmark.plan.outline import Overrides
 from guestmark.stats.analysis import Analysis
-from guestmark.stats.gates import ALPHA, JudgedGate, Outcome, judge_gates
+from guestmark.stats.gates import ALPHA, JudgedGate, Outcome, combine_outcomes, judge_gates
 from guestmark.workloads.exec.plan import ExecOptions, build_plan
 from guestmark.workloads.powercut import plan as powercut_plan
 
@@ -33,7 +32,6 @@ PARAMETER = "build"  # `{build}` in the command
 # The number of blocks after which a candidate is analysed first.
 FIRST_LOOK = 8
 
-_FIRST_BAD = re.compile(r"^([0-9a-f]{40,64}) is the first \w+ commit", re.MULTILINE)
 # At most this many of the last lines of a failed build are quoted.
 _TAIL_LINES = 5
 
@@ -83,20 +81,34 @@ class Bisection:
 
     def start_bisect(self) -> Commit | None:
         """Return the first candidate; None if the bad commit is the only one."""
-        said = self._run_git(
-            self.candidate_build, "bisect", "start", "--no-checkout", self.bad.hash, self.good.hash
-        )
-        return None if _FIRST_BAD.search(said) else self._check_out_candidate()
+        self._run_git(self.candidate_build, "bisect", "start", "--no-checkout", self.bad.hash, self.good.hash)
+        return None if self._find_first_bad() else self._check_out_candidate()
 
     def mark_candidate(self, word: str) -> Commit | str | None:
         """Tell git that the candidate is `good` or `bad`, or to `skip` it.
 
         Return the next one, the hash of the first bad commit once it is found, or None if only skipped ones are left.
         """
-        ok, said = self._try_git(self.candidate_build, "bisect", word, check=False)
-        if found := _FIRST_BAD.search(said):
-            return found[1]
+        ok, _ = self._try_git(self.candidate_build, "bisect", word, check=False)
+        if found := self._find_first_bad():
+            return found
         return self._check_out_candidate() if ok else None
+
+    def _find_first_bad(self) -> str:
+        """Return the hash of the first bad commit; empty if it is not known yet.
+
+        It is known when all that leads to the bad commit is good. What git says of it depends on its version and on
+        the user's language.
+        """
+        suspects = self._run_git(
+            self.candidate_build,
+            "rev-list",
+            "--max-count=2",
+            "refs/bisect/bad",
+            "--not",
+            "--glob=refs/bisect/good-*",
+        ).split()
+        return suspects[0] if len(suspects) == 1 else ""
 
     def run_build(self, folder: Path, command: str) -> str:
         """Run the build command in a worktree; return its last lines if it failed, else an empty string."""
@@ -297,7 +309,8 @@ class BisectionSearch:
 
     def _judge_build(self, commit: Commit, folder: Path) -> BisectionStep:
         judged = self._measure_candidate(commit, folder)
-        worst = next((one for one in judged if one.outcome is not Outcome.KEPT), judged[0])
+        outcome = combine_outcomes(judged)
+        worst = next(one for one in judged if one.outcome is outcome)
         if worst.outcome not in _GIT_WORDS:
             raise GuestmarkError(
                 f"{commit.description}: {worst.reason}",
@@ -347,13 +360,15 @@ class BisectionSearch:
         """
         if self._wanted.power is not None:
             return judge_gates(gates, analysis)
-        alpha = ALPHA / len(self._looks) / len(self._by)
+        # Where a gate names its metric, no other one may decide.
+        by = ("",) if "" in self._by and any(gate.metric for gate in gates) else self._by
+        alpha = ALPHA / len(self._looks) / len(by)
         preferred = analysis.plan.metrics[0].name
         first, *others = (
             judge_gates(
                 [replace(gate, metric=name or gate.metric or preferred) for gate in gates], analysis, alpha
             )
-            for name in self._by
+            for name in by
         )
         if any(one.outcome is Outcome.UNDECIDED for one in first):
             for judged in others:

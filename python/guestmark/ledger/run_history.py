@@ -8,8 +8,10 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from guestmark.core.errors import UsageError
 from guestmark.core.model import Cell, Plan
 from guestmark.ledger.codec import to_plain
 from guestmark.ledger.model import StoredRatio, StoredRun
@@ -172,6 +174,32 @@ def make_question_key(run: StoredRun, cell_id: str) -> str:
     """Return the key of the question that the run asks about a cell; empty if nothing is compared."""
     cell = next((cell for cell in run.plan.cells if cell.id == cell_id), None)
     return _make_ratio_key(cell, run.plan) if cell is not None and run.plan.metrics else ""
+
+
+def refuse_other_questions(runs: Sequence[StoredRun], cell_id: str) -> None:
+    """Raise `UsageError` if runs that have a cell of this id ask different questions about it.
+
+    The same question may have been asked on other processors, as on another host.
+    """
+    asked: dict[str, str] = {}
+    for run in runs:
+        cell = next((cell for cell in run.plan.cells if cell.id == cell_id), None)
+        if cell is not None and run.plan.metrics:
+            unplaced = [replace(other, processors=0) for other in run.plan.cells]
+            here = next(other for other in unplaced if other.id == cell_id)
+            baseline = next(
+                (other for other in unplaced if other.baseline and other.compares_with(here)), here
+            )
+            key = _digest_parts(
+                "question", _describe_side(here), _describe_side(baseline), run.plan.metrics[0].name
+            )
+            asked.setdefault(key, run.id)
+    if len(asked) > 1:
+        one, other = list(asked.values())[:2]
+        raise UsageError(
+            f"runs {one} and {other} ask different questions about {cell_id}",
+            hint="name runs of the same command and settings; guestmark compare shows what differs",
+        )
 
 
 def make_past(row: StoredRatio) -> PastRatio:

@@ -39,11 +39,17 @@ def replace_ratios(connection: Connection, run_id: str, rows: Sequence[StoredRat
 
 
 def find_earlier_ratios(
-    connection: Connection, host: str, what: Collection[str], before: float, most: int = MOST_EARLIER_RUNS
+    connection: Connection,
+    host: str,
+    what: Collection[str],
+    before: float,
+    *,
+    most: int = MOST_EARLIER_RUNS,
+    gone: Collection[str] = (),
 ) -> list[StoredRatio]:
     """Return the `most` newest ratios for each question in `what`, of runs of this host begun before `before`.
 
-    They are sorted by time, oldest first.
+    Those of the runs that are `gone` are left out. They are sorted by time, oldest first.
     """
     if not schema.has_table(connection, comparisons):
         return []
@@ -54,9 +60,10 @@ def find_earlier_ratios(
             select(comparisons)
             .where(table.host == host, table.what == question, table.created_at < before)
             .order_by(table.created_at.desc())
-            .limit(most)
+            .limit(most + len(gone))
         )
-        found += _read_ratios(connection.execute(statement))
+        rows = _read_ratios(connection.execute(statement))
+        found += [row for row in rows if row.run_id not in gone][:most]
     return sorted(found, key=lambda row: (row.created_at, row.run_id))
 
 

@@ -554,17 +554,21 @@ class Ledger:
     ) -> list[StoredRatio]:
         """Return the newest ratios that earlier runs of a host found for each question, oldest first."""
         return self._read_visible_ratios(
-            lambda connection: run_lookup.find_earlier_ratios(connection, host, what, before, most)
+            lambda connection, gone: run_lookup.find_earlier_ratios(
+                connection, host, what, before, most=most, gone=gone
+            )
         )
 
     def read_all_ratios(self) -> list[StoredRatio]:
         """Return all ratios that visible runs found, oldest first."""
-        return self._read_visible_ratios(run_lookup.read_all_ratios)
+        return self._read_visible_ratios(lambda connection, _: run_lookup.read_all_ratios(connection))
 
-    def _read_visible_ratios(self, read: Callable[[Connection], list[StoredRatio]]) -> list[StoredRatio]:
+    def _read_visible_ratios(
+        self, read: Callable[[Connection, Collection[str]], list[StoredRatio]]
+    ) -> list[StoredRatio]:
         with self.read_transaction("looking for earlier runs") as connection:
             gone = run_annotations.find_removed_runs(connection)
-            found = read(connection)
+            found = read(connection, gone)
             said = run_annotations.read_all_annotations(connection)
             named = list(dict.fromkeys(row.run_id for row in found))
             own = signatures.verify_signatures(connection, named) if self.is_file else {}

@@ -17,15 +17,17 @@ def make_race_settings(model: schema.Tune, metrics: Sequence[Metric]) -> Setting
     """Return the race that a plan asks for. Raises `ValueError` with one line."""
     known = {metric.name: metric for metric in metrics}
     name = model.objective or next(iter(known), "")
-    if name not in known:
-        raise ValueError(f"objective {name!r} is not a metric of the plan (known: {', '.join(known)})")
+    limits = tuple(parse_limit(limit) for limit in model.limits)
+    for use, metric in (("objective", name), *(("limit of", limit.metric) for limit in limits)):
+        if metric not in known:
+            raise ValueError(f"{use} {metric!r} is not a metric of the plan (known: {', '.join(known)})")
     words = tuple(str(word) for word in Durability)
     for word in model.durability or ():
         if word not in words:
             raise ValueError(f"durability {word!r} is not one of {', '.join(words)}")
     values: dict[str, Any] = {
         "durability": tuple(model.durability or ()),
-        "limits": tuple(parse_limit(limit) for limit in model.limits),
+        "limits": limits,
         "on_disk": model.on_disk,
         "screen": model.screen,
         "margin": None if model.margin is None else parse_fraction(model.margin),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from guestmark.core.gate import Gate, parse_limits, read_plan_gates
 from guestmark.core.model import Plan
 from guestmark.core.units import format_count
+from guestmark.ledger import run_history
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Page, Part, Section
 from guestmark.report.run_comparison import CellRatios, RunComparison
@@ -15,7 +17,7 @@ from guestmark.report.sections.gate_outcomes import list_gates, make_document
 from guestmark.report.session_comparison import SessionComparison
 from guestmark.stats.across_runs import mean_over_sessions
 from guestmark.stats.analysis import Analysis
-from guestmark.stats.gates import JudgedGate, MeasuredRatio, RatioClaim, judge_ratios
+from guestmark.stats.gates import JudgedGate, MeasuredRatio, RatioClaim, judge_gates, judge_ratios
 
 
 def judge_comparisons(comparisons: Sequence[RunComparison], limits: Sequence[str]) -> tuple[JudgedGate, ...]:
@@ -44,7 +46,9 @@ def judge_sides(comparison: SessionComparison, limits: Sequence[str]) -> tuple[J
             unknown = "" if found.ci else "a side with one session does not show how much sessions vary"
             # Student's t of two samples loses a degree of freedom to each mean.
             freedom = sum(found.sessions) - 2
-            ratio = MeasuredRatio(found.ratio, found.ci, min(found.sessions), freedom, unknown)
+            ratio = MeasuredRatio(
+                found.ratio, found.ci, min(found.sessions), freedom, unknown, claims=found.claims
+            )
             claims.append(RatioClaim(gate, cell.id, keys[0][1], ratio))
     return judge_ratios(claims)
 
@@ -54,16 +58,20 @@ def judge_sessions(
 ) -> tuple[JudgedGate, ...]:
     """Judge limits over several runs of one question, with the run as the unit; without `limits` the first run's gates.
 
-    Raises `UsageError` for a limit that matches nothing in the first run.
+    Limits about power cuts are judged in each run by itself. Raises `UsageError` for a limit that matches nothing in
+    the first run, and for runs that ask different questions about a cell.
     """
     plan = runs[0][0].plan
-    gates = _parse_limits(limits, plan) if limits else _select_ratio_gates(plan)
+    gates = _parse_limits(limits, plan) if limits else read_plan_gates(plan)
     claims = []
     for gate in gates:
         for cell in plan.cells:
-            if gate.selects_cell(cell):
+            if gate.selects_cell(cell) and gate.loss is None:
+                run_history.refuse_other_questions([run for run, _ in runs], cell.id)
                 claims.append(_make_session_claim(gate, cell.id, runs))
-    return judge_ratios(claims)
+    losses = [gate for gate in gates if gate.loss is not None]
+    by_run = (judge_gates(losses, analysis) for _, analysis in runs)
+    return (*judge_ratios(claims), *itertools.chain.from_iterable(by_run))
 
 
 def make_sessions_page(runs: Sequence[StoredRun], gates: Sequence[JudgedGate]) -> Page:
@@ -83,20 +91,18 @@ def _parse_limits(limits: Sequence[str], plan: Plan) -> tuple[Gate, ...]:
     return parse_limits(limits, plan.cells, {metric.name for metric in plan.metrics})
 
 
-def _select_ratio_gates(plan: Plan) -> tuple[Gate, ...]:
-    """Return the plan's gates about ratios; those about power cuts need no second run."""
-    return tuple(gate for gate in read_plan_gates(plan) if gate.loss is None)
-
-
 def _list_claims(comparison: RunComparison, limits: Sequence[str]) -> Iterator[RatioClaim]:
     plan, pairs = comparison.after.plan, {pair.cell: pair for pair in comparison.pairs}
+    before = {cell.id for cell in comparison.before.plan.cells}
+    # Cells that both runs have, and one of them without a ratio: their trials failed, or they ask something else.
+    lost = before.intersection(comparison.missing)
     # Runs are compared in their primary metric alone.
     metric = plan.metrics[0].name
     for gate in parse_limits(limits, plan.cells, {metric}):
         cells = [cell.id for cell in plan.cells if gate.selects_cell(cell)]
-        # A limit without words applies to all comparable cells; if there are none, to all cells, as unmeasured.
+        # A limit without words applies to the cells of both runs; if there are none, to all cells, as unmeasured.
         if not gate.words:
-            cells = [cell for cell in cells if cell in pairs] or cells
+            cells = [cell for cell in cells if cell in pairs or cell in lost] or cells
         for cell in cells:
             pair = pairs.get(cell)
             yield RatioClaim(gate, cell, metric, None if pair is None else _measure_pair(pair))
@@ -105,7 +111,8 @@ def _list_claims(comparison: RunComparison, limits: Sequence[str]) -> Iterator[R
 def _measure_pair(pair: CellRatios) -> MeasuredRatio:
     change, blocks = pair.change, min(pair.before.blocks, pair.after.blocks)
     unknown = "" if change.ci else "the variation between unchanged runs here is unknown"
-    return MeasuredRatio(change.ratio, change.ci, blocks, max(change.runs - 1, 1), unknown, change.within)
+    freedom = max(change.runs - 1, 1)
+    return MeasuredRatio(change.ratio, change.ci, blocks, freedom, unknown, change.within, change.claims)
 
 
 def _make_session_claim(gate: Gate, cell: str, runs: Sequence[tuple[StoredRun, Analysis]]) -> RatioClaim:

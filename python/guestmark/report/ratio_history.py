@@ -6,7 +6,7 @@ import csv
 import io
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -63,6 +63,8 @@ class RatioSeries:
     points: tuple[SeriesPoint, ...]
     changes: tuple[ChangePoint, ...] | None
     unused: tuple[UnusedRun, ...] = ()
+    # None if there are too few points.
+    drift: Drift | None = None
 
 
 def follow_ratios(ledger: Ledger, run: StoredRun, label: str, max_p: float = MAX_P) -> list[RatioSeries]:
@@ -86,7 +88,7 @@ def follow_ratios(ledger: Ledger, run: StoredRun, label: str, max_p: float = MAX
         changes = find_change_points([point.run.ratio for point in points], max_p / len(ratios))
         unused = _find_unused(ledger, run, cell, points, label)
         result.append(RatioSeries(cell, tuple(points), changes, unused))
-    return result
+    return detect_drifts(result)
 
 
 def _find_unused(
@@ -146,10 +148,12 @@ def select_series(series: Sequence[RatioSeries], cell: str | None) -> list[Ratio
     )
 
 
-def detect_drifts(series: Sequence[RatioSeries]) -> list[Drift | None]:
-    """Return the drift of each series, or None; all series share one error rate."""
+def detect_drifts(series: Sequence[RatioSeries]) -> list[RatioSeries]:
+    """Return the series with their drifts; all series of a run share one error rate, whichever of them are shown."""
     claims = sum(len(each.points) >= FEWEST_IN_DRIFT for each in series)
-    return [detect_drift([point.run for point in each.points], claims) for each in series]
+    return [
+        replace(each, drift=detect_drift([point.run for point in each.points], claims)) for each in series
+    ]
 
 
 # --- the page -----------------------------------------------------------------------------------------------
@@ -158,9 +162,9 @@ def detect_drifts(series: Sequence[RatioSeries]) -> list[Drift | None]:
 def make_page(run: StoredRun, series: Sequence[RatioSeries]) -> Page:
     """Return a page with a section for each cell."""
     sections = []
-    for each, drift in zip(series, detect_drifts(series), strict=True):
+    for each in series:
         title = f"{each.cell} over {format_count(len(each.points), 'run')}"
-        sections.append(Section(Part.WORKLOAD, title, tuple(_make_series_nodes(each, drift))))
+        sections.append(Section(Part.WORKLOAD, title, tuple(_make_series_nodes(each, each.drift))))
     return Page(f"History of {run.plan.title or run.plan.name}", run.id, tuple(sections))
 
 
@@ -241,9 +245,7 @@ def _make_series_chart(series: RatioSeries) -> Chart:
 
 def make_document(series: Sequence[RatioSeries]) -> dict[str, Any]:
     """Return the series for programs: a stable interface."""
-    drifts = detect_drifts(series)
-    documents = [_make_series_document(each, drift) for each, drift in zip(series, drifts, strict=True)]
-    return {"schema": SCHEMA, "series": documents}
+    return {"schema": SCHEMA, "series": [_make_series_document(each, each.drift) for each in series]}
 
 
 def _make_series_document(series: RatioSeries, drift: Drift | None) -> dict[str, Any]:

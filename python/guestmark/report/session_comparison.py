@@ -81,6 +81,9 @@ def compare_sessions(
         runs.setdefault(side, []).append(run)
         for key, value in _yield_session_values(ledger, run):
             values.setdefault(key, {}).setdefault(side, []).append(value)
+    for of_side in runs.values():
+        for cell in of_side[0].plan.cells if of_side else ():
+            run_history.refuse_other_questions(of_side, cell.id)
     first, second = sides
     both = {key: by_side for key, by_side in values.items() if first in by_side and second in by_side}
     cells = []

@@ -132,6 +132,8 @@ class Change:
     spread: float | None
     runs: int
     verdict: ChangeVerdict
+    # `ci` is at the level of one of so many claims.
+    claims: int = 1
 
 
 def _judge_change(low: float, high: float) -> ChangeVerdict:
@@ -163,7 +165,9 @@ def compare_two_runs(
     reach = student_t_critical(len(earlier) - 1, 1 - CONFIDENCE, claims) * math.sqrt(own + 2 * between)
     low, high = math.exp(d - reach), math.exp(d + reach)
     verdict = _judge_change(low, high)
-    return Change(math.exp(d), within, (low, high), math.expm1(math.sqrt(between)), len(earlier), verdict)
+    return Change(
+        math.exp(d), within, (low, high), math.expm1(math.sqrt(between)), len(earlier), verdict, claims
+    )
 
 
 def compare_with_earlier(now: PastRatio, earlier: Sequence[PastRatio], claims: int = 1) -> Change | None:
@@ -257,6 +261,8 @@ class SidesComparison:
     spread: float | None
     sessions: tuple[int, int]
     verdict: ChangeVerdict
+    # `ci` is at the level of one of so many claims.
+    claims: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +296,7 @@ def compare_two_sides(first: Sequence[float], second: Sequence[float], claims: i
     reach = student_t_critical(free, 1 - CONFIDENCE, claims) * math.sqrt(pooled * (1 / a.size + 1 / b.size))
     low, high = math.exp(d - reach), math.exp(d + reach)
     verdict = _judge_change(low, high)
-    return SidesComparison(math.exp(d), (low, high), math.expm1(math.sqrt(pooled)), sessions, verdict)
+    return SidesComparison(math.exp(d), (low, high), math.expm1(math.sqrt(pooled)), sessions, verdict, claims)
 
 
 def mean_over_sessions(ratios: Sequence[float], claims: int = 1) -> SessionsMean:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from guestmark.core.findings import Durability, Proof, Proven
 from guestmark.core.gate import Gate, Loss
 from guestmark.core.metric_spec import USER, WALL
+from guestmark.core.model import CellStatus
 from guestmark.core.units import format_count
 from guestmark.stats import paired
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
@@ -200,6 +201,8 @@ class _GateEvidence:
     p_kept: float
     refused: str
     stretch: float
+    # Which of its trials failed: what failed may have been slow, or lost, so the others show no limit to be met.
+    failed: str = ""
     by_user: "_GateEvidence | None" = None
 
     @property
@@ -294,6 +297,14 @@ def _test_gate(
         within,
         explain_doubt(result, workload, metric, analysis),
         stretch,
+        next(
+            (
+                f"{side.cell.id}: {side.reason}"
+                for side in (result, base)
+                if side.status is CellStatus.PARTIAL
+            ),
+            "",
+        ),
     )
 
 
@@ -312,6 +323,8 @@ def _decide_gate(evidence: _GateEvidence, p_broken: float, gates: int, alpha: fl
         more = paired.MIN_BLOCKS - judged.n
     elif p_broken <= alpha:
         outcome = Outcome.BROKEN
+    elif evidence.failed:
+        reason = evidence.failed
     elif evidence.p_kept <= alpha:
         outcome = Outcome.KEPT
     else:
@@ -365,7 +378,10 @@ def _list_paired_log_ratios(
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRatio:
-    """A ratio with Student's interval on its logarithm (None: `unknown` is the reason), over `n` blocks or sessions."""
+    """A ratio with Student's interval on its logarithm (None: `unknown` is the reason), over `n` blocks or sessions.
+
+    The interval is at the level of one of `claims` claims.
+    """
 
     ratio: float
     ci: tuple[float, float] | None
@@ -373,6 +389,7 @@ class MeasuredRatio:
     freedom: int
     unknown: str = ""
     blocks_alone: tuple[float, float] | None = None
+    claims: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,11 +420,11 @@ def _judge_ratio(claim: RatioClaim, claims: int) -> JudgedGate:
             *about, Outcome.UNDECIDED, measured.unknown, ratio, measured.blocks_alone, measured.n
         )
     outcome = Outcome.UNDECIDED
-    if _is_beyond(gate, _widen_for_claims(ratio, ci, freedom, claims)):
+    if _is_beyond(gate, _change_claims(measured, ci, claims)):
         outcome = Outcome.BROKEN
-    elif _is_within(gate, ci):
+    elif _is_within(gate, _change_claims(measured, ci, 1)):
         outcome = Outcome.KEPT
-    error = math.log(ci[1] / ci[0]) / 2 / float(student_t_quantile(freedom, 1 - _ONE_SIDE))
+    error = math.log(ci[1] / ci[0]) / 2 / float(student_t_quantile(freedom, 1 - _ONE_SIDE / measured.claims))
     size = find_smallest_detected_ratio(gate, error, freedom, _ONE_SIDE / claims)
     return JudgedGate(*about, outcome, "", ratio, ci, measured.n, finds=size)
 
@@ -420,13 +437,11 @@ def _is_within(gate: Gate, ci: tuple[float, float]) -> bool:
     return ci[1] < gate.limit if gate.above else ci[0] > gate.limit
 
 
-def _widen_for_claims(
-    ratio: float, ci: tuple[float, float], freedom: int, claims: int
-) -> tuple[float, float]:
-    """Return the interval at the level of one of `claims` claims."""
-    middle = math.log(ratio)
+def _change_claims(measured: MeasuredRatio, ci: tuple[float, float], claims: int) -> tuple[float, float]:
+    """Return the ratio's interval `ci` at the level of one of another number of claims."""
+    middle, freedom = math.log(measured.ratio), measured.freedom
     stretch = float(student_t_quantile(freedom, 1 - _ONE_SIDE / claims)) / float(
-        student_t_quantile(freedom, 1 - _ONE_SIDE)
+        student_t_quantile(freedom, 1 - _ONE_SIDE / measured.claims)
     )
     low, high = (math.exp(middle + (math.log(end) - middle) * stretch) for end in ci)
     return low, high

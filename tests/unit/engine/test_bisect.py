@@ -1,12 +1,14 @@
 """Bisections of made repositories: a planted slowdown is found, and the user's checkout is left alone."""
 
+import os
 import random
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from guestmark.engine.bisection import list_looks
+from guestmark.engine.bisection import Bisection, Commit, list_looks
 from tests.framework.command_line import CommandLine, Result
 from tests.framework.marks import count_cases
 
@@ -62,6 +64,56 @@ def test_a_planted_slowdown_is_found(guestmark: CommandLine, tmp_path: Path) -> 
         f"* {git(folder, 'branch', '--show-current')}"
     ]
     guestmark.assert_nothing_left()
+
+
+# From git 2.55 on the term is quoted, and in other languages all words are others.
+_OTHER_GIT = """#!/bin/sh
+{git} "$@" >out 2>&1
+status=$?
+sed "s/is the first bad commit/ist der erste 'bad' Commit/" out
+rm -f out
+exit $status
+"""
+
+
+@pytest.mark.parametrize("slow_from", range(1, 8))
+def test_a_search_ends_whatever_git_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow_from: int
+) -> None:
+    commits = repository(tmp_path / "repository", 8, 99, slowdown=0, noise=0)
+    (tmp_path / "git").write_text(_OTHER_GIT.format(git=shutil.which("git")))
+    (tmp_path / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    bisection = Bisection(tmp_path / "repository", tmp_path, commits[0], commits[-1])
+    with bisection.make_worktrees():
+        candidate: Commit | str | None = bisection.start_bisect()
+        for _ in range(8):
+            if not isinstance(candidate, Commit):
+                break
+            is_bad = commits.index(candidate.hash) >= slow_from
+            candidate = bisection.mark_candidate("bad" if is_bad else "good")
+    assert candidate == commits[slow_from]
+
+
+def test_the_only_candidate_is_known_at_once(tmp_path: Path) -> None:
+    commits = repository(tmp_path / "repository", 2, 99, slowdown=0, noise=0)
+    bisection = Bisection(tmp_path / "repository", tmp_path, *commits)
+    with bisection.make_worktrees():
+        assert bisection.start_bisect() is None
+
+
+@pytest.mark.parametrize(
+    "options", [("--on", "host,tcg"), ("--on", "tcg", "--set", "memory=256M,1G")], ids=["platforms", "levels"]
+)
+def test_builds_are_compared_on_one_machine(
+    guestmark: CommandLine, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """A second one would be compared with the good build on the first, and every candidate be bad."""
+    commits = repository(tmp_path / "repository", 2, 1, slowdown=0, noise=0)
+    done = bisected(guestmark, tmp_path / "repository", "--fail-if", "> +5%", *options, good=commits[0])
+    assert done.status == 2
+    assert "bisect compares two builds on one machine" in done.stderr
 
 
 # Its wall time says nothing: it waits long and short in turn where `turns` says so.

@@ -153,6 +153,36 @@ def test_the_job_of_gitlab(guestmark: CommandLine, tmp_path: Path) -> None:
         assert (tmp_path / name).exists()
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("sleep 0.01", ["sleep", "0.01"]),
+        ("sh -c 'make check && ./bench'", ["sh", "-c", "make check && ./bench"]),
+        ("program \"two words\" '' last", ["program", "two words", "", "last"]),
+        ("program \\\n  --option\n  more", ["program", "--option", "more"]),
+    ],
+)
+def test_a_command_in_a_file_of_a_build_server_has_the_words_of_a_shell(
+    tmp_path: Path, command: str, words: list[str]
+) -> None:
+    (tmp_path / "program").write_text('#!/bin/bash\nprintf "%s\\0" "$@" >>said\n')
+    (tmp_path / "program").chmod(0o755)
+    (tmp_path / "step.sh").write_text(f"{ACTION / 'gate.sh'}\n")
+    environment = {
+        **os.environ,
+        "GUESTMARK": str(tmp_path / "program"),
+        "PLATFORMS": "host",
+        "LIMITS": "> 5%",
+    }
+    status, printed = in_bash(tmp_path, {**environment, "COMMAND": command, "OPTIONS": "-n 'a name'"})
+    assert status == 0, printed
+    said = (tmp_path / "said").read_text().partition("\0export\0")[0].split("\0")
+    assert said[said.index("--") + 1 :] == words
+    assert said[said.index("-n") + 1] == "a name"
+    status, printed = in_bash(tmp_path, {**environment, "COMMAND": "sh -c 'open"})
+    assert (status, "cannot be told apart" in printed) == (130, True)
+
+
 def test_the_notes_of_a_release_are_its_part_of_the_changelog() -> None:
     text = release_notes.CHANGELOG.read_text()
     version = re.findall(r"^## \[([0-9.]+)\]", text, re.M)

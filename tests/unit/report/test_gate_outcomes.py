@@ -317,12 +317,25 @@ def test_no_mistake_is_taken_for_a_slow_program(
             subprocess.run(["git", "bisect", "start", "HEAD", "HEAD~2"], check=True, capture_output=True)
 
 
+def test_a_program_that_crashes_now_and_then_meets_no_limit() -> None:
+    """Its runs that ended well are as fast as the host's; a limit that they break is broken all the same."""
+    failing = [("uml", block) for block in range(0, 14, 2)]
+    (held,) = judged(two(1.0, blocks=14, failing=failing), "uml > +50%")
+    assert (held.outcome, held.n) == (Outcome.UNDECIDED, 7)
+    assert held.reason == "uml: 7 of 14 trials failed: died by signal 11"
+    (beyond,) = judged(two(3.0, blocks=14, failing=failing), "uml > +50%")
+    assert beyond.outcome is Outcome.BROKEN
+    (base,) = judged(two(1.0, blocks=14, failing=[("host", 1)]), "uml > +50%")
+    assert base.outcome is Outcome.UNDECIDED
+
+
 @pytest.mark.parametrize(
     ("arguments", "asked"),
     [
         (["exec", "--fail-if", "> 5%", "--", "true"], True),
         (["exec", "--fail-if=> 5%", "--", "true"], True),
         (["exec", "--", "program", "--fail-if", "x"], False),
+        (["compare", "a", "b", "--fail-above", "5%"], True),
         (["gate"], True),
         (["show", "gate"], False),
     ],

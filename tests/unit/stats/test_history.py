@@ -30,6 +30,7 @@ from guestmark.stats.across_runs import (
 )
 from guestmark.stats.analysis import Analysis
 from guestmark.stats.compare import WIDENED_REASON
+from tests.framework.preloaded import call as guestmark
 from tests.framework.runs import EXEC, MEMORY, constructed
 
 ENVIRONMENT: Mapping[str, Any] = {
@@ -65,8 +66,10 @@ def a_run(
             null,
         ),
     ]
+    gates = changes.pop("gates", ())
     made = constructed(cells, blocks=changes.pop("blocks", 6), **changes)
-    run_id = ledger.create_run(made.plan, environment, 1)
+    plan = replace(made.plan, context=replace(made.plan.context, gates=gates))
+    run_id = ledger.create_run(plan, environment, 1)
     for trial in made.trials:
         ledger.store_trial(run_id, replace(trial, command_line=("/usr/bin/qemu",)))
     ledger.set_run_state(run_id, RunState.COMPLETE)
@@ -204,6 +207,16 @@ def test_earlier_nulls_decide_the_verdict(ledger: Ledger) -> None:
 
     assert verdict(first)[0] == "slower"
     assert verdict(last) == ("inconclusive", WIDENED_REASON)
+
+
+def test_removed_runs_take_no_place_of_earlier_ones(ledger: Ledger) -> None:
+    for _ in range(6):
+        a_run(ledger)
+    host, what = _question(ledger)
+    kept, removed = [run.id for run in ledger.list_runs()][:3], [run.id for run in ledger.list_runs()][3:]
+    assert guestmark("rm", *removed, GUESTMARK_LEDGER=ledger.where).returncode == 0
+    found = ledger.find_earlier_ratios(host, what, time.time() + 1, most=2)
+    assert [row.run_id for row in found] == kept[1:]
 
 
 def _question(ledger: Ledger) -> tuple[str, list[str]]:

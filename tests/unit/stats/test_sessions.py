@@ -3,22 +3,30 @@
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
+from guestmark.core.gate import Gate
+from guestmark.core.model import Cell
+from guestmark.core.platform_spec import PlatformSpec
 from guestmark.ledger import open_ledger
 from guestmark.ledger.store import Ledger
 from guestmark.stats.across_runs import (
     FEWEST_RUNS,
+    ChangeVerdict,
     PastRatio,
+    compare_two_runs,
     estimate_single_session_error,
     mean_over_sessions,
 )
+from guestmark.stats.gates import MeasuredRatio, Outcome, RatioClaim, judge_ratios
 from tests.framework.known import known
 from tests.framework.preloaded import call as guestmark
+from tests.framework.runs import EXEC
 from tests.unit.stats.test_history import ENVIRONMENT, a_run
 
 ELSEWHERE = {**ENVIRONMENT, "machine": "another"}
@@ -112,6 +120,61 @@ def test_a_session_without_the_cell_is_not_passed_over(ledger: Ledger) -> None:
     assert (gate["outcome"], found.returncode) in {("kept", 0), ("unmeasured", 128)}
     if gate["outcome"] == "kept":
         assert gate["n"] == 3
+
+
+def other_program(name: str) -> Cell:
+    params = {**EXEC.params, "command": [name]}
+    return Cell("uml", replace(EXEC, params=params), PlatformSpec.read("uml"), {}, processors=1)
+
+
+def test_runs_of_different_programs_are_no_sessions_of_one(ledger: Ledger) -> None:
+    for ratio, program in ((1.3, "./a"), (1.0, "./b"), (1.0, "./b"), (1.0, "./b")):
+        a_run(ledger, ratio, uml=other_program(program))
+    first, *others = ids(ledger)
+    for words in (
+        ("gate", first, *others[:2], "--fail-if", "uml > +5%"),
+        ("compare", f"{first},{others[0]}", "last"),
+    ):
+        told = guestmark(*words, GUESTMARK_LEDGER=ledger.where)
+        assert told.returncode == 2
+        assert "different questions about" in told.stderr
+    assert guestmark("gate", *others, "--fail-if", "uml > +5%", GUESTMARK_LEDGER=ledger.where).returncode == 0
+
+
+def test_a_gate_about_power_cuts_is_judged_in_each_of_several_runs(ledger: Ledger) -> None:
+    gates = ("uml > x3", "uml lost")
+    for _ in range(3):
+        a_run(ledger, 2.0, gates=gates)
+    told = guestmark("gate", *ids(ledger), "--json", "-", GUESTMARK_LEDGER=ledger.where)
+    found = [(gate["gate"], gate["outcome"]) for gate in json.loads(told.stdout)["gates"]]
+    assert found == [("uml > x3", "kept"), *[("uml lost", "unmeasured")] * 3]
+    assert told.returncode == 128
+
+
+def test_a_cell_that_failed_in_the_later_run_fails_a_limit_on_all(ledger: Ledger) -> None:
+    for ratio in (2.0, 2.02, 1.99, 2.01, 2.0):
+        a_run(ledger, ratio)
+    blocks = 6
+    a_run(ledger, 2.0, failing=[("uml", block) for block in range(blocks)])
+    told = guestmark("compare", ids(ledger)[0], "last", "--fail-above", "50%", GUESTMARK_LEDGER=ledger.where)
+    assert told.returncode == 128, told.stdout
+
+
+def test_the_level_of_a_comparison_is_divided_once() -> None:
+    """What is called higher in the table breaks a limit at no change, and the other way round."""
+    generator = np.random.default_rng(3)
+    agreed = {True: 0, False: 0}
+    for _ in range(300):
+        earlier = [past(each) for each in generator.normal(0, 0.01, 8)]
+        before, after = past(generator.normal(0, 0.01)), past(generator.normal(0.05, 0.01))
+        change = compare_two_runs(before, after, earlier, 10)
+        gate = Gate("> x1", (), "", 1.0, True)
+        ratio = MeasuredRatio(change.ratio, change.ci, 10, change.runs - 1, claims=change.claims)
+        claims = [RatioClaim(gate, f"cell {number}", "wall_s", ratio) for number in range(10)]
+        higher = change.verdict is ChangeVerdict.HIGHER
+        assert {judged.outcome is Outcome.BROKEN for judged in judge_ratios(claims)} == {higher}
+        agreed[higher] += 1
+    assert min(agreed.values()) > 20
 
 
 def test_sides_of_several_sessions_are_compared_session_by_session(ledger: Ledger) -> None:

@@ -140,9 +140,31 @@ def test_cells_that_fail_or_break_a_limit_are_dropped() -> None:
     state = race.run_race(settings, FEW, values, {block: frozenset("abcd") for block in range(2)}, costs)
     assert {entry.id: entry.why for entry in state.dropped} == {
         "b": "violates guest_cpu_s <= 5",
-        "c": "violates guest_cpu_s <= 5",
+        "c": "guest_cpu_s was not measured",
         "d": "its trials fail",
     }
+
+
+def test_a_limit_that_only_the_race_s_blocks_meet_is_violated() -> None:
+    """The leader's two blocks are within the limit by chance; its fresh ones are not."""
+    settings = Settings("wall_s", Better.LOWER, limits=(Limit("guest_cpu_s", 5.0),), max_blocks=2)
+    few = FEW[:3]
+    values = {block: {"a": 0.0, "b": 0.01 * (block % 2), "c": 0.01} for block in range(20)}
+    costs = {
+        block: {
+            "a": {"guest_cpu_s": 4.9 if block < 2 else 9.0},
+            "b": {"guest_cpu_s": 1.0},
+            "c": {"guest_cpu_s": 1.0},
+        }
+        for block in values
+    }
+    done = race.run_race(settings, few, values, {block: frozenset("abc") for block in values}, costs)
+    assert (done.stage, done.leader in {"b", "c"}) == (Stage.DONE, True)
+    assert [(entry.id, entry.kind) for entry in done.dropped] == [("a", DropReason.LIMIT)]
+    for block in values:
+        costs[block] |= {"b": {"guest_cpu_s": 9.0 if block > 1 else 1.0}, "c": costs[block]["a"]}
+    none = race.run_race(settings, few, values, {block: frozenset("abc") for block in values}, costs)
+    assert (none.alive, none.leader) == ([], "")
 
 
 def test_who_is_barred_is_never_measured() -> None:
@@ -217,7 +239,7 @@ params.command = ["true"]
 
 def test_a_plan_says_what_its_race_is_for() -> None:
     outline = load_outline(
-        PLAN.format('objective = "wall_s"\ndurability = "proven"\nlimits = ["guest_cpu_s < 5"]'), "x.toml"
+        PLAN.format('objective = "wall_s"\ndurability = "proven"\nlimits = ["wall_s < 5"]'), "x.toml"
     )
     assert outline.race is not None
     settings = outline.race
@@ -232,6 +254,7 @@ def test_a_plan_says_what_its_race_is_for() -> None:
         ('objective = "speed"', "not a metric of the plan"),
         ('durability = "safe"', "is not one of proven"),
         ('limits = ["cheap"]', "is not a limit"),
+        ('limits = ["guest_cpu < 5"]', "limit of 'guest_cpu' is not a metric of the plan"),
         ("max_blocks = 1", "greater than or equal to 2"),
     ],
 )

@@ -14,6 +14,8 @@ from guestmark.core.errors import GateStatus, UsageError, make_unknown_name_erro
 from guestmark.core.gate import is_power_cut_gate
 from guestmark.core.keeper import keeper
 from guestmark.core.metric_spec import DEFAULT_METRICS, USER, parse_metrics
+from guestmark.core.platform_spec import parse_platforms
+from guestmark.core.registry import parse_settings
 from guestmark.engine.audience import Audience
 from guestmark.engine.bisection import (
     PARAMETER,
@@ -79,6 +81,15 @@ def _build_request(given: Options, limits: Sequence[str]) -> BisectionRequest:
     # The search itself decides on the number of blocks.
     overrides = {**given.collect_overrides(), "precision": None, "time_limit_s": None}
     on = list_platforms(given.on, given.machine) or ("host",)
+    platforms = tuple(map(str, parse_platforms(on)))
+    settings = parse_settings(overrides["settings"])
+    several = [",".join(levels) for levels in (platforms, *settings.values()) if len(levels) > 1]
+    if several:
+        # Each further machine would be compared with the good build on the first one.
+        raise UsageError(
+            f"bisect compares two builds on one machine, but was given {' and '.join(several)}",
+            hint="give one platform, and one level for each --set",
+        )
     request = ExecOptions(
         on=on,
         metrics=given.metrics or (),

@@ -16,7 +16,7 @@ from guestmark.plan import library, schema
 from guestmark.plan.load import load_outline
 from guestmark.plan.matrix import NullCells
 from guestmark.plan.outline import Outline, Overrides, assemble_plan, override_outline
-from guestmark.plan.tuning import make_race_settings, parse_limit
+from guestmark.plan.tuning import make_race_settings
 
 
 def run(given: Options) -> int:
@@ -42,9 +42,9 @@ def _build_race(outline: Outline, given: Options) -> Settings:
     objective = given.objective or (outline.race.objective if outline.race else "")
     try:
         requested = make_race_settings(
-            schema.Tune(objective=objective, durability=given.durability), outline.metrics
+            schema.Tune(objective=objective, durability=given.durability, limits=given.limit or []),
+            outline.metrics,
         )
-        limits = tuple(parse_limit(text) for text in given.limit or ())
     except ValueError as error:
         raise UsageError(str(error), hint="see guestmark tune --help") from error
     base = outline.race or requested
@@ -53,7 +53,7 @@ def _build_race(outline: Outline, given: Options) -> Settings:
         objective=requested.objective,
         better=requested.better,
         durability=requested.durability or base.durability,
-        limits=limits or base.limits,
+        limits=requested.limits or base.limits,
         on_disk=given.on_disk or base.on_disk,
         screen=base.screen and not given.no_screen,
         margin=given.margin or base.margin,

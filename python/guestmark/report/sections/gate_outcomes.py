@@ -66,7 +66,7 @@ def _make_session_notes(gates: tuple[JudgedGate, ...], analysis: Analysis) -> li
             continue
         claim = Claim.ONE_SESSION.format(size=figures.format_percent(size))
         notes.append(Note(line(f"{cell}: {claim} (from {format_count(len(earlier), 'earlier run')} here)")))
-        limits = dict.fromkeys(gate.gate for gate in gates if gate.cell == cell)
+        limits = dict.fromkeys(gate.gate for gate in gates if gate.cell == cell and gate.metric == primary)
         notes += [Note(line(_describe_sessions(limit, earlier))) for limit in limits]
     return notes
 

@@ -206,7 +206,7 @@ def _race_blocks(
     if not race.alive:
         race.stage, race.due = Stage.DONE, ()
         return race
-    return _confirm_finalists(race, settings, values, ended, budget)
+    return _confirm_finalists(race, settings, values, ended, limited, budget=budget)
 
 
 def _confirm_finalists(
@@ -214,6 +214,8 @@ def _confirm_finalists(
     settings: Settings,
     values: Values,
     ended: Mapping[int, frozenset[str]],
+    limited: Limited,
+    *,
     budget: TimeBudget | None,
 ) -> Race:
     if len(race.alive) == 1:
@@ -230,9 +232,13 @@ def _confirm_finalists(
         race.fresh = race.block - race.confirmed_from
         if not finished:
             return race
-        _drop_beaten_finalists(
-            race, settings, {block: row for block, row in values.items() if block >= race.confirmed_from}
+        fresh = {block: row for block, row in values.items() if block >= race.confirmed_from}
+        fresh_limited = {block: row for block, row in limited.items() if block >= race.confirmed_from}
+        # In the race a limit may have been met by the chance of two blocks.
+        _drop_violators(
+            race, settings, [name for name in race.finalists if _count_values(fresh, name)], fresh_limited
         )
+        _drop_beaten_finalists(race, settings, fresh)
     race.stage, race.due = Stage.DONE, ()
     return race
 
@@ -248,8 +254,9 @@ def _recall_nearest(race: Race) -> None:
 
 def _drop_beaten_finalists(race: Race, settings: Settings, fresh: Values) -> None:
     """Drop finalists that fresh blocks show beyond the margin, by the rule of every run."""
-    known = [name for name in race.finalists if _count_values(fresh, name)]
+    known = [name for name in race.finalists if name in race.alive and _count_values(fresh, name)]
     if not known:
+        race.finalists, race.leader = (), ""
         return
     means = _compute_adjusted_means(fresh, known)
     known.sort(key=means.__getitem__)
@@ -303,17 +310,11 @@ def _drop_losers(
     the same blocks. In simulation, under 5 % of races drop a candidate within the margin of the best
     (docs/results/statistics.md). The final winner is judged by the rule of `run` in fresh blocks.
     """
-    for name in list(race.alive):
+    for name in race.alive:
         if not _count_values(values, name):
             race.dropped.append(Dropped(name, race.block, "its trials fail", DropReason.FAILED))
-        elif broken := [
-            str(limit)
-            for limit in settings.limits
-            if not limit.allows_value(_mean_metric(limited, name, limit.metric))
-        ]:
-            why = f"violates {', '.join(broken)}"
-            race.dropped.append(Dropped(name, race.block, why, DropReason.LIMIT))
     _remove_dropped(race)
+    _drop_violators(race, settings, race.alive, limited)
     if not race.alive:
         return
     variances = _compute_moderated_variances(values, race.alive)
@@ -331,6 +332,21 @@ def _drop_losers(
             race.dropped.append(
                 Dropped(name, race.block, _describe_margin(interval, race.leader), DropReason.RACED)
             )
+    _remove_dropped(race)
+
+
+def _drop_violators(race: Race, settings: Settings, names: Sequence[str], limited: Limited) -> None:
+    """Drop those of the candidates whose mean violates a limit, or that lack a limited metric."""
+    for name in names:
+        means = {limit: _mean_metric(limited, name, limit.metric) for limit in settings.limits}
+        lacking = [limit.metric for limit, mean in means.items() if math.isnan(mean)]
+        broken = [str(limit) for limit, mean in means.items() if not limit.allows_value(mean)]
+        if lacking:
+            why = f"{', '.join(lacking)} was not measured"
+            race.dropped.append(Dropped(name, race.block, why, DropReason.FAILED))
+        elif broken:
+            why = f"violates {', '.join(broken)}"
+            race.dropped.append(Dropped(name, race.block, why, DropReason.LIMIT))
     _remove_dropped(race)
 
 
