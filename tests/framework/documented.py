@@ -143,8 +143,6 @@ _SHORTER = {"--for": "1m", "--over": "4s", "--scale": "0.02", "--time-limit": "1
 _OWN_PLAN = ("--for", "90s")
 # Proofs, and guests inside others, have to start within half of it.
 _LONGER = "2m"
-# libguestfs's appliance in a guest inside another one takes minutes.
-_OF_NESTED = {"startup": "6m"}
 # In the environment of a command that runs a plan which an earlier one of README or guides has run, or another test
 # measures: it only lists the rows that it would measure. For that it reads all its options, and fits its questions into
 # the time.
@@ -228,8 +226,7 @@ def briefly(words: list[str]) -> list[str]:
     plan = find_plan((verb, *options))
     if (plan and plan not in _INDIVISIBLE) or (verb == "run" and "mine.toml" in options):
         if not {"--for", "--time-limit", "--list", "--prepare-only"} & set(options):
-            added = ("--for", _OF_NESTED[plan]) if plan in _OF_NESTED else _OWN_PLAN
-            added = ("--for", _LONGER) if is_slow else added
+            added = ("--for", _LONGER) if is_slow else _OWN_PLAN
             options = drop_blocks(options)
     elif not _FIXED & set(options):
         added = _BRIEFLY.get(verb, ())

@@ -118,6 +118,8 @@ class Context:
     race_limit_s: float | None = None
     # Wall time of the whole command.
     budget_s: float | None = None
+    # Whether a trial's time limit comes from that, and not from the plan or the user.
+    budget_limits_trials: bool = False
     named: tuple[
         tuple[str, ...], ...
         # Ids of the cells that have a level the user named, grouped by level.

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from guestmark.core.errors import UsageError
 from guestmark.core.gate import Gate, read_plan_gates
-from guestmark.core.model import Cell, Plan, QuestionKind, Trial
+from guestmark.core.model import Cell, Plan, QuestionKind, Trial, TrialStatus
 from guestmark.core.tuning import Settings
 from guestmark.core.units import format_count, format_duration, list_first_names
 from guestmark.core.workload_kind import adapts_to_time
@@ -202,7 +202,7 @@ def fit_to_budget(
     is_single_trial = enough == 1 and len(kept) == 1
     # No limit is closer than what the kept cells are known to take.
     known_s = _LIMIT_OF_KNOWN * max((costs.trial_s.get(cell.id, 0.0) for cell in kept), default=0.0)
-    longest_s = left_s if is_single_trial else max(_limit_trial(budget_s), min(known_s, left_s))
+    longest_s = left_s if is_single_trial else max(limit_trial(budget_s), min(known_s, left_s))
     policy = replace(
         plan.policy,
         blocks=plan.policy.blocks if enough < 2 else None,
@@ -233,14 +233,18 @@ def fit_to_budget(
             f"{within} is too short even for {format_count(fewest, 'block')} of these cells: --for "
             f"{math.ceil(takes_s)}s would suffice"
         )
-    context = replace(plan.context, no_time=tuple(cell.id for cell in gone))
+    context = replace(
+        plan.context,
+        no_time=tuple(cell.id for cell in gone),
+        budget_limits_trials=longest_s < plan.policy.trial_limit_s,
+    )
     fitted = replace(plan, policy=policy, context=context)
     if racing is not None:
         fitted = drop_unmeasured_cells(fitted, ())
     return fitted, notes
 
 
-def _limit_trial(budget_s: float) -> float:
+def limit_trial(budget_s: float) -> float:
     """Return the seconds after which a trial of a run with this budget fails."""
     return max(_LONGEST_TRIAL_SHARE * budget_s, min(budget_s / 2, _SLOW_START_S), 20.0)
 
@@ -405,6 +409,22 @@ def _find_unrepeated_cells(plan: Plan, analysis: Analysis) -> set[str]:
     return found
 
 
+def is_out_of_share(plan: Plan, cell: Cell, trial: Trial, earlier: Iterable[Trial]) -> bool:
+    """Return whether a trial failed because the budget has less time for it than it takes.
+
+    Its cell is then left out for lack of time, unless others are compared with it or it has been measured before.
+    """
+    beside = [other for other in plan.cells if other.null_of is None and other.id != cell.id]
+    return (
+        plan.context.budget_limits_trials
+        and plan.context.tune is None
+        and trial.status is TrialStatus.FAILED
+        and trial.duration_s >= plan.policy.trial_limit_s
+        and not (cell.baseline and any(other.compares_with(cell) for other in beside))
+        and not any(other.cell_id == cell.id for other in earlier)
+    )
+
+
 def is_proving_over(plan: Plan, used_s: float) -> bool:
     """Return whether proofs have used their share of the budget; the rest is for measuring."""
     budget_s = plan.context.budget_s
@@ -430,11 +450,10 @@ def select_planned_cells(plan: Plan, cells: Iterable[Cell]) -> list[Cell]:
     return [cell for cell in cells if cell.id not in gone]
 
 
-def drop_unmeasured_cells(plan: Plan, trials: Iterable[Trial]) -> Plan:
-    """Return the plan without cells that were never measured for lack of time, and without questions about them."""
-    tried = {trial.cell_id for trial in trials}
+def drop_unmeasured_cells(plan: Plan, tried: Collection[str]) -> Plan:
+    """Return the plan without cells that were never `tried` for lack of time, and without questions about them."""
     # A gated cell stays, so that its gate is said not to be judged.
-    gone = set(plan.context.no_time) - tried - _find_gated_cells(plan, read_plan_gates(plan))
+    gone = set(plan.context.no_time) - set(tried) - _find_gated_cells(plan, read_plan_gates(plan))
     # A question about cells that were measured a few times stays: the run may be resumed.
     kept = [cell for cell in plan.cells if cell.id not in gone]
     return replace(

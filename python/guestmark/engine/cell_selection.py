@@ -27,7 +27,7 @@ class CellSelection:
 
     @property
     def not_given_up(self) -> list[Cell]:
-        """All cells that have not been given up, whether there is time for them or not."""
+        """All cells that have not been given up, whether there was time for them in the last block or not."""
         return [cell for cell in self._runnable if not self.is_given_up(cell)]
 
     @property
@@ -57,6 +57,12 @@ class CellSelection:
         back = [cell for cell in kept if cell not in self.planned]
         self.planned = [cell for cell in self._runnable if cell in kept or cell in given_up]
         return left_out, back
+
+    def drop_slow_cell(self, cell: Cell) -> None:
+        """Leave out for good a cell that takes more than its share of the time, and the copies of it."""
+        gone = [other for other in self._runnable if cell.id in {other.id, other.null_of}]
+        self._runnable = [other for other in self._runnable if other not in gone]
+        self.planned = [other for other in self.planned if other not in gone]
 
     def exclude(self, cells: Collection[Cell]) -> None:
         """Leave out these cells for good, and those that are left out already."""

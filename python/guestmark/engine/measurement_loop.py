@@ -15,7 +15,7 @@ from guestmark.core.errors import BlockStatus, Interrupted, WorkloadError
 from guestmark.core.findings import MeasuredOn, Proof, add_fact, find_machine
 from guestmark.core.model import Cell, Plan, RunState, Trial, TrialStatus, select_runnable
 from guestmark.core.tuning import Settings
-from guestmark.core.units import format_count, list_first_names
+from guestmark.core.units import format_count, format_duration, list_first_names
 from guestmark.engine import budget, proofs
 from guestmark.engine.cell_selection import CellSelection
 from guestmark.engine.clock import RunClock
@@ -162,6 +162,8 @@ class MeasurementLoop:
         self._before_s = 0.0
         self._proofs: Mapping[str, Proof] = {}
         self._costs: TrialCosts | None = None
+        # Cells that take more than their share of the time.
+        self._slow: list[Cell] = []
 
     @contextmanager
     def run_hooks(self) -> Iterator[None]:
@@ -239,7 +241,9 @@ class MeasurementLoop:
 
     def drop_unmeasured_cells(self) -> None:
         """Remove cells from the run that were never measured for lack of time, and questions about them."""
-        measured = budget.drop_unmeasured_cells(self._plan, self._trials)
+        # A question about a cell that was tried in vain stays, without an answer.
+        tried = {*(trial.cell_id for trial in self._trials), *(cell.id for cell in self._slow)}
+        measured = budget.drop_unmeasured_cells(self._plan, tried)
         if measured != self._plan:
             self._store_plan(measured)
 
@@ -362,7 +366,9 @@ class MeasurementLoop:
                 for order, cell in missing:
                     if self._is_time_up() and not self._is_guaranteed_block(block):
                         return True
-                    self._measure_trial(cell, block, order, machines)
+                    # A slow cell is left out with the copies of it.
+                    if cell in self._cells.planned:
+                        self._measure_trial(cell, block, order, machines)
             finally:
                 machines.end()
         return False
@@ -386,7 +392,8 @@ class MeasurementLoop:
         gone, back = self._cells.fit(kept)
         if not gone and not back:
             return False
-        self._store_plan(budget.leave_out_cells(self._plan, (cell for cell in wanted if cell not in kept)))
+        left_out = [*self._slow, *(cell for cell in wanted if cell not in kept)]
+        self._store_plan(budget.leave_out_cells(self._plan, left_out))
         # Null copies are not reported, as the user did not ask for them.
         if names := [cell.id for cell in gone if cell.null_of is None]:
             self._observer.note(f"no time for {list_first_names(names, 'cell')}, not measured any further")
@@ -571,6 +578,9 @@ class MeasurementLoop:
             trial = replace(trial, facts=add_fact(trial.facts, MeasuredOn(machine=self._machine)))
         if self._attempts is not None and token is not None:
             self._attempts.store_trial(trial, token)
+        elif budget.is_out_of_share(self._plan, cell, trial, self._trials) and len(self._cells.planned) > 1:
+            self._leave_out_slow_cell(cell, trial)
+            return
         else:
             self._ledger.store_trial(self._run_id, trial)
         self._trials.append(trial)
@@ -583,6 +593,17 @@ class MeasurementLoop:
             self._observer.note(
                 f"{cell.id} has failed {MOST_FAILURES} times and never succeeded; it is not tried again"
             )
+
+    def _leave_out_slow_cell(self, cell: Cell, trial: Trial) -> None:
+        """Leave out a cell whose first trial took more than its share of the budget: nothing is known to be wrong."""
+        self._slow.append(cell)
+        self._cells.drop_slow_cell(cell)
+        limit = format_duration(self._plan.policy.trial_limit_s)
+        why = f"no time for {cell.id}: its first trial was stopped after {limit}, its share of the time"
+        self._observer.note(why)
+        left_out = {*self._plan.context.no_time, *(each.id for each in self._slow)}
+        plan = budget.leave_out_cells(self._plan, [each for each in self._plan.cells if each.id in left_out])
+        self._store_plan(replace(plan, context=replace(plan.context, notes=(*plan.context.notes, why))))
 
     def _list_own_trials(self) -> list[Trial]:
         if not self._machine:

@@ -12,7 +12,7 @@ from guestmark.core.actions import list_actions
 from guestmark.core.context import Extension
 from guestmark.core.errors import BlockStatus, Interrupted, PlatformUnusableError, UsageError
 from guestmark.core.model import Plan, RunState
-from guestmark.engine import block_worker, preflight
+from guestmark.engine import block_worker, budget, preflight
 from guestmark.engine.audience import Audience, hold_machines, make_prober
 from guestmark.engine.clock import RunClock, start_clock
 from guestmark.engine.environment import record_run_environment
@@ -70,11 +70,10 @@ def make_extended_plan(stored: StoredRun, request: ExtensionRequest) -> Plan:
     context = replace(context, extended=(*context.extended, extension), iterations=_keep_iterations(stored))
     # A used-up budget would leave out all cells, and cells that it left out may fit into the new one.
     if context.budget_s is not None:
-        context = replace(
-            context,
-            budget_s=used_s + (request.time_limit_s or context.budget_s),
-            no_time=(),
-        )
+        added_s = request.time_limit_s or context.budget_s
+        context = replace(context, budget_s=used_s + added_s, no_time=())
+        if context.budget_limits_trials:
+            policy = replace(policy, trial_limit_s=max(policy.trial_limit_s, budget.limit_trial(added_s)))
     return replace(stored.plan, policy=policy, context=context)
 
 
