@@ -170,7 +170,7 @@ all_ready() {
 
 stamp() { # as old as the beginning of set-up
     printf '%s\n' "$agent" >"$state/stamp.$$" && touch -r "$state/begin.$$" "$state/stamp.$$" &&
-        mv -f "$state/stamp.$$" "$state/stamp"
+        mv -f "$state/stamp.$$" "$state/stamp" 2>/dev/null
     rm -f "$state/begin.$$"
     # Newer than the lock: the launcher need not ask again.
     for part in $want_parts; do touch "$root/.venv/.guestmark-$part"; done
@@ -192,8 +192,9 @@ set_up() {
     if [ -w "$state" ]; then : >"$state/begin.$$"; fi
     if ! all_ready; then
         prepare
+    elif [ -w "$state" ]; then
+        stamp
     fi
-    [ ! -w "$state" ] || stamp
     umask "$umask_before"
 }
 
@@ -243,5 +244,6 @@ prepare() {
         sync -f "$root" 2>/dev/null || sync # a power cut must not leave a stamp without what it stands for
     fi
     trap - INT TERM HUP
+    stamp # before another set-up goes on, and removes what such a one left
     exec 9>&-
 }

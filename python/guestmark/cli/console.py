@@ -6,9 +6,11 @@ import contextlib
 import errno
 import os
 import shlex
+import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
 from typing import IO, Any, NoReturn
 
 from rich.console import Console as RichConsole
@@ -47,7 +49,8 @@ class Console(RichConsole):
             width=width,
             no_color=None if coloured is None else not coloured,
             color_system="standard" if coloured else "auto",
-            force_terminal=True if coloured or style.is_redrawn(by_default=False) else None,
+            # Only what is redrawn on standard error needs a terminal where there is none.
+            force_terminal=True if coloured or (stderr and style.is_redrawn(by_default=False)) else None,
         )
 
     def render(self, *args: Any, **options: Any) -> Iterable[Segment]:
@@ -73,15 +76,30 @@ def show_in_pager(text: str, console: Console) -> None:
         and console.file is sys.stdout
         and text.count("\n") >= console.height
     ):
-        command = shlex.split(pager)
         # The same as in git: less shows colours, and exits at once if everything fits on the screen.
         environment = {**os.environ, "LESS": os.environ.get("LESS", "FRX")}
-        with contextlib.suppress(OSError):
-            done = subprocess.run(command, input=text, text=True, env=environment, check=False)
+        with contextlib.suppress(OSError, ValueError), _leave_interrupts_to_child():
+            done = subprocess.run(shlex.split(pager), input=text, text=True, env=environment, check=False)
             if done.returncode not in _NOT_RUN:
                 return
     console.file.write(text)
     console.file.flush()
+
+
+@contextlib.contextmanager
+def _leave_interrupts_to_child() -> Iterator[None]:
+    """Ignore Ctrl-C for a while, as the child on the same terminal does something with it: less stops a search.
+
+    If the pager were killed, the terminal would stay as it had set it. A handler, unlike SIG_IGN, is not inherited.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def make_inert_text(text: str, style: str = "") -> Text:

@@ -38,6 +38,7 @@ IGNORED = "--ignored-statuses"
 _IGNORED_STATUSES_OPTION = re.compile(r"(?:--ignore-failure|-i)=(.*)", re.DOTALL)
 
 
+_COMMA = re.compile(r"(?<!\\),")  # as in --set, a comma in a level is written \,
 # How many words hyperfine reads after each of these options.
 _VALUE_WORDS = {"-L": 2, "--parameter-list": 2, "-P": 3, "--parameter-scan": 3}
 
@@ -87,7 +88,8 @@ class KnownOptions:
 
     def render_line(self, options: Iterable[str], words: Iterable[str]) -> str:
         """Returns the line to type for these options and that command."""
-        return shlex.join(["guestmark", self.verb, *options, "--", *words])
+        typed = [option.replace(f"{IGNORED}=", "-i=") for option in options]
+        return shlex.join(["guestmark", self.verb, *typed, "--", *words])
 
 
 def put_options_first(arguments: Sequence[str], known: KnownOptions) -> list[str]:
@@ -154,8 +156,9 @@ def check_options(
     own = next((word for word in before if known.is_option(word)), None)
     if own is not None:
         moved, command = _separate_options(words, known)
+        typed = next((word for word in arguments if join_option_words([word]) == [own]), own)
         raise UsageError(
-            f"{own} after the command could be guestmark's or the command's",
+            f"{typed} after the command could be guestmark's or the command's",
             hint=f"guestmark's: {known.render_line([*options, *moved], command)}\n"
             f"the command's: {known.render_line(options, _find_words_as_typed(arguments, options))}",
         )
@@ -212,7 +215,8 @@ def parse_parameters(
     levels_by_name: dict[str, tuple[str, ...]] = {}
     for text in lists or ():
         name, _, levels = text.partition("=")
-        _add_parameter(levels_by_name, name, machines, [level.strip() for level in levels.split(",")])
+        each = [level.strip().replace("\\,", ",") for level in _COMMA.split(levels)]
+        _add_parameter(levels_by_name, name, machines, each)
     for text in scans or ():
         name, _, ends = text.partition("=")
         first, _, last = ends.partition(":")

@@ -5,15 +5,19 @@ The names of the fields are keys in ledgers and result documents, so they must n
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 from guestmark.core.derived import Derived
 from guestmark.core.errors import UsageError
 from guestmark.core.findings import Facts
 from guestmark.core.tuning import Settings
+
+_COERCED_LOCALES = frozenset({"C.UTF-8", "C.utf8", "UTF-8"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,20 @@ class Caller:
                 f"the current directory cannot be used: {error.strerror or error}",
                 hint="change to a directory that exists, e.g. cd ~",
             ) from error
-        return cls(cwd, dict(os.environ), os.getuid(), os.getgid(), tuple(os.getgroups()))
+        return cls(cwd, _read_environment(), os.getuid(), os.getgid(), tuple(os.getgroups()))
+
+
+def _read_environment() -> dict[str, str]:
+    """Return this process's environment, without the locale that CPython may have set for itself (PEP 538).
+
+    With LANG=C it sets LC_CTYPE, and programs such as wc and sort then do other work.
+    """
+    environment = dict(os.environ)
+    if environment.get("LC_CTYPE") in _COERCED_LOCALES:
+        with contextlib.suppress(OSError):
+            if b"\0LC_CTYPE=" not in b"\0" + Path("/proc/self/environ").read_bytes():
+                del environment["LC_CTYPE"]
+    return environment
 
 
 @dataclass(frozen=True, slots=True)

@@ -451,6 +451,12 @@ class Around(Fact, kw_only=True):
     each: dict[str, list[float]] = msgspec.field(name="around_s")
 
 
+class IgnoredStatuses(Fact, kw_only=True):
+    """How many runs of the command ended with an exit status that means failure and was ignored, by status."""
+
+    each: dict[str, int] = msgspec.field(name="ignored_statuses")
+
+
 class ShellStart(Fact, kw_only=True):
     """Seconds that an empty shell command took on that machine; they are subtracted from the measured times."""
 

@@ -7,7 +7,8 @@ import shlex
 from collections.abc import Sequence
 
 _SIGNS = re.compile(r"[|&;<>$`*?~#()\[\n]")
-_QUOTED = re.compile(r"'[^']*'|\"[^\"$`]*\"")
+# Escaped characters, and texts between quotes, except what a shell changes in them.
+_QUOTED = re.compile(r"""\\[^\n$`]|'[^']*'|"(?:[^"$`\\]|\\[^$`\n])*\"""")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=", re.ASCII)
 # From POSIX: reserved words, and builtins that no program needs to provide.
 _OWN = frozenset({
@@ -19,12 +20,12 @@ _OWN = frozenset({
 
 
 def needs_shell(text: str) -> bool:
-    """Return whether the text has a special character outside quotes, or begins with one of the shell's own words."""
+    """Return whether the text has a special character that is not quoted, or begins with a word of the shell itself."""
     return has_special_characters(text) or is_shell_word((text.split() or [""])[0])
 
 
 def has_special_characters(text: str) -> bool:
-    """Return whether the text has a special character outside quotes."""
+    """Return whether the text has a special character that is not quoted."""
     return _SIGNS.search(_QUOTED.sub("", text)) is not None
 
 

@@ -14,12 +14,13 @@ from guestmark.core.architectures import Architecture
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError, UsageError
 from guestmark.core.model import Cell, LeftOut, Plan, select_runnable
 from guestmark.core.platform_spec import PlatformSpec, parse_platform
-from guestmark.core.units import format_size
+from guestmark.core.units import format_duration, format_size
 from guestmark.core.workload_kind import find_packages, index_workload_kinds, workload_kind
 from guestmark.disks import preflight as disks
 from guestmark.disks.location import add_locations
 from guestmark.foreign.parts import SILENT
 from guestmark.foreign.progress import Progress
+from guestmark.ledger.validation import LONGEST_S, MOST_BLOCKS, find_policy_problems
 from guestmark.platforms import affinity, registry
 from guestmark.platforms.base import Platform, Unusable, Usable
 from guestmark.platforms.probe import PlatformVariant, Startable, list_deciding_factors, recall_findings
@@ -229,7 +230,12 @@ def examine_again(plan: Plan, known: Sequence[LeftOut], probe: Probe) -> Readine
 
 
 def check_requests(plan: Plan, cells: Sequence[Cell]) -> None:
-    """Check every workload's requests. Raises `UsageError` for one that can never be met."""
+    """Check the policy and every workload's requests. Raises `UsageError` for what can never be met."""
+    if (problem := next(find_policy_problems(plan.policy), None)) is not None:
+        raise UsageError(
+            f"{problem}, which is beyond what a run can have",
+            hint=f"counts go up to {MOST_BLOCKS:,}, and times up to {format_duration(LONGEST_S)}",
+        )
     for name in dict.fromkeys(cell.workload.name for cell in cells):
         workloads.find_trial_class(name).check_request(
             plan, [cell for cell in cells if cell.workload.name == name]

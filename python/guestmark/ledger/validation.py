@@ -36,7 +36,7 @@ _RUN_ID = re.compile(r"[0-9a-z][0-9a-z-]{4,63}", re.ASCII)
 _LAST = 253_402_300_800.0
 # Another host's clock may be ahead by this much.
 _AHEAD_S = 3600.0
-_LONGEST_S = 1e9
+LONGEST_S = 1e9
 _STEP = 1 << 20
 
 # Errors that reading data of an unexpected form raises.
@@ -160,7 +160,7 @@ def _find_run_problems(run: StoredRun, now: float) -> Iterator[str]:
     )
     if not all(map(is_text, texts)):
         yield "a name or a reason is not text"
-    yield from _find_policy_problems(run.plan.policy)
+    yield from find_policy_problems(run.plan.policy)
     yield from _find_plan_problems(run.plan)
     cells = {cell.id for cell in run.plan.cells}
     there: set[tuple[int, str]] = set()
@@ -174,7 +174,8 @@ def _find_run_problems(run: StoredRun, now: float) -> Iterator[str]:
         yield from _find_trial_problems(trial, now)
 
 
-def _find_policy_problems(policy: Policy) -> Iterator[str]:
+def find_policy_problems(policy: Policy) -> Iterator[str]:
+    """Yield what no run's policy can be."""
     counts = {
         "blocks": policy.blocks, "min_blocks": policy.min_blocks, "max_blocks": policy.max_blocks,
         "iterations": policy.iterations,
@@ -191,8 +192,8 @@ def _find_policy_problems(policy: Policy) -> Iterator[str]:
         "trial_limit_s": policy.trial_limit_s, "enough_s": policy.enough_s or 0.0,
         "over_s": policy.over_s,
     }  # fmt: skip
-    yield from (f"{name} is {size!r}" for name, size in sizes.items() if not 0 <= size <= _LONGEST_S)
-    if (rare := policy.find) is not None and not (1 < rare.factor <= _LONGEST_S and 0 < rare.share <= 1):
+    yield from (f"{name} is {size!r}" for name, size in sizes.items() if not 0 <= size <= LONGEST_S)
+    if (rare := policy.find) is not None and not (1 < rare.factor <= LONGEST_S and 0 < rare.share <= 1):
         yield f"slow runs to find are {rare.factor!r} times as long in {rare.share!r}"
     if abs(policy.seed) >= 1 << 256:
         yield "the plan's seed is too large"
@@ -225,7 +226,7 @@ def _find_trial_problems(trial: Trial, now: float) -> Iterator[str]:
         yield f"{where} is at position {trial.order}"
     if not is_moment(trial.started_at, now):
         yield f"{where} began at {trial.started_at!r} s since 1970"
-    if not 0 <= trial.duration_s <= _LONGEST_S:
+    if not 0 <= trial.duration_s <= LONGEST_S:
         yield f"{where} took {trial.duration_s!r} s"
     yield from (
         f"{where} has metric {name!r} twice"

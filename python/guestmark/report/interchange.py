@@ -56,8 +56,8 @@ def _make_hyperfine_benchmark(name: str, result: CellResult) -> dict[str, Any] |
     levels = result.cell.factors
     parameters = {name_parameter(key): levels[key] for key in command.parameters if key in levels}
     memory = [int(value) for value in collect_iterations(good, MAX_RSS.name)]
-    # If failures are ignored, the exit code is not known.
-    code = None if command.ignore_failure else 0
+    # If failures are ignored, or other statuses are good, too, the exit code is not known.
+    code = 0 if not command.ignore_failure and tuple(command.statuses) == (0,) else None
     return {
         "command": name,
         "mean": executions.mean,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from guestmark.core.findings import IgnoredStatuses
 from guestmark.core.metric import Metric
 from guestmark.core.metric_spec import SYSTEM, USER
 from guestmark.core.model import CellStatus, RunState
@@ -193,7 +195,7 @@ def _make_result_section(
         shortened = [_cut_rows(node, extent.rows) for node in nodes[:kept]]
         conclusion = conclude_uncompared_workload(first, run)
         return Section(Part.WORKLOAD, title, (*shortened, *failures, *conclusion))
-    remarks: list[Node] = [*_list_undecided_notes(workloads)]
+    remarks: list[Node] = [*_list_ignored_failures(workloads), *_list_undecided_notes(workloads)]
     explanations: list[Node] = []
     for workload in workloads:
         remarks += _list_claims_beside_typical(workload, f"{workload.title}, " if len(workloads) > 1 else "")
@@ -203,6 +205,24 @@ def _make_result_section(
         explanations = [_cut_rows(node, extent.rows) for node in explanations]
     table = _cut_rows(_ResultTable(workloads, width).build(), extent.rows)
     return Section(Part.WORKLOAD, title, (table, *remarks[:_MOST_REMARKS], *explanations, *failures))
+
+
+def _list_ignored_failures(workloads: Sequence[WorkloadResult]) -> list[Node]:
+    """Return a warning for each cell whose command ended with a status that means failure and was ignored."""
+    nodes: list[Node] = []
+    names = {cell: name for each in workloads for cell, name in name_in_sentences(each).items()}
+    for result in _list_shown_cells(workloads):
+        facts = [trial.facts.find_fact(IgnoredStatuses) for trial in result.trials]
+        counts: Counter[str] = Counter()
+        for fact in facts:
+            counts.update(fact.each if fact is not None else {})
+        if counts:
+            each = ", ".join(
+                f"{status} ({format_count(count, 'run')})" for status, count in counts.most_common()
+            )
+            text = f"{names[result.cell.id]}: failures were ignored, with exit status {each}"
+            nodes.append(Note(line(text), NoteKind.WARNING))
+    return nodes
 
 
 def _cut_rows(node: Node, most: int | None) -> Node:
@@ -313,7 +333,7 @@ class _ResultTable:
         by_name = {metric.name: metric for metric in self._workloads[0].metrics}
         metrics = [by_name[name] for name in _PROCESSOR_TIMES if name in by_name]
         values = [_find_typical_value(result, metric) for metric in metrics for result in self._shown]
-        unit = figures.choose_unit("s", [value for value in values if value is not None])
+        unit = figures.choose_table_unit("s", [value for value in values if value is not None])
         for metric in metrics:
             cells = []
             for result in self._shown:

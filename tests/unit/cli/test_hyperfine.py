@@ -2,8 +2,10 @@
 
 import json
 import os
+import random
 import re
 import shlex
+import subprocess
 import time
 from collections import Counter
 from pathlib import Path
@@ -25,6 +27,7 @@ from guestmark.core import registry
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Policy, RunState
 from guestmark.core.platform_kind import is_machine_factor
+from guestmark.core.shell_syntax import needs_shell
 from guestmark.plan.matrix import NullCells
 from guestmark.stats import stopping
 from guestmark.workloads.exec.command import name_factor
@@ -609,3 +612,136 @@ def test_a_command_in_place_of_a_verb_is_told_of_exec(guestmark: CommandLine, ty
 
 def test_a_mistyped_verb_is_still_told_of_the_nearest(guestmark: CommandLine) -> None:
     assert "did you mean 'doctor'?" in guestmark("docter").stderr
+
+
+def test_a_text_without_a_shell_has_the_words_that_a_shell_would_find() -> None:
+    """Generated from what quotes, escapes and separates; each is read by /bin/sh as well."""
+    chance = random.Random(4)
+    parts = [
+        "a",
+        "b c",
+        " ",
+        "  ",
+        "\\",
+        '"',
+        "'",
+        '\\"',
+        "\\'",
+        "|",
+        "&&",
+        ";",
+        ">",
+        "$x",
+        "`",
+        "*",
+        "x=1",
+        "\\$",
+        "~",
+    ]
+    without = 0
+    for _ in range(4000):
+        text = "".join(chance.choices(parts, k=chance.randint(1, 7)))
+        if needs_shell(f"echo {text}"):
+            continue
+        try:
+            words = shlex.split(text)
+        except ValueError:
+            continue
+        without += 1
+        done = subprocess.run(
+            ["/bin/sh", "-c", f"printf '%s\\n' {text} end"],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd="/",
+        )
+        assert done.stdout == "\n".join([*words, "end", ""]), text
+    assert without > 200
+
+
+@pytest.mark.parametrize(("option", "made"), [((), "t{1,2}"), (("-S", "bash"), "t1 t2")])
+def test_what_runs_around_a_command_is_for_the_same_shell(
+    guestmark: CommandLine, tmp_path: Path, option: tuple[str, ...], made: str
+) -> None:
+    for hook in ("-s", "-p", "-C", "-c"):
+        folder = tmp_path / hook
+        folder.mkdir()
+        done = guestmark("exec", "-r", "1", *option, hook, f"touch {folder}/t{{1,2}}", "sleep 0.001")
+        assert done.status == 0, done.stderr
+        assert " ".join(sorted(path.name for path in folder.iterdir())) == made
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"LANG": "C"}, "ANSI_X3.4-1968"),
+        ({}, "ANSI_X3.4-1968"),
+        ({"LANG": "C", "LC_CTYPE": "C.UTF-8"}, "UTF-8"),
+        ({"LC_ALL": "C.UTF-8"}, "UTF-8"),
+    ],
+)
+def test_a_command_has_the_caller_s_locale(
+    guestmark: CommandLine, tmp_path: Path, given: dict[str, str], told: str
+) -> None:
+    """CPython sets one for itself where the caller's is C."""
+    plain = {
+        name: value for name, value in guestmark.environment.items() if not name.startswith(("LC_", "LANG"))
+    }
+    done = subprocess.run(
+        [CHECKOUT / "guestmark", "exec", "-r", "1", f"locale charmap >{tmp_path}/told"],
+        env={**plain, **given}, capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "told").read_text().strip() == told
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["-M 2000000", "-r 10000001", "-w 2000000", "--iterations 2000000", "--min-benchmarking-time 1e10",
+     "--over 40000d -r 2", "--trial-limit 100000d"],
+)  # fmt: skip
+def test_what_no_run_can_have_is_refused_before_there_is_one(guestmark: CommandLine, option: str) -> None:
+    done = guestmark("exec", *option.split(), "--", "true")
+    assert done.status == 2, done.stderr
+    assert len(done.stderr.splitlines()) == 2
+    assert guestmark.runs() == []
+
+
+def test_ignored_failures_are_said_on_the_screen_and_no_exit_code_is_made_up(guestmark: CommandLine) -> None:
+    done = guestmark("exec", "-r", "2", "-i", "--export-json", "-", "sleep 0.01; exit 3", "sleep 0.02")
+    document = json.loads(done.stdout)
+    assert document["results"][0]["exit_codes"] == [None, None]
+    shown = " ".join(guestmark("show").stdout.split())
+    assert "sleep 0.01; exit 3: failures were ignored, with exit status 3 (2 runs)" in shown
+    one = guestmark("exec", "-r", "2", "-i=1", "--export-json", "-", "exit 1")
+    assert json.loads(one.stdout)["results"][0]["exit_codes"] == [None, None]
+
+
+def test_a_comma_in_a_level_is_escaped_as_in_set(guestmark: CommandLine) -> None:
+    done = guestmark("exec", "-r", "1", "-L", "x", "a\\,b,c", "--json", "-", "echo {x}")
+    assert [cell["factors"][name_factor("x")] for cell in done.document()["cells"]] == ["a,b", "c"]
+
+
+def test_a_least_time_applies_only_where_it_is_kept(guestmark: CommandLine) -> None:
+    done = guestmark("exec", "--min-benchmarking-time", "40", "--time-limit", "6s", "sleep 0.02")
+    assert (done.status, "only timed" in done.stderr) == (2, True)
+
+
+def test_an_option_is_refused_as_it_was_typed(guestmark: CommandLine) -> None:
+    done = guestmark("exec", "sed", "-i=bak", "file")
+    assert done.status == 2
+    assert "-i=bak after the command" in done.stderr
+    assert "guestmark exec -i=bak -- sed file" in done.stderr
+    assert "--ignored-statuses" not in done.stderr
+
+
+def test_no_colour_in_a_file_is_no_escape_sequence_either(guestmark: CommandLine) -> None:
+    done = guestmark("exec", "-q", "-r", "2", "--style", "nocolor", "sleep 0.01", "sleep 0.02")
+    assert done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_one_unit_is_that_of_all_times(guestmark: CommandLine) -> None:
+    done = guestmark("exec", "-r", "3", "-u", "second", "sleep 0.01")
+    assert "user, s" in done.stdout
+    assert "system, s" in done.stdout

@@ -101,11 +101,11 @@ def test_a_long_report_goes_through_a_pager_but_not_after_a_measurement(tmp_path
     line = CommandLine(tmp_path)
     environment = {**line.environment, "GUESTMARK_PAGER": "sed s/^/paged:/", "TERM": "xterm", "COLUMNS": "80"}
 
-    def shown(rows: int, *words: str) -> str:
+    def shown(rows: int, *words: str, **more: str) -> str:
         # LINES, which a caller's shell may have exported, counts for more than the terminal's own size.
         done = subprocess.run(
             ["script", "-qec", shlex.join([sys.executable, "-m", "guestmark", *words]), "/dev/null"],
-            env=environment | {"LINES": str(rows)}, capture_output=True, text=True, timeout=60,
+            env=environment | {"LINES": str(rows)} | more, capture_output=True, text=True, timeout=60,
             stdin=subprocess.DEVNULL, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout
@@ -118,6 +118,10 @@ def test_a_long_report_goes_through_a_pager_but_not_after_a_measurement(tmp_path
     assert "paged:" not in shown(3, "resume", "last", "--blocks", "4")
     assert shown(12, "show", "--details").startswith("paged:")
     assert "paged:" not in shown(200, "show", "--details")
+    # Ctrl-C is for the pager, which reaches guestmark as well; and a pager that cannot be read is none.
+    stopping = "sh -c 'kill -INT $PPID; exec sed s/^/paged:/'"
+    assert shown(12, "show", "--details", GUESTMARK_PAGER=stopping).startswith("paged:")
+    assert "blocks" in shown(12, "show", "--details", GUESTMARK_PAGER="less '")
 
 
 @pytest.mark.parametrize("parts", [("one thing; and why", "one thing"), ("one thing. Do that", "one thing")])

@@ -132,6 +132,11 @@ def _choose_policy(options: ExecOptions, shape: Shape, commands: int) -> tuple[S
     """Returns how often the commands run; a run that only times them has no copy of the baseline."""
     if options.quick:
         return _limit_to_quick(options, shape)
+    if options.enough_s is not None and not (options.timing and _is_only_timed(options, shape)):
+        raise UsageError(
+            "--min-benchmarking-time applies to commands on this host that are only timed",
+            hint="use --blocks, --time-limit or --for",
+        )
     if _is_slow_alone(options, shape, commands):
         return replace(shape, null=NullCells.NONE), Policy(min_blocks=1, enough_s=_SLOW_ENOUGH_S)
     if not (options.timing and _is_only_timed(options, shape)):

@@ -15,7 +15,7 @@ from guestmark.agent.wire import StandardOutput
 from guestmark.core import metric_spec, regex
 from guestmark.core.cause import Cause
 from guestmark.core.errors import UsageError, WorkloadError
-from guestmark.core.findings import TARGET, Around, ExecCost, ShellStart, Written
+from guestmark.core.findings import TARGET, Around, ExecCost, IgnoredStatuses, ShellStart, Written
 from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Cell, Plan
 from guestmark.core.performance_events import explain_errno
@@ -101,6 +101,7 @@ class ExecTrial(ExecWorkload):
         self._counted = [spec for spec in specs if spec.event is not None]
         self._metrics = [spec for spec in specs if spec.event is None]
         self._around = Around(each={})
+        self._ignored = IgnoredStatuses(each={})
         self._stdin = b"" if self.params.stdin is None else _load_stdin(self.params.stdin)
         self._caller: dict[str, Any] = {
             "env": {**context.env, **_list_variables(cell)},
@@ -251,11 +252,11 @@ class ExecTrial(ExecWorkload):
         return text.replace(DISK, self._disk) if self._disk and mentions_disk(self.cell) else text
 
     def _run_hook(self, name: str, machine: Machine) -> None:
-        """Runs one of the user's commands before or after the measured one, in a shell. Raises `WorkloadError`."""
+        """Runs a command of the user before or after the measured one, in the same shell. Raises `WorkloadError`."""
         if name not in self._hooks:
             return
         result = machine.agent.exec(
-            ["/bin/sh", "-c", self._hooks[name]],
+            [*(self._argv[:-2] if self.params.shell else ["/bin/sh"]), "-c", self._hooks[name]],
             **self._caller,
             timeout_s=self.limit_s,
             output_limit=OUTPUT_LIMIT,
@@ -294,6 +295,10 @@ class ExecTrial(ExecWorkload):
                 ignore_failure=self.params.ignore_failure,
                 statuses=self.params.statuses,
             )
+            if result.status not in self.params.statuses:
+                count = self._ignored.each.get(str(result.status), 0)
+                self._ignored.each[str(result.status)] = count + 1
+                self.facts.add(self._ignored)
         except WorkloadError as error:
             hints = []
             if error.cause is Cause.STATUS and self._typed:
