@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus, boots_any_machine
 from guestmark.stats import stopping
+from guestmark.stats.compare import MIN_BLOCKS
 from guestmark.stats.repetition import (
     MAX_ITERATIONS,
     MEASURING,
@@ -115,6 +116,12 @@ def count_iterations(plan: Plan, cell: Cell, block: int, trials: Sequence[Trial]
         return _count_to_find_slow_runs(plan, pilots, boot=boot)
     timed = policy.enough_s is not None
     chosen = _count_from_pilots(pilots, policy.warmup, plan.context.within, boot=boot, timed=timed)
+    if plan.context.budget_s is not None:
+        share = sum(trial.duration_s for trial in pilots) / sum(
+            max(trial.duration_s, 1e-6) for trial in trials if trial.block == first
+        )
+        room_s = plan.context.budget_s * _MEASURING_SHARE * share / MIN_BLOCKS
+        chosen = min(chosen, _count_in_block(pilots, room_s, policy.warmup if boot else 0))
     if policy.enough_s is None:
         return chosen
     return min(chosen, _count_in_time(pilots, policy.enough_s, policy.min_blocks))
@@ -136,6 +143,8 @@ def _count_from_pilots(
     return count_iterations_without_boot(costs.values(), measuring=MEASURING_TIMED if timed else MEASURING)
 
 
+# The share of a budget for the blocks that an answer needs; the rest is for the start, proofs and slower blocks.
+_MEASURING_SHARE = 0.7
 # A longer pause between two trials is not their harness: the run was interrupted, or a clock was set.
 _LONGEST_PAUSE_S = 0.1
 
@@ -163,6 +172,13 @@ def _count_to_find_slow_runs(plan: Plan, pilots: Sequence[Trial], *, boot: bool)
     return find_cheapest_iterations(
         rare, stopping.count_compared_cells(plan), most, lambda number: start_s + number * iteration_s
     )
+
+
+def _count_in_block(pilots: Sequence[Trial], room_s: float, warmup: int) -> int:
+    """Return how many iterations of each of these cells fit into `room_s`, beside starts and warm-ups; at least one."""
+    iteration_s = max(sum(trial.run_s[-1] for trial in pilots), 1e-6)
+    start_s = sum(max(trial.duration_s - sum(trial.run_s), 0.0) for trial in pilots)
+    return max(1, int((room_s - start_s) / iteration_s) - warmup)
 
 
 def _count_in_time(pilots: Sequence[Trial], enough_s: float, blocks: int) -> int:

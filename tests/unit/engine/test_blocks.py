@@ -144,6 +144,21 @@ def test_the_number_of_iterations_does_not_change_with_later_trials() -> None:
     assert count_iterations(plan, plan.cells[0], 2, [*pilots, *later]) == chosen
 
 
+@given(st.floats(0.001, 5.0), st.floats(0.001, 20.0), st.floats(10.0, 2000.0))
+def test_the_blocks_of_an_answer_fit_into_a_budget(quick_s: float, slow_s: float, budget_s: float) -> None:
+    """The number is that of the quickest cell; the slowest one has to have the time for it."""
+    plan = make_plan("host,host")
+    pilots = [
+        piloted(cell.id, run_s, start_s=0.3)
+        for cell, run_s in zip(plan.cells, (quick_s, slow_s), strict=True)
+    ]
+    within = replace(plan, context=replace(plan.context, budget_s=budget_s))
+    free, chosen = (count_iterations(each, plan.cells[0], 1, pilots) for each in (plan, within))
+    assert 1 <= chosen <= free
+    block_s = 0.6 + chosen * (quick_s + slow_s)
+    assert chosen == 1 or 6 * block_s <= 0.7 * budget_s
+
+
 def test_what_failed_in_the_first_block_leaves_the_choice_to_the_others() -> None:
     plan = make_plan("host,uml")
     assert count_iterations(plan, plan.cells[0], 1, [bad("host", 0), bad("uml", 0)]) == 1
