@@ -271,8 +271,10 @@ def attach_on_host(specs: Sequence[DiskSpec]) -> Iterator[tuple[AttachedDisk, ..
         yield ()
         return
     with make_images(specs, formatted=False) as made:
+        # The allocating thread writes zeroes into what was a hole when it began, also if that has been written since.
+        settled = [image.finish_allocation() for image in made]
         yield tuple(
-            AttachedDisk(image.spec, image, directory=_choose_host_directory(image)) for image in made
+            AttachedDisk(image.spec, image, directory=_choose_host_directory(image)) for image in settled
         )
 
 

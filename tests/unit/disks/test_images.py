@@ -1,6 +1,8 @@
 """Images by the real programs: fresh, allocated as asked, gone afterwards."""
 
+import errno
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -8,16 +10,23 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from guestmark.core.errors import MachineError, PlatformUnusableError
+from guestmark.agent.client import Agent
+from guestmark.core.errors import MachineError, PlatformUnusableError, WorkloadError
 from guestmark.disks import daemon, sparse, template
+from guestmark.disks.attached import attach_on_host
 from guestmark.disks.image import make_images
 from guestmark.disks.scratch import Store, get_scratch_store
+from guestmark.platforms.host_like import Host
 from guestmark.setting.disk import DiskSpec, Role
+from guestmark.workloads.guestfs import guestfish
+from guestmark.workloads.guestfs.upload import GuestfishTrial
+from tests.framework.cells import cell_of, plan_of
 from tests.framework.disk_files import small_mount
 
 MB = 1 << 20
@@ -113,6 +122,48 @@ def test_preallocation_holds_in_the_finished_image(
                 extents = json.loads(daemon.run_program("qemu-img", "map", "--output=json", str(image.path)))
                 has_place = sum(extent["length"] for extent in extents if "offset" in extent)
                 assert (has_place == 64 * MB) is mapped
+
+
+def _allocate_slowly(path: Path) -> None:
+    time.sleep(0.3)
+    with path.open("r+b") as file:
+        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+
+
+def test_an_image_that_this_host_mounts_is_allocated_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The allocating thread fills old holes with zeroes, and would overwrite what the mounted filesystem writes."""
+    monkeypatch.setattr(sparse, "write_holes", _allocate_slowly)
+    spec = replace(target(filesystem="ext4", preallocation="full"), loop=True)
+    with attach_on_host([spec]) as (disk,):
+        assert disk.image.count_allocated_bytes() >= spec.size
+
+
+def test_an_image_that_this_host_cannot_allocate_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill_up(_path: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(sparse, "write_holes", fill_up)
+    spec = replace(target(filesystem="ext4", preallocation="full"), loop=True)
+    with pytest.raises(MachineError, match="no room"), attach_on_host([spec]):
+        pytest.fail("the disk is in use")
+
+
+def test_guestfish_gets_an_image_that_is_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sparse, "write_holes", _allocate_slowly)
+    found: list[int] = []
+
+    def note_allocated(*_words: object, writable: list[Path], **_options: object) -> None:
+        found.append(writable[0].stat().st_blocks * 512)
+        raise WorkloadError("that is all")
+
+    monkeypatch.setattr(guestfish, "run", note_allocated)
+    asked = cell_of("tcg", "guestfish", {"preallocation": "full", "size": "64M"}, amount="8M")
+    trial = GuestfishTrial(plan_of(asked), asked)
+    monkeypatch.setattr(trial, "_make_script", lambda _image: [])
+    with pytest.raises(WorkloadError, match="that is all"):
+        trial.run(Host(Agent.__new__(Agent), ()))
+    (allocated,) = found
+    assert allocated >= 64 * MB
 
 
 def test_cluster_size_and_mkfs_options_reach_the_programs() -> None:

@@ -68,7 +68,9 @@ class GuestfishTrial(GuestfishWorkload):
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Runs guestfish once: launch, mount and sync, then the timed part with its flush."""
-        with make_images([self._target]) as (image,):
+        with make_images([self._target]) as (made,):
+            # What guestfish writes must not be overwritten with zeroes by a thread that still allocates the image.
+            image = made.finish_allocation()
             os.sync()
             timeline = guestfish.run(
                 self._accelerator, self._make_script(image), self.limit_s, writable=[image.path]
