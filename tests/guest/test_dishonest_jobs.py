@@ -27,7 +27,8 @@ JOBS = {
     "another file": f"[a]\n{_PLAIN}filename=a\nend_fsync=1\n[b]\n{_PLAIN}filename=b\n",
     "another file, O_DSYNC": f"[a]\n{_PLAIN}filename=a\nsync=dsync\n[b]\n{_PLAIN}filename=b\n",
     "another file, O_SYNC": f"[a]\n{_PLAIN}filename=a\nsync=sync\n[b]\n{_PLAIN}filename=b\n",
-    "before it writes": f"[s]\n{_PLAIN}filename=a\nend_fsync=1\n[w]\nstonewall\n{_PLAIN}filename=a\nrw=randwrite\n",
+    "before it writes": f"[w]\n{_PLAIN}filename=a\nrw=randwrite\n"
+    "exec_prerun=dd if=/dev/zero of=a bs=4k count=16 conv=fsync\n",
     "everything, before it writes": f"[w]\n{_PLAIN}exec_prerun=sync\n",
     "then a shell writes": f"[w]\n{_PLAIN}end_fsync=1\nexec_postrun=date +%N\n",
     "threads, one syncs": f"[global]\nthread=1\n[a]\n{_PLAIN}filename=a\nend_fsync=1\n[b]\n{_PLAIN}filename=b\n",

@@ -183,6 +183,17 @@ def test_threads_above_processors_are_noted() -> None:
         ),
         ("[a]\nfilename=x:/dev/sda\n", {}, "use a relative path"),
         ("[a]\ndirectory = ../..\n", {}, "use a relative path"),
+        ("[a]\nfilename=sub/../../x\n", {}, "use a relative path"),
+        ("[a]\nfilename_format=/tmp/$jobnum\n", {}, "line 2, 'filename_format=/tmp/.jobnum'"),
+        ("[a]\nopendir=/etc\n", {}, "use a relative path"),
+        ("[a]\nreplay_redirect=/dev/sda\n", {}, "use a relative path"),
+        ("[/dev/sda]\nrw=write\n", {}, r"line 1, '\[/dev/sda\]': .*use a relative path"),
+        ("[a]\nfilename=${F}\n", {"F": "/dev/sda"}, "line 2, 'filename=.{F}': .*use a relative path"),
+        ("[a]\nfilename=x${F}\n", {"F": ":/dev/sda"}, "use a relative path"),
+        ("[a]\nrw=read\n[b]\nstonewall\n", {}, "line 4, 'stonewall': .*make one workload of each job"),
+        ("[global]\nwait_for_previous\n[a]\n[b]\n", {}, "must run at the same time"),
+        ("[a]\nrw=read\n[b]\nwait_for=a\n", {}, "must run at the same time"),
+        ("[a]\nstartdelay=5\n[b]\nrw=read\n", {}, "must run at the same time"),
         ("include more.fio\n[a]\n", {}, "must be one file"),
         ("[a]\nsize=${SIZE}\n", {}, r"needs values\.SIZE"),
         ("[a]\n", {"SIZE": "1M"}, r"values\.SIZE is not used"),
@@ -191,6 +202,19 @@ def test_threads_above_processors_are_noted() -> None:
 def test_a_job_file_that_cannot_be_run(job: str, values: dict[str, str], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         kinds.workload_kind("fio").check_params({"job": job, "values": values})
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        "[global]\nstonewall\n[a]\nstartdelay=1\n",
+        "[a]\nstonewall\n[b]\nrw=read\n",
+        "[a]\n#stonewall\n[b]\n; wait_for=a\n# filename=/dev/sda\n",
+        "[a/b]\nfilename=some..thing:b/c\n",
+    ],
+)
+def test_a_job_file_that_stays_on_its_disk_can_be_run(job: str) -> None:
+    assert kinds.workload_kind("fio").check_params({"job": job})["job"] == job
 
 
 def test_a_job_file_is_kept_with_the_run(tmp_path: Path) -> None:

@@ -61,9 +61,28 @@ class Fio(Fact, kw_only=True):
 
 
 _LARGEST = 1 << 20  # characters of a job file
-# Options with which a job would leave the disk under test, or need another file than the stored one.
-_ELSEWHERE = re.compile(r"\s*(?:filename|directory)\s*=\s*(?:.*[:,\s])?(?:/|\.\.|~)")
 _INCLUDED = re.compile(r"^\s*include\s")
+_SECTION = re.compile(r"^\s*\[([^\]]+)\]", re.MULTILINE)
+_COMMENT = re.compile(r"\s*[;#]")
+# Options whose values are files or directories.
+_PLACES = frozenset(
+    {
+        "directory",
+        "filename",
+        "filename_format",
+        "merge_blktrace_file",
+        "opendir",
+        "read_iolog",
+        "replay_redirect",
+        "write_iolog",
+    }
+)
+# A path, or one of several, that may leave the disk under test.
+_ELSEWHERE = re.compile(r"(?:.*[:,\s])?(?:/|\.\.|~)|.*/\.\.(?:[/:,\s]|$)", re.DOTALL)
+# Options with which a job runs after another one; some have a second name.
+_LATER = frozenset({"startdelay", "start_delay", "stonewall", "wait_for", "wait_for_previous"})
+_AFTER_ALL = frozenset({"stonewall", "wait_for_previous"})
+_GLOBAL = "global"
 JOB_FILE = "guestmark.fio"  # name of the job file on the disk
 # Name of the factor `threads` in a job file.
 THREADS_VARIABLE = "THREADS"
@@ -80,6 +99,11 @@ def build_job_environment(values: Mapping[str, str], levels: Levels) -> dict[str
     return {THREADS_VARIABLE: str(levels.get(THREADS) or 1), **values}
 
 
+def _substitute_values(text: str, values: Mapping[str, object]) -> str:
+    """Returns the text with the values of its variables, as fio replaces them; unknown ones are kept."""
+    return _VARIABLE.sub(lambda found: str(values.get(found[1], found[0])), text)
+
+
 def _read_job(file: str) -> str:
     path = os.path.expanduser(file)
     try:
@@ -94,15 +118,30 @@ def _read_job(file: str) -> str:
 def _check_job(text: str, values: Mapping[str, object]) -> None:
     if len(text) > _LARGEST:
         raise ValueError("the job file is larger than 1 MiB")
-    if not re.search(r"^\s*\[[^\]]+\]", text, re.MULTILINE):
+    jobs = [name.strip() for name in _SECTION.findall(text) if name.strip() != _GLOBAL]
+    if not jobs:
         raise ValueError("the job file contains no [job] section")
+    begun: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):
-        if _ELSEWHERE.match(line):
+        if _COMMENT.match(line):
+            continue
+        if section := _SECTION.match(line):
+            begun.append(section[1].strip())
+        option, _, value = (part.strip() for part in line.partition("="))
+        # Without a file name fio uses the job's name, also if it is that of a device.
+        path = section[1].strip() if section else value if option in _PLACES else ""
+        if _ELSEWHERE.match(_substitute_values(path, values)):
             raise ValueError(
                 f"line {number}, {line.strip()!r}: a job's files must be on the disk under test: use a relative path"
             )
         if _INCLUDED.match(line):
             raise ValueError(f"line {number}, {line.strip()!r}: a job must be one file, without include")
+        # The first job has none before it.
+        if option in _LATER and len(jobs) > 1 and (option not in _AFTER_ALL or begun != jobs[:1]):
+            raise ValueError(
+                f"line {number}, {line.strip()!r}: the rates of jobs are added, so all must run at the same time: "
+                "make one workload of each job"
+            )
     used = set(find_variables(text))
     for name in values:
         if name not in used:
