@@ -20,6 +20,13 @@ CHOICES: dict[str, Mapping[str, str]] = {
     "subclusters": {"format": "qcow2", "subclusters": "on", "cluster_size": "128K"},
     "zstd": {"format": "qcow2", "compression": "zstd"},
     "backing": {"format": "qcow2", "backing": "on"},
+    "backing, of another shape": {
+        "format": "qcow2",
+        "backing": "on",
+        "cluster_size": "128K",
+        "subclusters": "on",
+        "compression": "zstd",
+    },
     "blocks of 4096": {"logical_block": "4096", "filesystem": "ext4"},
     "sectors of 4096": {"physical_block": "4096"},
     "queues": {"queues": "2", "smp": "2"},

@@ -25,6 +25,7 @@ from guestmark.disks.daemon import serve_over_nbd
 from guestmark.disks.logged import LoggedFiles, serve_logged
 from guestmark.disks.scratch import get_scratch_store
 from guestmark.disks.template import copy_template, format_fresh
+from guestmark.setting.base import collect_options
 from guestmark.setting.disk import DiskSpec, Role
 from guestmark.setting.filesystem import Filesystem
 from guestmark.setting.image import BACKING, PROTOCOL, Format, Preallocation, Protocol
@@ -89,13 +90,17 @@ class Image:
             self.allocation.wait()
         except OSError as error:
             raise _describe_failure(self.spec, error) from error
-        length = self.path.stat().st_size
-        if self.count_allocated_bytes() < length:
+        # A file that is smaller than its disk would have no place for all of it, however full the file is.
+        self.check_allocation(max(self.spec.size, self.path.stat().st_size))
+        return replace(self, prepared_s=self.prepared_s + time.monotonic() - begin, allocation=None)
+
+    def check_allocation(self, length: int) -> None:
+        """Raises `AttestationError` if the image occupies less than `length` bytes on the host's disk."""
+        if (found := self.count_allocated_bytes()) < length:
             raise AttestationError(
                 f"preallocation={self.spec.preallocation} did not take effect: asked for {length} bytes, "
-                f"found {self.count_allocated_bytes()} allocated"
+                f"found {found} allocated"
             )
-        return replace(self, prepared_s=self.prepared_s + time.monotonic() - begin, allocation=None)
 
     def flush(self) -> float:
         """Flush the image, or all files of a directory, to the host's disk (fsync); return the seconds it took."""
@@ -254,8 +259,12 @@ def _make_overlay(spec: DiskSpec, path: Path) -> bool:
     """
     base = _locate_backing_file(path)
     was_there = copy_template(spec, base)
+    created = [
+        word for option in collect_options(spec, lambda factor: factor.create) for word in ("-o", option)
+    ]
     daemon.run_program(
-        "qemu-img", "create", "-q", "-f", "qcow2", "-b", str(base), "-F", "qcow2", str(path), writable=[path.parent]
+        "qemu-img", "create", "-q", "-f", "qcow2", "-b", str(base), "-F", "qcow2", *created, str(path),
+        writable=[path.parent],
     )  # fmt: skip
     return was_there
 

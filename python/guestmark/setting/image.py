@@ -71,6 +71,11 @@ class Format(StrEnum):
         return made
 
     @property
+    def always_grows(self) -> bool:
+        """Whether blocks get their place in the file only when they are written, so that none can be preallocated."""
+        return self in {Format.VMDK, Format.VDI, Format.VHDX}
+
+    @property
     def secret_objects(self) -> tuple[str, ...]:
         """The `-object` arguments that QEMU and its tools need to open such an image."""
         return (f"secret,id={KEY_ID},data={_LUKS_KEY}",) if self.encrypted else ()
@@ -129,6 +134,11 @@ def _refuse_preallocation(how: Preallocation, disk: Disk, _cell: Cell) -> Refusa
         )
     if how is Preallocation.METADATA and disk[FORMAT] is not Format.QCOW2:
         return Refusal("only qcow2 supports preallocation=metadata", f"use format=qcow2, {EXCLUDE}")
+    if how is not Preallocation.OFF and disk[FORMAT].always_grows:
+        return Refusal(
+            f"a {disk[FORMAT]} image grows as it is written, so it cannot be preallocated",
+            f"use format=raw, qcow2 or luks, or preallocation=off, {EXCLUDE}",
+        )
     if how is not Preallocation.OFF and (disk.level(BACKING) or disk.level(COMPRESSION)):
         return Refusal(
             "a compressed image, or one on a backing image, cannot be preallocated",
@@ -244,6 +254,17 @@ COMPRESSION = DiskSetting(
     refuse=_make_qcow2_refusal("compression"),
     attest=_attest_compression,
 )
+
+
+def _refuse_backing(on: bool, disk: Disk, cell: Cell) -> Refusal | None:
+    if on and cell.platform.is_nested:
+        return Refusal(
+            "images inside an outer guest have no backing image",
+            f"use backing=off for nested platforms, {EXCLUDE}",
+        )
+    return _make_qcow2_refusal("backing")(on, disk, cell)
+
+
 BACKING = DiskSetting(
     "backing",
     "whether a qcow2 image starts empty, on a backing image that holds the filesystem",
@@ -252,7 +273,7 @@ BACKING = DiskSetting(
     read=_read_switch,
     machines=Machine.QEMU,
     on=DiskKind.IMAGE,
-    refuse=_make_qcow2_refusal("backing"),
+    refuse=_refuse_backing,
     attest=lambda on, drive: [
         Check("backing", format_switch(on), format_switch("backing-filename" in drive.image))
     ],

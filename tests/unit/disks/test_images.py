@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from guestmark.agent.client import Agent
-from guestmark.core.errors import MachineError, PlatformUnusableError, WorkloadError
+from guestmark.core.errors import AttestationError, MachineError, PlatformUnusableError, WorkloadError
 from guestmark.disks import daemon, sparse, template
 from guestmark.disks.attached import attach_on_host
 from guestmark.disks.image import make_images
@@ -122,6 +122,33 @@ def test_preallocation_holds_in_the_finished_image(
                 extents = json.loads(daemon.run_program("qemu-img", "map", "--output=json", str(image.path)))
                 has_place = sum(extent["length"] for extent in extents if "offset" in extent)
                 assert (has_place == 64 * MB) is mapped
+
+
+def test_an_image_smaller_than_its_disk_is_not_allocated() -> None:
+    spec = target(format="vdi", filesystem="ext4", preallocation="full")
+    with (
+        make_images([spec]) as (image,),
+        pytest.raises(AttestationError, match=r"preallocation=full did not take effect: asked for 67108864"),
+    ):
+        image.finish_allocation()
+
+
+def test_an_overlay_has_the_shape_that_was_asked_for() -> None:
+    spec = target(
+        format="qcow2",
+        backing="on",
+        filesystem="ext4",
+        cluster_size=128 << 10,
+        subclusters="on",
+        compression="zstd",
+    )
+    with make_images([spec]) as (image,):
+        found = info(image.path)
+        details = found["format-specific"]["data"]
+        assert (found["cluster-size"], details["extended-l2"]) == (128 << 10, True)
+        assert details["compression-type"] == "zstd"
+        assert "backing-filename" in found
+        image.check_filesystem()
 
 
 def _allocate_slowly(path: Path) -> None:

@@ -17,6 +17,7 @@ from guestmark.disks import preflight
 from guestmark.disks.attached import AttachedDisk, compare_options
 from guestmark.disks.image import Image
 from guestmark.platforms.host_like import Host
+from guestmark.platforms.qemu.nested.images import check_disks as check_nested_disks
 from guestmark.setting.disk import Disks, DiskSpec, Role
 from guestmark.workloads.common.flushes import judge_flushes, judge_qemu_counters
 from guestmark.workloads.fio.trial import requests_flushes
@@ -67,12 +68,23 @@ def test_the_innermost_machine_has_the_disks() -> None:
     [
         ({"preallocation": "metadata"}, "needs format=qcow2"),
         ({"size": "1000001"}, "not a multiple of 4096"),
+        ({"format": "vdi", "preallocation": "falloc"}, "vdi image grows as it is written"),
+        ({"format": "vmdk", "preallocation": "full"}, "cannot be preallocated"),
+        ({"format": "vhdx", "preallocation": "full"}, "cannot be preallocated"),
         ({"bus": "nvme", "iothread": "on"}, "cannot have an I/O thread"),
     ],
 )
 def test_what_cannot_be_made_is_said(levels: dict[str, str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         cell(params=None, **levels).view(Disks)
+
+
+def test_a_nested_guest_has_no_backing_image_and_nothing_packed() -> None:
+    with pytest.raises(UsageError, match="no backing image"):
+        cell("tcg/kvm", format="qcow2", backing="on").view(Disks)
+    reads = cell_of("tcg/kvm", "fileread", {"filesystem": "erofs"}, amount="8M")
+    with pytest.raises(UsageError, match="erofs image is made on this host"):
+        check_nested_disks(reads)
 
 
 def test_two_targets_are_refused() -> None:

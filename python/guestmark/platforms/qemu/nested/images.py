@@ -83,6 +83,11 @@ def check_disks(cell: Cell) -> None:
         find_program("qemu-img")
         if spec.filesystem.maker:
             find_program(spec.filesystem.maker)
+        if spec.is_packed:
+            raise UsageError(
+                f"{cell.id}: a {spec.filesystem} image is made on this host, which a nested guest cannot be given",
+                hint="use another filesystem for nested platforms, or exclude the combination",
+            )
         if spec.logged and spec.format is not Format.RAW:
             raise UsageError(
                 f"{cell.id}: the outer guest attaches a logged image as a raw device",
@@ -168,7 +173,10 @@ def _make_target(place: ImageHolder, spec: DiskSpec, directory: str) -> Image:
         _run_in_outer_guest(
             place, "fallocate", "-l", _run_in_outer_guest(place, "stat", "-c", "%s", str(path)), str(path)
         )
-    return InnerImage(spec, path, time.monotonic() - begin, was_there, place=place)
+    made = InnerImage(spec, path, time.monotonic() - begin, was_there, place=place)
+    if not spec.preallocation.is_sparse:
+        made.check_allocation(spec.size)
+    return made
 
 
 def _pack_template(original: Path) -> Path:
