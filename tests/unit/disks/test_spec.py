@@ -10,7 +10,7 @@ import pytest
 from guestmark.agent.client import Agent
 from guestmark.core import registry
 from guestmark.core.errors import UsageError
-from guestmark.core.findings import Durability
+from guestmark.core.findings import Durability, Reached
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.disks import preflight
@@ -19,6 +19,7 @@ from guestmark.disks.image import Image
 from guestmark.platforms.host_like import Host
 from guestmark.platforms.qemu.nested.images import check_disks as check_nested_disks
 from guestmark.setting.disk import Disks, DiskSpec, Role
+from guestmark.workloads.common import flushes
 from guestmark.workloads.common.flushes import judge_flushes, judge_qemu_counters
 from guestmark.workloads.fio.trial import requests_flushes
 from tests.framework.cells import cell_of
@@ -238,6 +239,26 @@ def test_flushes_are_judged_by_what_was_counted(
 )
 def test_a_fio_job_asks_for_flushes_or_does_not(job: str, asks: bool) -> None:
     assert requests_flushes(job) is asks
+
+
+@pytest.mark.parametrize(
+    ("cache", "word"),
+    [
+        ("writethrough", Durability.REACHED),
+        ("directsync", Durability.REACHED),
+        ("writeback", Durability.NOTHING),
+    ],
+)
+def test_a_served_disk_without_a_write_cache_needs_no_flush_of_the_guest(
+    cache: str, word: Durability, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = DiskSpec.from_levels(Role.TARGET, 1 << 20, location="/var/tmp", bus="vhost-user", cache=cache)
+    seen = flushes.Verdict(Reached.YES, "as strace saw", Durability.REACHED)
+    monkeypatch.setattr(flushes, "_watch_flush_once", lambda _machine, _disk: seen)
+    guest = Host(Agent.__new__(Agent), ())
+    monkeypatch.setattr(Host, "vmm_pid", 1)
+    disk = AttachedDisk(spec, Image(spec, Path("/var/tmp")), "/dev/vda")
+    assert judge_flushes(guest, disk, 0, None).word is word
 
 
 def test_who_asks_for_no_flush_on_the_host_is_not_called_durable() -> None:

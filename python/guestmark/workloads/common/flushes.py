@@ -78,7 +78,8 @@ def judge_flushes(
         assert machine.query is not None
         blocks = machine.query("query-block")
         verdict = judge_qemu_counters(blocks, disk.spec.name, guest_flushes, host_flushes)
-    elif guest_flushes == 0:
+    # To a disk that shows no write cache the guest's kernel sends no flush; what serves it flushes every write.
+    elif guest_flushes == 0 and not disk.spec.cache.writethrough:
         verdict = _NONE_SENT
     elif disk.spec.loop:
         verdict = Verdict(
@@ -91,7 +92,12 @@ def judge_flushes(
     if verdict is not None:
         return verdict
     how = _watch_flush_once(machine, disk)
-    return Verdict(how.reached, f"{guest_flushes} sent by the guest; {how.why}", how.word)
+    sent = (
+        f"{guest_flushes} sent by the guest"
+        if guest_flushes
+        else "the guest sends none, as every write is flushed"
+    )
+    return Verdict(how.reached, f"{sent}; {how.why}", how.word)
 
 
 def _judge_without_counters(machine: Machine, disk: AttachedDisk, *, flushed: bool | None) -> Verdict | None:
