@@ -45,6 +45,23 @@ def measured(
     return values, workload
 
 
+@pytest.mark.parametrize(("kind", "allocated"), [("dd", False), ("share", False), ("direct", True)])
+def test_only_direct_copies_allocate_their_file_first(
+    kind: str, allocated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`tar`, `upload` and `filewrite` do not, so a `dd` that did would be compared with other work."""
+    copy, asked = Agent.copy, []
+
+    def note(self: Agent, *paths: str, **how: Any) -> object:
+        asked.append(how["preallocate"])
+        return copy(self, *paths, **how)
+
+    monkeypatch.setattr(Agent, "copy", note)
+    with prepared(cell_of("host", kind, {"location": "/var/tmp"})) as (machine, workload):
+        workload.run(machine)
+    assert set(asked) == {allocated}
+
+
 @pytest.mark.parametrize(
     ("kind", "platform"),
     [

@@ -74,6 +74,8 @@ class CopyTrial(MovingTrial[C]):
             block_size=block_size,
             in_flight=in_flight,
             length=self.amount,
+            # Several direct writes at once need it; the other ways to write a file do not allocate it first.
+            preallocate=self.direct,
             timeout_s=self.limit_s,
         )
         self.moving.direct, self.moving.preallocated = moved.direct, moved.preallocated
@@ -137,6 +139,7 @@ class ShareTrial(MovingTrial[SourcedBytes]):
                 path,
                 block_size=self.block_size,
                 length=self.amount,
+                preallocate=False,
                 timeout_s=self.limit_s,
             )
         )
