@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from guestmark.agent.client import Agent
+from tests.framework.cells import cell_of
 from tests.framework.command_line import CommandLine, Result, all_trials
+from tests.framework.guests import prepared
 from tests.framework.known import known
 from tests.framework.processes import wait_until
 
@@ -470,3 +473,15 @@ def test_a_run_of_which_every_cell_fails_ends_early_and_says_why(guestmark: Comm
     again = guestmark("resume", "last", "-q")  # which somebody may have mended meanwhile
     assert again.status == 3
     assert len(guestmark.trials_of()) == 16
+
+
+def test_a_disk_is_written_before_a_command_runs_on_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(os, "sync", lambda: synced.append("host"))
+    monkeypatch.setattr(Agent, "sync", lambda _self: synced.append("machine"))
+    for factors, expected in ({}, []), ({"location": str(tmp_path)}, ["machine", "host"]):
+        synced.clear()
+        with prepared(cell_of("host", "exec", factors, command=["true"])):
+            assert synced == expected

@@ -71,13 +71,14 @@ def iterate_data_ranges(fd: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def allocate_holes(path: Path) -> None:
-    """Allocate every hole of the file without writing to it."""
+    """Allocate every hole of the file without writing to it, and flush it."""
     with path.open("r+b") as file:
         os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
+        os.fsync(file.fileno())
 
 
 def write_holes(path: Path) -> None:
-    """Write zeroes into every hole of the file."""
+    """Write zeroes into every hole of the file and flush them: the host must not write them during a measurement."""
     with path.open("r+b") as file:
         size = os.fstat(file.fileno()).st_size
         position = 0
@@ -86,6 +87,7 @@ def write_holes(path: Path) -> None:
             while position < start:
                 position += os.pwrite(file.fileno(), _ZEROES[: start - position], position)
             position = end
+        os.fsync(file.fileno())
 
 
 def _copy_range(read: int, write: int, start: int, end: int) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -149,6 +149,19 @@ def test_an_overlay_has_the_shape_that_was_asked_for() -> None:
         assert details["compression-type"] == "zstd"
         assert "backing-filename" in found
         image.check_filesystem()
+
+
+@pytest.mark.parametrize("allocate", [sparse.allocate_holes, sparse.write_holes])
+def test_what_is_allocated_is_written_before_the_measurement(
+    allocate: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "image"
+    path.touch()
+    os.truncate(path, MB)
+    flushed: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: flushed.append(os.fstat(fd).st_blocks * 512))
+    allocate(path)
+    assert flushed == [MB]
 
 
 def _allocate_slowly(path: Path) -> None:

@@ -26,7 +26,7 @@ from guestmark.platforms.base import LoggedIn, Machine, find_login
 from guestmark.setting.disk import Disks, has_disks
 from guestmark.setting.filesystem import Filesystem
 from guestmark.workloads.common.flushes import CounterReading
-from guestmark.workloads.common.moving import find_target
+from guestmark.workloads.common.moving import find_target, sync_everything
 from guestmark.workloads.common.program import (
     OUTPUT_LIMIT,
     Lookup,
@@ -199,6 +199,8 @@ class ExecTrial(ExecWorkload):
         # which may fill the disk.
         if disk is not None:
             self._mount_disk_under_test(disk, machine.agent)
+            # What made the disk must not be written to it while the command runs.
+            sync_everything(machine.agent)
         elif found_directory := find_working_directory(machine.agent, self._caller["cwd"]):
             self.facts.add(found_directory)
         self._run_hook("setup", machine)
