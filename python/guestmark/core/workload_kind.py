@@ -144,6 +144,14 @@ class WorkloadKind(Generic[P]):
         return None
 
     @classmethod
+    def list_host_files(cls, params: P) -> Sequence[tuple[str, int]]:
+        """Return the contents and sizes of the files that its trials make on this host, beside their disks.
+
+        Files of the same content and size are made once for the whole run.
+        """
+        return ()
+
+    @classmethod
     def watches_initcalls(cls, params: P) -> bool | None:
         """Return whether initcalls are watched beside the phases of a guest's start and end; None: neither is."""
         return None
@@ -241,6 +249,12 @@ def count_moved_bytes(cell: Cell) -> int | None:
     """Return how many bytes of content the cell's workload writes to its target; None if unknown."""
     kind = index_workload_kinds().get(cell.workload.name)
     return None if kind is None else kind.moved_bytes(kind.params_of(cell.workload))
+
+
+def list_host_files(cell: Cell) -> Sequence[tuple[str, int]]:
+    """Return the contents and sizes of the files that the cell's trials make on this host, beside their disks."""
+    kind = index_workload_kinds().get(cell.workload.name)
+    return () if kind is None else kind.list_host_files(kind.params_of(cell.workload))
 
 
 def adapts_to_time(cell: Cell) -> bool:

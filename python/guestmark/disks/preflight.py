@@ -11,12 +11,13 @@ from guestmark.core.keeper import keeper
 from guestmark.core.meminfo import read_meminfo
 from guestmark.core.model import Cell, LeftOut
 from guestmark.core.platform_spec import PlatformSpec
-from guestmark.core.workload_kind import count_moved_bytes, index_workload_kinds
+from guestmark.core.workload_kind import count_moved_bytes, index_workload_kinds, list_host_files
 from guestmark.disks import daemon, devices, loop
 from guestmark.disks.location import is_in_memory
 from guestmark.setting.disk import Disks, DiskSpec, Role, explain_unshareable, has_disks, read_disk_requests
 from guestmark.setting.drive import Bus
 from guestmark.setting.filesystem import Filesystem
+from guestmark.setting.location import LOCATION, SHARED_MEMORY, parse_image_directory
 
 # The largest share of a filesystem that its tables and its journal take.
 _METADATA = 0.05
@@ -29,13 +30,16 @@ def check_disks(cells: Sequence[Cell]) -> None:
     `PlatformUnusableError` naming the package of a missing program.
     """
     by_cell: list[tuple[Cell, Sequence[DiskSpec]]] = [(cell, cell.view(Disks)) for cell in cells]
-    disks = [spec for _, specs in by_cell for spec in specs]
+    files: list[tuple[Cell, Sequence[DiskSpec]]] = [
+        (cell, [*specs, *_list_host_files(cell)]) for cell, specs in by_cell
+    ]
+    disks = [spec for _, specs in files for spec in specs]
     for device in dict.fromkeys(spec.location for spec in disks if spec.is_device):
         devices.check_device(device)
     locations = dict.fromkeys(spec.location for spec in disks if not spec.is_device)
     for location in locations:
         here = []
-        for cell, specs in by_cell:
+        for cell, specs in files:
             here.append((cell, [spec for spec in specs if spec.location == location]))
         _require_disk_space(location, here)
     for cell, specs in by_cell:
@@ -44,6 +48,15 @@ def check_disks(cells: Sequence[Cell]) -> None:
             specs = [spec for spec in specs if spec.loop]  # noqa: PLW2901
         for spec in specs:
             _check_image(spec)
+
+
+def _list_host_files(cell: Cell) -> list[DiskSpec]:
+    """Return the files that the cell's trials make on this host beside their disks, as sources that need room."""
+    where = parse_image_directory(cell.levels.get(LOCATION) or SHARED_MEMORY)
+    return [
+        DiskSpec.from_levels(Role.SOURCE, size, content=content, location=where)
+        for content, size in list_host_files(cell)
+    ]
 
 
 def _check_image(spec: DiskSpec) -> None:

@@ -1,6 +1,7 @@
 """What a cell's disks are, what can be typed, what mount options mean, what a plan's images take."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -181,6 +182,40 @@ def test_room_is_for_the_largest_target_and_every_source() -> None:
     assert preflight.count_needed_bytes(trials) == (2 << 30) + (2 << 20)
     qcow2 = DiskSpec.from_levels(Role.TARGET, 2 << 30, format="qcow2")
     assert preflight.count_needed_bytes([(unknown, [qcow2])]) > 2 << 30
+
+
+@pytest.mark.parametrize(
+    ("kind", "params", "files"),
+    [
+        ("upload", {}, 1),
+        ("upload", {"variant": "channel"}, 1),
+        ("upload", {"variant": "disk"}, 0),
+        ("share", {}, 1),
+        ("tar", {}, 2),
+        ("tar", {"content": "zero"}, 1),
+        ("guestfish", {"method": "upload"}, 1),
+        ("guestfish", {"method": "tgz-in"}, 2),
+        ("fill", {}, 0),
+    ],
+)
+def test_room_is_for_the_files_that_are_sent_too(
+    kind: str, params: dict[str, str], files: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight, "count_free_bytes", lambda _location: 0)
+    needed: list[int] = []
+    count = preflight.count_needed_bytes
+
+    def note(trials: Sequence[tuple[Cell, Sequence[DiskSpec]]]) -> int:
+        needed.append(count(trials))
+        return needed[-1]
+
+    monkeypatch.setattr(preflight, "count_needed_bytes", note)
+    given = {"location": str(tmp_path), "size": "1G"}
+    moves = cell_of("tcg", kind, given, amount="100M", **params)
+    with contextlib.suppress(UsageError):
+        preflight.check_disks([moves, moves])
+    target = count([(moves, moves.view(Disks))])
+    assert needed == [target + files * (100 << 20)]
 
 
 def test_a_sparse_image_needs_room_for_what_is_written_to_it() -> None:

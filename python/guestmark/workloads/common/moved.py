@@ -91,6 +91,16 @@ class MovedBytes(Params, frozen=True, kw_only=True):
         return self.content if self.source is None else self.source.content
 
 
+def list_packed_files(source: Source | None) -> list[tuple[str, int]]:
+    """Returns content and size of a source's file and of its compressed archive, as far as these are known before."""
+    if source is None:
+        return []
+    size = parse_size(source.size)
+    # Only equal bytes are certain to become fewer.
+    packed = [] if source.content in {"zero", "one"} else [(f"archive of {source.content}", size)]
+    return [(source.content, size), *packed]
+
+
 class ReadBytes(MovedBytes, frozen=True, kw_only=True):
     """Bytes that exist before the measurement: a read-only disk is created with them."""
 

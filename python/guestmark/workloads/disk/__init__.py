@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, TypeVar
 
 from guestmark.core.factor import Factor
@@ -17,6 +18,7 @@ from guestmark.workloads.common.moved import (
     ReadBytes,
     SourcedBytes,
     UploadedBytes,
+    list_packed_files,
 )
 
 M = TypeVar("M", bound=MovedBytes)
@@ -43,6 +45,11 @@ class _DiskWorkload(Workload[M]):
         return params.amount_bytes
 
 
+def _list_source_file(params: SourcedBytes) -> list[tuple[str, int]]:
+    """Returns the one file that bytes from outside a guest come from."""
+    return [(params.source_content, params.amount_bytes)]
+
+
 class UploadWorkload(_DiskWorkload[UploadedBytes]):
     """A complete upload, or one half of it."""
 
@@ -55,6 +62,11 @@ class UploadWorkload(_DiskWorkload[UploadedBytes]):
     def list_metrics(cls, params: UploadedBytes) -> tuple[Metric, ...]:
         """Returns the metrics; an upload through the channel alone has no disk metrics."""
         return CHANNEL if params.variant == "channel" else WRITING
+
+    @classmethod
+    def list_host_files(cls, params: UploadedBytes) -> Sequence[tuple[str, int]]:
+        """Returns the file that is sent, unless the guest generates the bytes."""
+        return [] if params.variant == "disk" else _list_source_file(params)
 
     @classmethod
     def describe_params(cls, params: UploadedBytes) -> str:
@@ -112,6 +124,11 @@ class ShareWorkload(_DiskWorkload[SourcedBytes]):
     agent_is_enough = False
 
     @classmethod
+    def list_host_files(cls, params: SourcedBytes) -> Sequence[tuple[str, int]]:
+        """Returns the file that is copied."""
+        return _list_source_file(params)
+
+    @classmethod
     def trial_class(cls) -> type[Workload[SourcedBytes]]:
         """Imports and returns the class of its trials; done late because its imports are slow."""
         from guestmark.workloads.disk.copying import ShareTrial
@@ -127,6 +144,11 @@ class TarWorkload(_DiskWorkload[SourcedBytes]):
     verb = "tar.gz of"
     factors = ()
     agent_is_enough = False
+
+    @classmethod
+    def list_host_files(cls, params: SourcedBytes) -> Sequence[tuple[str, int]]:
+        """Returns the file and its archive."""
+        return list_packed_files(params.source)
 
     @classmethod
     def trial_class(cls) -> type[Workload[SourcedBytes]]:

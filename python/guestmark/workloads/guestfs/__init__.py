@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 from guestmark.core.params import Params, param
@@ -10,7 +11,7 @@ from guestmark.core.workload_kind import Topic
 from guestmark.workloads.base import Sections, Workload
 from guestmark.workloads.boot import ALL as BOOT_METRICS
 from guestmark.workloads.common.metrics import LAUNCHING
-from guestmark.workloads.common.moved import SourcedBytes
+from guestmark.workloads.common.moved import SourcedBytes, list_packed_files
 from guestmark.workloads.guestfs.session import SESSION, GuestfsApiParams, count_calls
 
 _PROGRAMS = (Program("guestfish", "guestfish"),)
@@ -53,6 +54,12 @@ class GuestfishWorkload(Workload[GuestfishParams]):
     def describe_params(cls, params: GuestfishParams) -> str:
         """Names guestfish's command and the amount."""
         return f"guestfish {params.method} of {params.amount}"
+
+    @classmethod
+    def list_host_files(cls, params: GuestfishParams) -> Sequence[tuple[str, int]]:
+        """Returns the file that is sent, and its archive where that is unpacked."""
+        files = list_packed_files(params.source)
+        return files if params.method == "tgz-in" else files[:1]
 
     @classmethod
     def moved_bytes(cls, params: GuestfishParams) -> int | None:
