@@ -29,3 +29,14 @@ def flip_bit(path: Path, at: int, mask: int = 1) -> None:
         byte = stream.read(1)[0]
         stream.seek(at)
         stream.write(bytes([byte ^ mask]))
+
+
+def count_cached_bytes(path: Path) -> int:
+    """Return how many bytes of a file are in this host's page cache."""
+    found = subprocess.run(
+        ["fincore", "--bytes", "--noheadings", "--output", "RES", path],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return int(found.stdout)

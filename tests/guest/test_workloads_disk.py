@@ -13,10 +13,15 @@ from guestmark.core.errors import MachineError, UsageError, WorkloadError
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.disks.attached import AttachedDisk
+from guestmark.disks.location import is_in_memory
+from guestmark.disks.packed import FILE
+from guestmark.platforms.base import Machine
 from guestmark.workloads import base
 from guestmark.workloads.base import Workload
-from tests.framework.disk_files import flip_bit
-from tests.framework.guests import prepared
+from guestmark.workloads.common.moving import find_source, find_target
+from tests.framework.cells import cell_of as make_cell
+from tests.framework.disk_files import count_cached_bytes, flip_bit
+from tests.framework.guests import prepared, started
 from tests.framework.marks import long
 
 AMOUNT = 8 << 20
@@ -96,6 +101,48 @@ def test_files_are_read_back_from_the_disk(platform: str) -> None:
     if platform != "host":
         assert values["host_read_bytes"] >= AMOUNT
     assert "flushes_reached_host" not in workload.facts.facts().kept
+
+
+@pytest.mark.parametrize("platform", ["host", "uml", long("tcg")])
+def test_the_host_has_cached_what_is_copied_and_not_what_is_read(
+    platform: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a guest's reads would come from the host's memory, and a source from the disk after some rows only."""
+    if is_in_memory("/var/tmp"):
+        pytest.skip("/var/tmp is in memory")
+    read_back, copy = Agent.read_back, Agent.copy
+    cached: list[int] = []
+    machines: list[Machine] = []
+
+    def note_target(self: Agent, *paths: str, **how: Any) -> object:
+        image = find_target(machines[-1]).image
+        cached.append(count_cached_bytes(image.path / FILE if image.path.is_dir() else image.path))
+        return read_back(self, *paths, **how)
+
+    def note_source(self: Agent, *paths: str, **how: Any) -> object:
+        cached.append(count_cached_bytes(find_source(machines[-1]).image.path))
+        return copy(self, *paths, **how)
+
+    monkeypatch.setattr(Agent, "read_back", note_target)
+    monkeypatch.setattr(Agent, "copy", note_source)
+    factors = {**FACTORS, "location": "/var/tmp"} if platform != "host" else {"location": "/var/tmp"}
+    for _ in range(2):
+        with prepared(make_cell(platform, "fileread", factors, amount="8M", content="random")) as (
+            machine,
+            read,
+        ):
+            machines.append(machine)
+            for _ in range(2):
+                read.run(machine)
+    assert max(cached) < AMOUNT / 4
+    cached.clear()
+    for _ in range(2):
+        with started(make_cell(platform, "dd", factors, amount="8M", content="random")) as (machine, write):
+            machines.append(machine)
+            find_source(machine).image.evict()
+            write.prepare(machine)
+            write.run(machine)
+    assert min(cached) == AMOUNT
 
 
 @pytest.mark.parametrize("kind", ["upload", "dd", "direct", "share", "tar", "fill", "filewrite"])

@@ -20,7 +20,7 @@ from guestmark.agent.results import CallError
 from guestmark.agent.wire import Checksum, Pattern
 from guestmark.core.cause import Cause, classify_errno
 from guestmark.core.errors import AttestationError, MachineError, WorkloadError
-from guestmark.disks import daemon, devices, packed, sparse
+from guestmark.disks import daemon, devices, packed, page_cache, sparse
 from guestmark.disks.daemon import serve_over_nbd
 from guestmark.disks.logged import LoggedFiles, serve_logged
 from guestmark.disks.scratch import get_scratch_store
@@ -113,6 +113,22 @@ class Image:
             finally:
                 os.close(fd)
         return time.monotonic() - begin
+
+    def evict(self) -> None:
+        """Flush the image, or all files of a directory, and remove them from the host's page cache.
+
+        The next read then comes from the host's disk. Nothing else that is cached is lost. Raises `OSError`.
+        """
+        paths = _list_contents(str(self.path)) if self.path.is_dir() else [str(self.path)]
+        for path in paths:
+            if not os.path.isdir(path):
+                page_cache.evict_file(path)
+
+    def warm(self) -> None:
+        """Read a source into the host's page cache, so that it is there for each row, whatever ran before."""
+        # What is opened with O_DIRECT is not read from there.
+        if not self.spec.cache.direct:
+            page_cache.read_into_cache(self.path)
 
     def count_allocated_bytes(self) -> int:
         """Return the bytes that the image occupies on the host's disk."""

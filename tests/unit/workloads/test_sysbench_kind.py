@@ -18,6 +18,7 @@ from guestmark.workloads.base import find_trial_class
 from guestmark.workloads.fio import trial as fio_report
 from guestmark.workloads.sysbench.trial import merge_options
 from tests.framework import GOLDEN
+from tests.framework.cells import cell_of, plan_of
 from tests.framework.known import known
 
 HEAD = 'schema = "guestmark-plan/1"\nname = "x"\ntitle = "x"\nplatforms = ["host", "uml", "tcg"]\n'
@@ -228,6 +229,21 @@ def test_a_job_file_is_kept_with_the_run(tmp_path: Path) -> None:
         kind.check_params({"file": str(tmp_path / "none")})
     with pytest.raises(ValueError, match="either file"):
         kind.check_params({})
+
+
+def test_direct_io_of_a_job_that_the_host_caches_is_noted() -> None:
+    def list_remarks(platform: str, job: str, **factors: str) -> Sequence[str]:
+        asked = cell_of(platform, "fio", factors, job=f"[a]\nrw=read\nsize=1M\n{job}")
+        return find_trial_class("fio").preflight(plan_of(asked), [asked])
+
+    (remark,) = list_remarks("tcg", "direct=1\n")
+    assert "despite O_DIRECT, I/O passes through the host's page cache" in remark
+    assert "cache=none" in remark
+    (remark,) = list_remarks("tcg", "direct=1\n", filesystem="virtiofs")
+    assert "cache=none" not in remark
+    assert not list_remarks("tcg", "direct=1\n", cache="none")
+    assert not list_remarks("tcg", "")
+    assert not list_remarks("host", "direct=1\n")
 
 
 @pytest.mark.parametrize("release", ["debian12", "debian13"])

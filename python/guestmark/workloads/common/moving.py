@@ -245,6 +245,42 @@ def to_measurements(values: list[tuple[Metric, float]]) -> list[Measurement]:
     return [Measurement(metric, value, (value,)) for metric, value in values]
 
 
+def warn_of_caches(disk: AttachedDisk) -> list[str]:
+    """Returns a warning if what is read from the disk may come from a cache that could not be emptied."""
+    if not disk.facts.caches:
+        return []
+    return [f"what was read may have been in memory: caches were {disk.facts.caches}"]
+
+
+def explain_host_cache(cell: Cell, disk: DiskSpec) -> str:
+    """Returns why O_DIRECT on the machine does not bypass the host's page cache; empty if it does."""
+    if disk.cache.direct or (cell.platform.is_this_host and not disk.loop):
+        return ""
+    if disk.is_directory:
+        why = f"{disk.filesystem} is a directory of the host"
+    elif cell.platform.is_nested:
+        why = "the image is in the outer guest's memory"
+    else:
+        way = "UML has no other way" if disk.bus in {Bus.UBD, Bus.VHOST_USER} else "cache=none bypasses it"
+        why = f"the image's I/O does ({way})"
+    return f"despite O_DIRECT, I/O passes through the host's page cache, because {why}"
+
+
+def list_remarks(found: Iterable[tuple[Cell, str]]) -> list[str]:
+    """Returns each remark once, with the cells that have it; empty ones are left out."""
+    remarks: dict[str, list[str]] = {}
+    for cell, remark in found:
+        if remark:
+            remarks.setdefault(remark, []).append(cell.id)
+    return [f"{_name_remarked_cells(ids)}: {remark}" for remark, ids in remarks.items()]
+
+
+def _name_remarked_cells(ids: Sequence[str]) -> str:
+    # The id of a null cell has a `#`; the original gets the same remark.
+    own = [identifier for identifier in ids if "#" not in identifier] or list(ids)
+    return own[0] if len(own) == 1 else f"{own[0]} and {len(own) - 1} more"
+
+
 def find_target(machine: Machine) -> AttachedDisk:
     """Returns the disk that is written. Raises `WorkloadError` if the machine has none."""
     return _find_disk(machine, Role.TARGET)

@@ -26,6 +26,7 @@ from guestmark.workloads.common.moving import (
     find_target,
     sync_everything,
     to_measurements,
+    warn_of_caches,
 )
 
 C = TypeVar("C", bound=CopiedBytes)
@@ -57,8 +58,10 @@ class CopyTrial(MovingTrial[C]):
         return 1
 
     def prepare_source(self, machine: Machine) -> None:
-        """Computes the source's digest before the timing."""
-        find_source(machine).image.checksum()
+        """Computes the source's digest, and has the host cache it."""
+        source = find_source(machine).image
+        source.checksum()
+        source.warm()
 
     def move_bytes(self, machine: Machine, path: str) -> TimedMove:
         """Copies the source disk's bytes and flushes."""
@@ -116,6 +119,7 @@ class ShareTrial(MovingTrial[SourcedBytes]):
         """Creates the file on the host and mounts the share in the guest."""
         self._image = self.find_source()
         self._image.checksum()
+        self._image.warm()
         if machine.vmm_pid is None:
             return  # on the host the file is simply there
         machine.agent.mkdir(_MOUNTED_AT, parents=True)
@@ -194,8 +198,8 @@ class FilewriteTrial(_PatternTrial[MovedBytes]):
 class FilereadTrial(_PatternTrial[ReadBytes]):
     """The trial of `fileread`: reads a file that was written untimed, or with which the disk was created.
 
-    Read-only filesystems (erofs, squashfs) are created with the file. The bytes come from the image, which the host
-    may cache.
+    Read-only filesystems (erofs, squashfs) are created with the file. The bytes come from the host's disk, unless the
+    image is in memory.
     """
 
     READS = True
@@ -214,6 +218,9 @@ class FilereadTrial(_PatternTrial[ReadBytes]):
         with explain_failed_calls(disk):
             if self._mounted:
                 disk.umount(machine.agent)
+            # The host has cached what it wrote to the image, and what an earlier check read from it.
+            disk.evict()
+            self.warnings += [warning for warning in warn_of_caches(disk) if warning not in self.warnings]
             disk.mount(machine.agent)
             self._mounted = True
             sync_everything(machine.agent)

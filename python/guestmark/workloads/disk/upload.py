@@ -21,6 +21,7 @@ from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
 from guestmark.disks.image import Image
 from guestmark.disks.packed import FILE
+from guestmark.disks.page_cache import read_into_cache
 from guestmark.disks.scratch import get_scratch_store
 from guestmark.platforms.base import Machine
 from guestmark.workloads.common import metrics
@@ -41,14 +42,15 @@ class UploadTrial(MovingTrial[UploadedBytes]):
     def prepare(self, machine: Machine) -> None:
         """Prepares a disk, unless only the channel is measured."""
         if self._variant == "channel":
-            self._image = self.find_source()
+            self.prepare_source(machine)
         else:
             super().prepare(machine)
 
     def prepare_source(self, machine: Machine) -> None:
-        """Creates the bytes on the host."""
-        if self._variant == "full":
+        """Creates the bytes on the host, which caches them."""
+        if self._variant != "disk":
             self._image = self.find_source()
+            self._image.warm()
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Sends or writes the bytes once."""
@@ -162,6 +164,7 @@ class TarTrial(MovingTrial[SourcedBytes]):
         self._image = self.find_source()
         self._image.checksum()
         self._archive = make_tar_gz(self._image, FILE)
+        read_into_cache(self._archive)
         self.moving.archive_bytes = self._archive.stat().st_size
         for program in ("tar", "gzip"):
             done = machine.agent.exec([program, "--version"], timeout_s=60)

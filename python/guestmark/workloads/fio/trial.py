@@ -18,12 +18,20 @@ from guestmark.core.metric_spec import GUEST_WALL, SYSTEM, USER, WALL
 from guestmark.core.model import Cell, Plan
 from guestmark.disks.mounted import locate_working_directory
 from guestmark.platforms.base import Machine
+from guestmark.setting.disk import Disks
 from guestmark.workloads import fio
 from guestmark.workloads.common.flushes import CounterReading
 from guestmark.workloads.common.metrics import THROUGHPUT
-from guestmark.workloads.common.moving import find_target, sync_everything, to_measurements
+from guestmark.workloads.common.moving import (
+    explain_host_cache,
+    find_target,
+    list_remarks,
+    sync_everything,
+    to_measurements,
+    warn_of_caches,
+)
 from guestmark.workloads.common.program import OUTPUT_LIMIT, compare_program, judge_exit, quote_output
-from guestmark.workloads.fio import JOB_FILE, Fio, FioWorkload, build_job_environment
+from guestmark.workloads.fio import JOB_FILE, Fio, FioParams, FioWorkload, build_job_environment
 from guestmark.workloads.sysbench import READ_THROUGHPUT, READS, WRITE_THROUGHPUT, WRITES
 
 _HINT = "guestmark parses the JSON of fio 3 (Debian 12 and 13); check fio --version"
@@ -131,6 +139,13 @@ def requests_flushes(job: str) -> bool:
     return bool(_FLUSHES.search(job))
 
 
+def asks_for_direct_io(job: str) -> bool:
+    """Returns whether a job, or a part of it, uses O_DIRECT."""
+    return any(
+        line.replace(" ", "").lower() in ("direct=1", "direct=true", "direct") for line in job.splitlines()
+    )
+
+
 class FioTrial(FioWorkload):
     """Runs the job file; its working directory is on the disk under test."""
 
@@ -142,14 +157,18 @@ class FioTrial(FioWorkload):
 
     @classmethod
     def preflight(cls, plan: Plan, cells: Sequence[Cell]) -> Sequence[str]:
-        """Raises `PlatformUnusableError`, which names the package, if fio is not installed."""
+        """Returns remarks on jobs whose O_DIRECT ends at the host's page cache.
+
+        Raises `PlatformUnusableError`, which names the package, if fio is not installed.
+        """
         path = plan.context.path
         if any(cell.shares_root for cell in cells) and shutil.which(FIO, path=path) is None:
             raise PlatformUnusableError("fio is not installed", hint="install the package fio")
-        return ()
+        direct = [cell for cell in cells if asks_for_direct_io(cell.workload.read_params(FioParams).job)]
+        return list_remarks((cell, explain_host_cache(cell, cell.view(Disks).target)) for cell in direct)
 
     def prepare(self, machine: Machine) -> None:
-        """Mounts the disk, lays out the job's files and empties the machine's caches."""
+        """Mounts the disk, lays out the job's files and removes them from the caches of the machine and the host."""
         agent, disk = machine.agent, find_target(machine)
         found = compare_program(agent, FIO, path=self._env["PATH"], cwd="/", cell=self.cell)
         found.add_facts(self.facts)
@@ -162,7 +181,8 @@ class FioTrial(FioWorkload):
         self._run_fio(machine, "--create_only=1")
         self._warn_of_memory(machine, self._count_used_bytes(machine) - before)
         disk.image.flush()
-        self._cwd = disk.remount(agent, drop_caches=not disk.device)
+        self._cwd = disk.remount(agent)
+        self.warnings += warn_of_caches(disk)
         self.facts.add(locate_working_directory(agent, self._cwd))
 
     def run(self, machine: Machine) -> list[Measurement]:
@@ -232,11 +252,7 @@ class FioTrial(FioWorkload):
 
     def _warn_of_memory(self, machine: Machine, size: int) -> None:
         memory = machine.agent.read_facts().mem_total_kib * 1024
-        direct = any(
-            line.replace(" ", "").lower() in ("direct=1", "direct=true", "direct")
-            for line in self.params.job.splitlines()
-        )
-        if not direct and size < memory:
+        if not asks_for_direct_io(self.params.job) and size < memory:
             self.warnings.append(
                 f"the files ({size / 2**20:.0f}M) are smaller than the machine's memory ({memory / 2**20:.0f}M) and "
                 "the job has no direct=1: the page cache is measured, not the disk"

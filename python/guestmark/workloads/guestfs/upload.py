@@ -14,6 +14,7 @@ from guestmark.core.model import Cell, Plan
 from guestmark.disks import daemon
 from guestmark.disks.image import Image, digest_past_guest, make_images
 from guestmark.disks.packed import FILE
+from guestmark.disks.page_cache import read_into_cache
 from guestmark.platforms import libguestfs
 from guestmark.platforms.base import Machine
 from guestmark.platforms.qemu.accelerators import ACCELERATORS
@@ -64,6 +65,8 @@ class GuestfishTrial(GuestfishWorkload):
             self._content = make_tar_gz(self._source, FILE)
         elif method != "fill":
             self._content = self._source.path
+        if self._content is not None:
+            read_into_cache(self._content)
         libguestfs.prepare(self._accelerator)
 
     def run(self, machine: Machine) -> list[Measurement]:

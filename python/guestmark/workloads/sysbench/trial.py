@@ -17,14 +17,20 @@ from guestmark.disks.mounted import locate_working_directory
 from guestmark.disks.preflight import count_free_bytes
 from guestmark.platforms.base import Machine
 from guestmark.setting.disk import Disks, DiskSpec
-from guestmark.setting.drive import Bus
 from guestmark.setting.filesystem import Filesystem
 from guestmark.setting.machine import MEMORY
 from guestmark.workloads import sysbench
 from guestmark.workloads.common.factors import warn_of_shared_processors
 from guestmark.workloads.common.flushes import CounterReading
 from guestmark.workloads.common.metrics import THROUGHPUT
-from guestmark.workloads.common.moving import find_target, sync_everything, to_measurements
+from guestmark.workloads.common.moving import (
+    explain_host_cache,
+    find_target,
+    list_remarks,
+    sync_everything,
+    to_measurements,
+    warn_of_caches,
+)
 from guestmark.workloads.common.program import OUTPUT_LIMIT, compare_program, judge_exit
 from guestmark.workloads.sysbench import Sysbench, SysbenchWorkload
 from guestmark.workloads.sysbench import output as sysbench_report
@@ -36,19 +42,16 @@ _DEFAULT_MEMORY = "1G"  # default memory of QEMU's and UML's guests
 
 def check_cells(cells: Iterable[tuple[Cell, Mapping[str, str]]]) -> list[str]:
     """Checks cells with their options; returns remarks. Raises `UsageError` for files larger than their disk."""
-    remarks: dict[str, list[str]] = {}
+    found: list[tuple[Cell, str]] = []
     for cell, options in cells:
-        found = [warn_of_shared_processors(cell, int(options["threads"]))]
+        found.append((cell, warn_of_shared_processors(cell, int(options["threads"]))))
         if "file_total_size" in options:
             disk = cell.view(Disks).target
             _check_size(cell, options, disk)
-            found += [
-                explain_cached_files(options, _read_memory_size(cell)),
-                _explain_host_cache(cell, options, disk),
-            ]
-        for remark in filter(None, found):
-            remarks.setdefault(remark, []).append(cell.id)
-    return [f"{_name_remarked_cells(ids)}: {remark}" for remark, ids in remarks.items()]
+            found.append((cell, explain_cached_files(options, _read_memory_size(cell))))
+            if "direct" in options["file_extra_flags"]:
+                found.append((cell, explain_host_cache(cell, disk)))
+    return list_remarks(found)
 
 
 def explain_cached_files(options: Mapping[str, str], memory: int) -> str:
@@ -63,16 +66,6 @@ def explain_cached_files(options: Mapping[str, str], memory: int) -> str:
         f"the files ({format_size(size)}) are smaller than the machine's memory ({memory / 2**20:.0f}M) and O_DIRECT "
         "is not used: the page cache is measured, not the disk (use larger files, or file_extra_flags=direct)"
     )
-
-
-def _explain_host_cache(cell: Cell, options: Mapping[str, str], disk: DiskSpec) -> str:
-    """Returns why O_DIRECT does not bypass the host's page cache; empty if it does."""
-    if "direct" not in options["file_extra_flags"] or disk.cache.direct:
-        return ""
-    if cell.platform.is_this_host and not disk.loop:
-        return ""
-    way = "UML has no other way" if disk.bus in {Bus.UBD, Bus.VHOST_USER} else "cache=none bypasses it"
-    return f"despite O_DIRECT, I/O passes through the host's page cache, because the image's I/O does ({way})"
 
 
 def _check_size(cell: Cell, options: Mapping[str, str], disk: DiskSpec) -> None:
@@ -101,12 +94,6 @@ def _read_memory_size(cell: Cell) -> int:
         if line.startswith("MemTotal:"):
             return int(line.split()[1]) * 1024
     return 0
-
-
-def _name_remarked_cells(ids: Sequence[str]) -> str:
-    # The id of a null cell has a `#`; the original gets the same remark.
-    own = [identifier for identifier in ids if "#" not in identifier] or list(ids)
-    return own[0] if len(own) == 1 else f"{own[0]} and {len(own) - 1} more"
 
 
 SYSBENCH = "sysbench"
@@ -172,9 +159,10 @@ class SysbenchTrial(SysbenchWorkload):
             self._made = True
             # Otherwise the host would still write the image to its disk while the test runs.
             self._found.prepare_flush_s = disk.image.flush()
-            # Newly created files are in the machine's page cache, which would serve the reads.
+            # Newly created files are in the page caches of the machine and the host, which would serve the reads.
             if disk.device or self._reads_from_cache():
-                self._cwd = disk.remount(machine.agent, drop_caches=not disk.device)
+                self._cwd = disk.remount(machine.agent)
+                self.warnings += warn_of_caches(disk)
         self.facts.add(locate_working_directory(machine.agent, self._cwd))
 
     def run(self, machine: Machine) -> list[Measurement]:

@@ -113,6 +113,12 @@ class InnerImage(Image):
             done = agent.flush(str(self.path))
         return (done.fsync_ns + done.syncfs_ns) / 1e9
 
+    def evict(self) -> None:
+        """Does nothing: the image is in memory."""
+
+    def warm(self) -> None:
+        """Does nothing: the image is in memory."""
+
     def count_allocated_bytes(self) -> int:
         """Returns the bytes allocated for the image, as `stat` reports them in the outer guest."""
         with self._hold_place() as place:
