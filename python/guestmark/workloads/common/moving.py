@@ -93,6 +93,7 @@ class Moving(Fact, kw_only=True):
     image_from_template: bool | None = None
     direct: bool | None = None  # bypassing the guest's page cache
     preallocated: bool | None = None  # the file that was written
+    block_bytes: int | None = None  # of a request of a direct copy
     archive_bytes: int | None = None
     # The options with which the guest's kernel mounted the share.
     share: str | None = None
@@ -132,7 +133,7 @@ class MovingTrial(Workload[M]):
         self.amount = self.params.amount_bytes
         self.block_size = cell.levels.get(BLOCK_SIZE)
         self.location = parse_image_directory(cell.levels.get(LOCATION) or SHARED_MEMORY)
-        self.over_vhost_user = Bus.VHOST_USER in (cell.levels.get(BUS), cell.levels.get(UML_DISK))
+        self.over_vhost_user = is_over_vhost_user(cell)
         self._stack = contextlib.ExitStack()
         self._mounted = False
 
@@ -238,6 +239,11 @@ class MovingTrial(Workload[M]):
     def _note_clocks(self, timed: TimedMove) -> None:
         differ = warn_of_clocks(timed.wall_s, timed.guest_wall_s, timed.wall_error_s)
         self.warnings += [warning for warning in (timed.warning, differ) if warning]
+
+
+def is_over_vhost_user(cell: Cell) -> bool:
+    """Returns whether a daemon serves the disks of the cell's machine."""
+    return Bus.VHOST_USER in (cell.levels.get(BUS), cell.levels.get(UML_DISK))
 
 
 def to_measurements(values: list[tuple[Metric, float]]) -> list[Measurement]:

@@ -9,11 +9,14 @@ from guestmark.agent.wire import Checksum, Pattern
 from guestmark.core.errors import AgentError, WorkloadError
 from guestmark.core.metric import Measurement
 from guestmark.core.model import Cell, Plan
+from guestmark.core.units import format_size
 from guestmark.disks.image import Image
 from guestmark.disks.packed import FILE
 from guestmark.disks.scratch import get_scratch_store
 from guestmark.platforms.base import Machine
+from guestmark.setting.machine import MEMORY
 from guestmark.workloads.common import metrics
+from guestmark.workloads.common.factors import BLOCK_SIZE
 from guestmark.workloads.common.flushes import CounterReading
 from guestmark.workloads.common.moved import CopiedBytes, DirectBytes, MovedBytes, ReadBytes, SourcedBytes
 from guestmark.workloads.common.moving import (
@@ -24,6 +27,7 @@ from guestmark.workloads.common.moving import (
     explain_failed_calls,
     find_source,
     find_target,
+    is_over_vhost_user,
     sync_everything,
     to_measurements,
     warn_of_caches,
@@ -66,10 +70,7 @@ class CopyTrial(MovingTrial[C]):
     def move_bytes(self, machine: Machine, path: str) -> TimedMove:
         """Copies the source disk's bytes and flushes."""
         in_flight = self.in_flight
-        block_size = self.block_size
-        if self.direct and block_size is None:
-            most = _VHOST_USER_MOST if self.over_vhost_user else _BLOCKS[0]
-            block_size = choose_largest_block(machine.agent.read_facts().mem_total_kib << 10, in_flight, most)
+        block_size = self.choose_block(machine)
         moved = machine.agent.copy(
             find_source(machine).read_path,
             path,
@@ -83,6 +84,10 @@ class CopyTrial(MovingTrial[C]):
         )
         self.moving.direct, self.moving.preallocated = moved.direct, moved.preallocated
         return TimedMove.from_reply(moved)
+
+    def choose_block(self, machine: Machine) -> int | None:
+        """Returns the size of a request in bytes; None for the agent's default."""
+        return self.block_size
 
     def compute_expected_checksum(self, machine: Machine) -> Checksum:
         """Returns the source's checksum."""
@@ -98,10 +103,42 @@ class DirectTrial(CopyTrial[DirectBytes]):
 
     direct = True
 
+    def __init__(self, plan: Plan, cell: Cell) -> None:
+        super().__init__(plan, cell)
+        others = [other for other in plan.cells if other.workload.name == cell.workload.name]
+        self._rows_may_differ = len({_list_limits(other) for other in others}) > 1
+
     @property
     def in_flight(self) -> int:
         """The number that the plan sets."""
         return self.params.in_flight
+
+    def choose_block(self, machine: Machine) -> int | None:
+        """Returns the plan's size, else the largest for this machine; a smaller one than others may have is told."""
+        size = self.block_size
+        if size is None:
+            most = _VHOST_USER_MOST if self.over_vhost_user else _BLOCKS[0]
+            size = choose_largest_block(machine.agent.read_facts().mem_total_kib << 10, self.in_flight, most)
+            told = (
+                f"a request is of {format_size(size)}, in rows with more memory or another bus of up to "
+                f"{format_size(_BLOCKS[0])}: block_size={format_size(size)} makes them equal"
+            )
+            if size < _BLOCKS[0] and self._rows_may_differ and told not in self.warnings:
+                self.warnings.append(told)
+        self.moving.block_bytes = size
+        return size
+
+
+def _list_limits(cell: Cell) -> tuple[object, ...]:
+    """Returns what decides the size of a cell's requests, unless a factor does."""
+    levels = cell.levels
+    return (
+        levels.get(BLOCK_SIZE),
+        cell.platform.is_guest,
+        levels.get(MEMORY),
+        is_over_vhost_user(cell),
+        cell.workload.read_params(DirectBytes).in_flight,
+    )
 
 
 _MOUNTED_AT = "/run/guestmark/share"
