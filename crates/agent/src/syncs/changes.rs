@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use super::files::{key, Key};
-use super::queues::Memory;
+use super::queues::{Memory, RenameArguments};
 
 /// `ioctl(2)` requests that replace a file's data with that of another file (linux/fs.h).
 const FICLONE: u32 = 0x4004_9409;
@@ -145,14 +145,6 @@ pub fn truncates_on_open(pid: libc::pid_t, number: libc::c_long, arguments: &[u6
 
 /// The old and the new path of what is renamed; two pairs if two names are exchanged.
 pub type Renames = Vec<(PathBuf, PathBuf)>;
-
-/// What a program passes to rename something: directories and addresses of names, and flags of `renameat2(2)`.
-#[derive(PartialEq)]
-pub struct RenameArguments {
-    pub old: (i32, u64),
-    pub new: (i32, u64),
-    pub flags: u64,
-}
 
 impl RenameArguments {
     /// Returns what is renamed on the disk.

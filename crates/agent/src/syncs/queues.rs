@@ -14,8 +14,6 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{fence, Ordering};
 
-use super::changes::RenameArguments;
-
 /// Flags of `io_uring_setup(2)`: a kernel thread submits requests (`SQPOLL`); the rings are in the program's memory;
 /// the ring has no descriptor; and all flags that are known here.
 const SQPOLL: u32 = 1 << 1;
@@ -97,6 +95,14 @@ pub fn find_process(pid: libc::pid_t) -> libc::pid_t {
 pub enum RequestFile {
     Descriptor(i32),
     Fixed(u32),
+}
+
+/// What a program passes to rename something: directories and addresses of names, and flags of `renameat2(2)`.
+#[derive(PartialEq)]
+pub struct RenameArguments {
+    pub old: (i32, u64),
+    pub new: (i32, u64),
+    pub flags: u64,
 }
 
 #[derive(PartialEq)]
