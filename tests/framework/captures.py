@@ -52,8 +52,23 @@ def tcp(  # noqa: PLR0917 - the header's fields in order
     return ip(src[0], dst[0], 6, head + options + payload)
 
 
-def udp(src: tuple[str, int], dst: tuple[str, int], payload: bytes) -> bytes:
-    return ip(src[0], dst[0], 17, struct.pack(">HHHH", src[1], dst[1], 8 + len(payload), 0) + payload)
+def udp(src: tuple[str, int], dst: tuple[str, int], payload: bytes, checksum: int = 0) -> bytes:
+    return ip(src[0], dst[0], 17, struct.pack(">HHHH", src[1], dst[1], 8 + len(payload), checksum) + payload)
+
+
+def unfinished_checksum(src: str, dst: str, payload: bytes) -> int:
+    """Return what a system leaves in a datagram whose checksum its network card completes."""
+    length = 8 + len(payload)
+    parts = ipaddress.ip_address(src).packed + ipaddress.ip_address(dst).packed
+    total = sum(struct.unpack(f">{len(parts) // 2}H", parts)) + 17 + length
+    while total > 0xFFFF:
+        total = (total >> 16) + (total & 0xFFFF)
+    return total
+
+
+def numbered(packet: bytes, number: int) -> bytes:
+    """Return the IPv4 packet with this identification."""
+    return packet[:4] + struct.pack(">H", number) + packet[6:]
 
 
 def ip(src: str, dst: str, protocol: int, body: bytes, extensions: Sequence[tuple[int, bytes]] = ()) -> bytes:

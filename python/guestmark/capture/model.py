@@ -235,6 +235,7 @@ class Exchange(msgspec.Struct, frozen=True):
     bytes: int
     answers: RoundTrips
     messages: list[Message]
+    granted_s: float | None = None  # when a DHCP server granted an address
 
 
 class Request(msgspec.Struct, frozen=True):

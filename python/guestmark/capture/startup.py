@@ -29,7 +29,8 @@ def find_startup(trace: Trace) -> Startup | None:
     lease = find_lease(trace, last=False)
     if lease is None:
         return None
-    given = lease.start_ns + round(lease.duration_s * 1e9)
+    granted_s = lease.granted_s or 0.0
+    given = lease.start_ns + round(granted_s * 1e9)
     fetched = []
     for connection in trace.connections:
         if connection.protocol == "tcp" and connection.server.unique_bytes:
@@ -47,7 +48,7 @@ def find_startup(trace: Trace) -> Startup | None:
         busy += max(until - max(start, end), 0) / 1e9
         end = max(end, until)
     return Startup(
-        lease.duration_s,
+        granted_s,
         (after[0][0] - given) / 1e9,
         busy,
         (end - after[0][0]) / 1e9 - busy,
@@ -58,7 +59,7 @@ def find_startup(trace: Trace) -> Startup | None:
 
 def find_lease(trace: Trace, *, last: bool = True) -> Exchange | None:
     """Return the first exchange that granted an address, or the `last` one; None if there is none."""
-    leases = [exchange for exchange in trace.exchanges if exchange.protocol == "dhcp" and exchange.server]
+    leases = [exchange for exchange in trace.exchanges if exchange.granted_s is not None]
     if not leases:
         return None
     return leases[-1] if last else leases[0]

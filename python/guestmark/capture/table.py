@@ -344,7 +344,9 @@ def _describe_exchange(exchange: Exchange) -> str:
     match exchange.protocol:
         case "tftp":
             done = f"{exchange.count:,} blocks, {format_size(exchange.bytes)}"
-            return f"{exchange.name} from {server} to {exchange.client}, {done}"
+            uploads = exchange.messages[:1] and exchange.messages[0].kind == "write request"
+            ends = (exchange.client, server) if uploads else (server, exchange.client)
+            return f"{exchange.name} from {ends[0]} to {ends[1]}, {done}"
         case "dns":
             return f"{exchange.count:,} queries to {server}"
         case "dhcp":

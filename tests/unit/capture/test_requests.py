@@ -161,6 +161,42 @@ def test_what_was_sent_is_no_part_of_the_answer(tmp_path: Path) -> None:
     assert served.longest[0].sent_s == pytest.approx(0.050)
 
 
+def test_a_change_to_another_protocol_is_the_answer(tmp_path: Path) -> None:
+    talk = Talk()
+    talk.add(1, True, asked("/plain"))
+    talk.add(3, False, answer(0))
+    talk.add(10, True, b"GET /chat HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
+    talk.add(32, False, b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n\x81\5hello")
+    talk.add(40, True, b"\x81\x85mask?????")
+    talk.add(900, False, b"\x81\5again")
+    talk.add(901, False, flags=cf.FIN | cf.ACK)
+    served = talk.served(tmp_path)
+    assert told(served) == [("GET /plain", 200, 2, 2), ("GET /chat", 101, 22, 22)]
+    assert (served.unanswered, served.failed) == (0, 0)
+
+
+def record(kind: int, body: bytes) -> bytes:
+    return struct.pack(">BHH", kind, 0x0303, len(body)) + body
+
+
+def hello(kind: int, filled: bytes) -> bytes:
+    return record(22, struct.pack(">BBHH", kind, 0, 60, 0x0303) + filled.ljust(58, b"\1"))
+
+
+@pytest.mark.parametrize("compatible", [True, False], ids=["change of ciphers announced", "not announced"])
+def test_a_handshake_that_begins_again_ends_with_the_second_round(compatible: bool, tmp_path: Path) -> None:
+    """The server does not take the client's first key share (RFC 8446, 4.1.4)."""
+    announced = record(20, b"\1") if compatible else b""
+    talk = Talk()
+    talk.add(1, True, hello(1, b""))
+    talk.add(11, False, hello(2, bytes.fromhex("cf21ad74e59a6111")) + announced)
+    talk.add(12, True, announced + hello(1, b""))
+    talk.add(25, False, hello(2, b"") + record(23, bytes(500)))
+    talk.add(30, True, record(23, bytes(60)))
+    talk.add(500, True, record(23, bytes(60)))
+    assert told(talk.served(tmp_path)) == [("", None, 10, 29)]
+
+
 def test_what_the_capture_lost_shifts_no_answer_to_another_request(tmp_path: Path) -> None:
     """Whatever packet is missing, what is told of a request is true or absent."""
     talk = Talk()
@@ -459,6 +495,22 @@ def test_a_number_that_comes_again_is_another_question(tmp_path: Path) -> None:
     )
     assert told(served) == [("A a.test", None, None, None), ("A b.test", 0, 10, 10)]
     assert (served.count, served.unanswered, served.repeated) == (2, 1, 0)
+
+
+def test_servers_may_ask_each_other_from_the_port_where_they_answer(tmp_path: Path) -> None:
+    ends = ("10.0.6.2", 53), ("10.0.6.1", 53)
+    steps = [(0, ends, question(1, "a.test")), (7, ends[::-1], question(1, "a.test", answered=0))]
+    path = tmp_path / "servers.pcap"
+    frames = [
+        cf.Packet(10**18 + ms * 10**6, cf.link(cf.ETHERNET, cf.udp(*way, data))) for ms, way, data in steps
+    ]
+    path.write_bytes(cf.pcap(frames, nanos=True))
+    trace = requests_in(path)
+    (served,) = trace.requests
+    assert (served.server, told(served)) == ("10.0.6.1:53", [("A a.test", 0, 7, 7)])
+    assert [(names.server, names.count, names.unanswered) for names in trace.exchanges] == [
+        ("10.0.6.1", 1, 0)
+    ]
 
 
 def test_what_is_no_question_is_not_timed(tmp_path: Path) -> None:

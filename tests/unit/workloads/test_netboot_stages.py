@@ -28,13 +28,15 @@ def lease(start_s: float, seconds: float, server: str | None = "10.0.2.2") -> Ex
     messages = [Message(0.0, True, "discover"), Message(seconds, False, "ack")]
     return Exchange(
         "dhcp", "52-54", server, None, round(start_s * SECOND), seconds, seconds, 0.0, 0.0, 0, 0, 0, 0,
-        RoundTrips(), messages,
+        RoundTrips(), messages, granted_s=seconds if server else None,
     )  # fmt: skip
 
 
 def transfer(start_s: float, seconds: float) -> Exchange:
     begun = lease(start_s, seconds)
-    return msgspec.structs.replace(begun, protocol="tftp", name="boot.ipxe", bytes=1000, count=2)
+    return msgspec.structs.replace(
+        begun, protocol="tftp", name="boot.ipxe", bytes=1000, count=2, granted_s=None
+    )
 
 
 def trace(*exchanges: Exchange) -> Trace:

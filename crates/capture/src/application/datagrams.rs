@@ -46,11 +46,13 @@ fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 impl Datagrams {
-    /// Process one datagram; its flow may be changed to the one it belongs to. `number` returns the number of a name.
+    /// Process one datagram; its flow may be changed to the one it belongs to. Of a `copy`, which the capture contains
+    /// already, nothing else is noted. `number` returns the number of a name.
     pub fn process(
         &mut self,
         segment: &mut Segment,
         payload: &[u8],
+        copy: bool,
         number: impl FnMut(&str) -> Option<u64>,
     ) {
         let (from, to) = (
@@ -64,13 +66,23 @@ impl Datagrams {
         );
         match (source.1, target.1) {
             (DHCP_CLIENT | DHCP_SERVER, DHCP_SERVER) | (DHCP_SERVER, DHCP_CLIENT) => {
-                self.follow_dhcp(segment, payload, source, number);
+                self.follow_dhcp(segment, payload, source, copy, number);
             }
+            (DNS, _) | (_, DNS | TFTP) if copy => {}
             (_, TFTP) => self.begin_transfer(segment, payload, source, target),
-            _ if is_tftp_request(payload) => self.begin_transfer(segment, payload, source, target),
+            _ if is_tftp_request(payload) => {
+                if !copy {
+                    self.begin_transfer(segment, payload, source, target);
+                }
+            }
+            // Servers may ask each other from the port at which they answer.
+            (DNS, DNS) if dns::parse_number(payload).is_some_and(|(_, answers)| answers) => {
+                self.note_answer(segment, payload, target, source.0);
+            }
             (_, DNS) => self.note_question(segment, payload, source, target.0),
             (DNS, _) => self.note_answer(segment, payload, target, source.0),
-            _ if self.follow_tftp(segment, payload, source, target) => {}
+            _ if self.follow_tftp(segment, payload, source, target, copy) => {}
+            _ if copy => {}
             _ => self.follow_quic(segment, payload, source, target),
         }
     }
@@ -116,7 +128,10 @@ impl Datagrams {
             bytes: 0,
             answers: RoundTrips::default(),
             messages: Vec::new(),
-            last: (NO_TIME, false, 0),
+            granted_s: None,
+            last: (NO_TIME, false),
+            said: [None; 2],
+            block: None,
             latency: Latency::default(),
             done: false,
         });
@@ -128,6 +143,7 @@ impl Datagrams {
         segment: &mut Segment,
         payload: &[u8],
         source: End,
+        copy: bool,
         mut number: impl FnMut(&str) -> Option<u64>,
     ) {
         let (Some(&operation), Some(exchange), Some(hardware)) =
@@ -149,15 +165,22 @@ impl Datagrams {
         let known = self.leases.get(&exchange).copied();
         let at = match known {
             Some(at) if self.exchanges[at].client == name => Some(at),
+            _ if copy => None,
             _ => self.open("dhcp", name.clone(), None, segment.ts),
         };
         let Some(at) = at else { return };
-        self.leases.insert(exchange, at);
-        let lease = &mut self.exchanges[at];
-        if !is_client {
-            lease.server.get_or_insert(host);
+        if !copy {
+            self.leases.insert(exchange, at);
+            let lease = &mut self.exchanges[at];
+            if !is_client {
+                lease.server.get_or_insert(host);
+            }
+            lease.note_message(segment.ts, is_client, kind, u64::from(number_kind(kind)));
+            // An answer to a client that has an address already offers none.
+            if !is_client && kind == "ack" && payload.get(16..20) != Some(&[0; 4]) {
+                lease.granted_s.get_or_insert(lease.duration_s);
+            }
         }
-        lease.note_message(segment.ts, is_client, kind, u64::from(number_kind(kind)));
         if let (Some(client), Some(server)) = (number(&name), number("dhcp")) {
             let ends = (
                 ([client, 0], DHCP_CLIENT),
@@ -201,6 +224,7 @@ impl Datagrams {
         payload: &[u8],
         source: End,
         target: End,
+        copy: bool,
     ) -> bool {
         if self.transfers.is_empty() {
             return false;
@@ -223,7 +247,9 @@ impl Datagrams {
                 (known, client)
             };
             (segment.key, segment.from) = FlowKey::new(segment.key.family, UDP, from, to);
-            self.note_block(segment, payload, (client, server.0), is_client);
+            if !copy {
+                self.note_block(segment, payload, (client, server.0), is_client);
+            }
             return true;
         }
         false
@@ -252,7 +278,18 @@ impl Datagrams {
         };
         let exchange = &mut self.exchanges[at];
         let what = u64::from(operation) << 16 | u64::from(block);
-        if exchange.note_message(segment.ts, is_client, kind, what) && operation == 3 {
+        if operation != 3 {
+            exchange.note_message(segment.ts, is_client, kind, what);
+            return;
+        }
+        // A server that sends several blocks at once (RFC 7440) sends all of them again. Numbers start again after
+        // 65,535 blocks.
+        let again = exchange
+            .block
+            .is_some_and(|last| block.wrapping_sub(last) as i16 <= 0);
+        exchange.note_message_as(segment.ts, is_client, kind, what, again);
+        if !again {
+            exchange.block = Some(block);
             exchange.count += 1;
             exchange.bytes += u64::from(segment.payload.saturating_sub(4));
         }
@@ -353,10 +390,10 @@ impl Datagrams {
             (true, 2) => "handshake",
             (true, _) => "retry",
         };
-        // Without a checksum, repeated contents cannot be recognised.
-        let contents = match segment.checksum {
+        // Unknown contents are not taken for repeated ones.
+        let contents = match segment.seq {
             0 => segment.ts as u64,
-            checksum => u64::from(checksum),
+            known => u64::from(known),
         };
         exchange.note_message(segment.ts, is_client, kind, contents);
         exchange.done = kind == "1-rtt" && is_client;

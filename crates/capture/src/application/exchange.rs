@@ -8,6 +8,9 @@ use serde::Serialize;
 
 /// Maximum number of messages that are listed.
 const MOST_MESSAGES: usize = 16;
+/// An end that got no answer sends again at the latest after this time (RFC 2131, 4.1); the same message later asks
+/// again, as for the renewal of a lease.
+const LONGEST_RETRY: u64 = 65_000_000_000;
 
 /// One message of an exchange.
 #[derive(Clone, Debug, Serialize)]
@@ -53,8 +56,17 @@ pub struct Exchange {
     pub answers: RoundTrips,
     /// The first messages.
     pub messages: Vec<Message>,
+    /// Time from the first message to the one that granted an address.
+    pub granted_s: Option<f64>,
+    /// When the last message was sent, and whether by the client.
     #[serde(skip)]
-    pub(crate) last: (i64, bool, u64),
+    pub(crate) last: (i64, bool),
+    /// The last message of the server, and of the client, with its time.
+    #[serde(skip)]
+    pub(crate) said: [Option<(i64, u64)>; 2],
+    /// The number of the last block of a file.
+    #[serde(skip)]
+    pub(crate) block: Option<u16>,
     #[serde(skip)]
     pub(crate) latency: Latency,
     #[serde(skip)]
@@ -62,10 +74,29 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Note one message; `what` identifies its contents. Return false if it repeats its sender's last message.
-    pub(crate) fn note_message(&mut self, ts: i64, is_client: bool, kind: &str, what: u64) -> bool {
-        let (last, by_client, before) = self.last;
-        self.last = (ts, is_client, what);
+    /// Note one message; `what` identifies its contents. It may repeat its sender's last message, whether or not the
+    /// other end has answered that: the answer may have been lost.
+    pub(crate) fn note_message(&mut self, ts: i64, is_client: bool, kind: &str, what: u64) {
+        let answered = self.last.1 != is_client;
+        let again = self.said[usize::from(is_client)].is_some_and(|(at, before)| {
+            let since = ts.saturating_sub(at).max(0) as u64;
+            before == what && (!answered || since <= LONGEST_RETRY)
+        });
+        self.note_message_as(ts, is_client, kind, what, again);
+    }
+
+    /// Note one message that is sent `again`, or for the first time.
+    pub(crate) fn note_message_as(
+        &mut self,
+        ts: i64,
+        is_client: bool,
+        kind: &str,
+        what: u64,
+        again: bool,
+    ) {
+        let (last, by_client) = self.last;
+        self.last = (ts, is_client);
+        self.said[usize::from(is_client)] = Some((ts, what));
         self.duration_s = self
             .duration_s
             .max(seconds(ts.saturating_sub(self.start_ns).max(0) as u64));
@@ -77,15 +108,13 @@ impl Exchange {
             });
         }
         if last == NO_TIME {
-            return true;
+            return;
         }
         let gap = ts.saturating_sub(last).max(0) as u64;
-        if by_client == is_client && before == what {
+        if again {
             self.repeated += 1;
             self.recovery_s += seconds(gap);
-            return false;
-        }
-        if is_client {
+        } else if is_client {
             self.client_s += seconds(gap);
         } else {
             self.server_s += seconds(gap);
@@ -93,6 +122,5 @@ impl Exchange {
                 self.latency.record(gap);
             }
         }
-        true
     }
 }

@@ -56,6 +56,9 @@ pub(crate) struct Flow {
     pub(crate) answer: Option<Answer>,
     pub(crate) finished: u8,
     pub(crate) ciphers: u8,
+    /// Whether a TLS server has asked for another first message, and whether it has not yet answered that one.
+    pub(crate) retried: bool,
+    pub(crate) retrying: bool,
 }
 
 impl Flow {

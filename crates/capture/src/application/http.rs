@@ -108,11 +108,19 @@ impl Flow {
         } else {
             let bodiless = self.pending.front().is_some_and(Pending::is_head);
             match head.status {
+                Some(101) => {
+                    // What follows is another protocol, so no other answer will come.
+                    if let Some(answer) = &mut self.answer {
+                        answer.status = head.status;
+                    }
+                    self.end_message(asks, piece, served);
+                    self.halves[from].state = State::Lost;
+                    return;
+                }
                 Some(100..=199) => {
-                    // The final answer follows, unless the connection switches to another protocol.
+                    // The final answer follows.
                     self.answer = None;
-                    let other = head.status == Some(101);
-                    self.halves[from].state = if other { State::Lost } else { State::Head };
+                    self.halves[from].state = State::Head;
                     return;
                 }
                 Some(204 | 304) => length = Length::Known(0),

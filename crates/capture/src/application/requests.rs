@@ -97,6 +97,8 @@ impl Requests {
             answer: None,
             finished: 0,
             ciphers: 0,
+            retried: false,
+            retrying: false,
         };
         flow.halves = [
             DirectionStream::new(flow.first()),

@@ -3,6 +3,7 @@
 use crate::application::flow::{Answer, Flow, Pending, MOST_NAME};
 use crate::application::served::Served;
 use crate::application::stream::{DirectionStream, Piece, State};
+use crate::wire::message::{is_retry_request, is_server_hello};
 
 /// Kinds of TLS records (RFC 8446, 5.1).
 const CHANGE_CIPHER_SPEC: u8 = 20;
@@ -33,6 +34,13 @@ impl Flow {
                 frame: piece.frame,
             });
         }
+        if half.head.is_empty() && !asks && is_server_hello(piece.seen) {
+            // The client's second first message, and the server's answer to that, are part of the same handshake.
+            let asked_again = is_retry_request(piece.seen);
+            self.retried |= asked_again;
+            self.retrying = asked_again;
+        }
+        let half = &mut self.halves[from];
         let taken = piece.seen.len().min(5 - half.head.len());
         half.head.extend_from_slice(&piece.seen[..taken]);
         if taken == 0 {
@@ -42,7 +50,8 @@ impl Flow {
         if let &[kind, 3, _, high, low] = &half.head[..] {
             half.head.clear();
             half.state = State::Record(u64::from(u16::from_be_bytes([high, low])));
-            if kind == CHANGE_CIPHER_SPEC {
+            // After a request for another first message, this record has no meaning (RFC 8446, D.4).
+            if kind == CHANGE_CIPHER_SPEC && !self.retried {
                 self.ciphers |= 1 << u8::from(asks);
             }
             if !asks && self.answer.is_none() {
@@ -53,7 +62,8 @@ impl Flow {
                     ..Answer::default()
                 });
             }
-            let encrypts = kind == APPLICATION_DATA && asks && self.answer.is_some();
+            let answered = self.answer.is_some() && !self.retrying;
+            let encrypts = kind == APPLICATION_DATA && asks && answered;
             self.continue_answer(asks, piece, taken as u64);
             if encrypts || self.ciphers == 3 {
                 if let Some(answer) = &mut self.answer {

@@ -28,6 +28,8 @@ mod talk {
     pub const BODILESS: u8 = 16;
     /// Data has been sent.
     pub const BEGUN: u8 = 32;
+    /// A TLS server has asked for another first message.
+    pub const RETRY: u8 = 64;
 }
 
 /// Which end owed the next packet during a silence.
@@ -194,12 +196,14 @@ impl Conn {
                     segment.seq.wrapping_add(records.length),
                     MessageState::Record,
                 );
-                let ciphers = if records.ciphers {
-                    talk::CIPHERS << from
-                } else {
-                    0
-                };
-                let mut talk = talk | ciphers | if records.hello { talk::HELLO } else { 0 };
+                let mut talk = talk | if records.hello { talk::HELLO } else { 0 };
+                if records.retry {
+                    talk = talk & !(talk::SHAKEN | talk::BOTH) | talk::RETRY;
+                }
+                // After such a request, the record that announces encryption has no meaning (RFC 8446, D.4).
+                if records.ciphers && talk & talk::RETRY == 0 {
+                    talk |= talk::CIPHERS << from;
+                }
                 if talk & talk::BOTH == talk::BOTH || records.data && !answers {
                     talk |= talk::SHAKEN;
                 }

@@ -416,10 +416,10 @@ impl Conn {
         let from = usize::from(segment.from & 1);
         let earlier = (gap > self.account.longest.nanos()).then_some(self.account.spent);
         let path = &mut self.paths[from];
-        let contents = u32::from(segment.checksum) << 16 | segment.payload & 0xffff;
+        let contents = segment.seq;
         let before = std::mem::replace(&mut path.window, contents);
         let again = self.account.from == segment.from && self.sent[from].packets > 1;
-        if again && before == contents && segment.checksum != 0 && gap >= SAID_AGAIN_FROM {
+        if again && before == contents && contents != 0 && gap >= SAID_AGAIN_FROM {
             self.account.spent[on::RECOVERY] += gap;
             self.rare_mut(from).retransmissions += 1;
         } else if self.key.port.contains(&DHCP) {

@@ -3,6 +3,7 @@
 
 use crate::application::datagrams::Datagrams;
 use crate::application::requests::Requests;
+use crate::evidence::twins::{Twin, Twins};
 use crate::results::truth::CaptureQuality;
 use crate::wire::decode::{decode, decode_fast_into};
 use crate::wire::fault::Fault;
@@ -46,6 +47,8 @@ pub struct Front {
     pub first_ts: Option<i64>,
     /// Messages of protocols over UDP.
     pub datagrams: Datagrams,
+    /// The last datagrams as they were captured, by which copies are recognised before their messages are followed.
+    twins: Twins,
     /// Requests over TCP, if requested.
     pub requests: Option<Box<Requests>>,
     /// Counters of packets.
@@ -75,6 +78,7 @@ impl Front {
             together: BATCH,
             first_ts: None,
             datagrams: Datagrams::default(),
+            twins: Twins::default(),
             requests: None,
             truth: CaptureQuality::default(),
         }
@@ -183,10 +187,11 @@ impl Reading<'_, '_> {
         }
         let payload = segment.payload_in(data);
         segment.frame = self.front.truth.packets;
+        let copy = self.front.twins.find_twin(&segment, segment.from) != Twin::None;
         let (names, list) = (&mut self.front.names, &mut self.front.list);
         self.front
             .datagrams
-            .process(&mut segment, payload, |name| names.number(name, list));
+            .process(&mut segment, payload, copy, |name| names.number(name, list));
         self.count(segment);
     }
 

@@ -205,7 +205,8 @@ fn record_packet(segment: &Segment, flows: &mut Flows) -> SeenPacket {
     SeenPacket {
         ts: segment.ts,
         flow: flows.number_flow(&segment.key),
-        seq: segment.seq,
+        // What identifies a datagram's contents depends on where its checksum is computed.
+        seq: if tcp { segment.seq } else { 0 },
         ack: segment.ack,
         length: if tcp { segment.payload } else { 0 },
         stamp: match segment.options.stamps {

@@ -4,6 +4,7 @@
 //! options and TCP. [`decode_general`] knows all forms. Whatever `decode_fast` accepts, `decode_general` decodes to the
 //! same segment (a property test checks this).
 
+use crate::wire::contents;
 use crate::wire::ip::{parse_ipv4, parse_ipv6, Ip};
 use crate::wire::link::{self, read_u16, read_u32, skip_labels, skip_ppp, skip_tags, SkipReason};
 use crate::wire::message::Message;
@@ -215,6 +216,7 @@ fn decode_transport(packet: &Packet<'_>, ip: &Ip) -> Result<Segment, SkipReason>
         };
         segment.payload = end.checked_sub(at + 8).ok_or(SkipReason::Malformed)? as u32;
         segment.checksum = read_u16(data, at + 6).unwrap_or(0);
+        segment.seq = contents::identify_contents(&segment, ip, data);
         return Ok(segment);
     }
     segment.seq = read_u32(data, at + 4).ok_or(SkipReason::Cut)?;

@@ -27,6 +27,7 @@ pub enum MessageClue {
 }
 
 /// The TLS records or HTTP/2 frames in a segment.
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Records {
     /// Their total length in bytes, including what follows in later segments.
@@ -37,6 +38,8 @@ pub struct Records {
     pub ciphers: bool,
     /// Whether they contain application data, so that the handshake is over for the sender.
     pub data: bool,
+    /// Whether the server asks the client for another first message.
+    pub retry: bool,
 }
 
 /// How an end's current message continues.
@@ -68,11 +71,15 @@ const LENGTH: u32 = 29;
 const HELLO: u32 = 1 << 28;
 const CIPHERS: u32 = 1 << 27;
 const DATA: u32 = 1 << 26;
+const RETRY: u32 = 1 << 25;
 
 /// Header of a record: kind, version, length (RFC 8446, 5.1).
 const RECORD: usize = 5;
 const CHANGE_CIPHER_SPEC: u8 = 20;
 const APPLICATION_DATA: u8 = 23;
+/// A server's first message with this random number asks for another one of the client (RFC 8446, 4.1.3); its first
+/// bytes suffice.
+const RETRY_RANDOM: [u8; 4] = [0xcf, 0x21, 0xad, 0x74];
 /// Header of a frame: length, kind, flags, stream (RFC 9113, 4.1).
 const FRAME: usize = 9;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -124,10 +131,11 @@ impl Message {
             OPEN => MessageClue::Open,
             LAST => MessageClue::Last,
             RECORDS => MessageClue::Records(Records {
-                length: length & (DATA - 1),
+                length: length & (RETRY - 1),
                 hello: length & HELLO != 0,
                 ciphers: length & CIPHERS != 0,
                 data: length & DATA != 0,
+                retry: length & RETRY != 0,
             }),
             _ => MessageClue::Nothing,
         }
@@ -151,9 +159,11 @@ fn parse_start(seen: &[u8]) -> Message {
     if seen[0] <= APPLICATION_DATA {
         return parse_records(seen).map_or(Message::NOTHING, |found| {
             let mark = |holds: bool, bit: u32| if holds { bit } else { 0 };
-            let marks =
-                mark(found.hello, HELLO) | mark(found.ciphers, CIPHERS) | mark(found.data, DATA);
-            Message(RECORDS << LENGTH | marks | found.length.min(DATA - 1))
+            let marks = mark(found.hello, HELLO)
+                | mark(found.ciphers, CIPHERS)
+                | mark(found.data, DATA)
+                | mark(found.retry, RETRY);
+            Message(RECORDS << LENGTH | marks | found.length.min(RETRY - 1))
         });
     }
     let asks = heads::is_request(seen);
@@ -187,10 +197,23 @@ fn parse_records(seen: &[u8]) -> Option<Records> {
         found.hello |= at == 0 && kind == 22 && seen.get(RECORD) == Some(&1);
         found.ciphers |= kind == CHANGE_CIPHER_SPEC;
         found.data |= kind == APPLICATION_DATA;
+        found.retry |= seen.get(at..).is_some_and(is_retry_request);
         at += RECORD + length;
     }
     found.length = at as u32;
     (at > 0).then_some(found)
+}
+
+/// Whether the TLS record that begins here is a server's first message.
+#[must_use]
+pub fn is_server_hello(record: &[u8]) -> bool {
+    matches!(record, [22, 3, _, _, _, 2, ..])
+}
+
+/// Whether the TLS record that begins here asks the client for another first message.
+#[must_use]
+pub fn is_retry_request(record: &[u8]) -> bool {
+    is_server_hello(record) && record.get(11..15) == Some(&RETRY_RANDOM)
 }
 
 /// Return the total length of the frames that begin here, and their number.
@@ -254,6 +277,18 @@ mod tests {
         };
         assert_eq!(says(&hello), MessageClue::Records(expected));
         let more = [&hello[..], &[20, 3, 3, 0, 1, 1], &[23, 3, 3, 64, 0, 7, 7]].concat();
+        let retry = [
+            &[22, 3, 3, 0, 56, 2, 0, 0, 52, 3, 3][..],
+            &RETRY_RANDOM,
+            &[0; 46],
+        ]
+        .concat();
+        let asked = Records {
+            length: 61,
+            retry: true,
+            ..Records::default()
+        };
+        assert_eq!(says(&retry), MessageClue::Records(asked));
         expected.length = 14 + 6 + 5 + 16_384;
         (expected.ciphers, expected.data) = (true, true);
         assert_eq!(says(&more), MessageClue::Records(expected));

@@ -4,6 +4,7 @@
 //! each into a [`packet::Segment`]. Modules here process one packet at a time and keep no state, except what a file
 //! format requires (sections, interfaces, names of hosts).
 
+pub mod contents;
 pub mod decode;
 pub mod fault;
 pub mod filter;

@@ -138,7 +138,7 @@ pub struct Segment {
     pub payload_at: u16,
     /// What the payload shows about the message that it belongs to.
     pub message: Message,
-    /// Sequence number.
+    /// Sequence number; of a datagram a number by which equal contents are recognised, 0 if they are unknown.
     pub seq: u32,
     /// Acknowledgement number.
     pub ack: u32,

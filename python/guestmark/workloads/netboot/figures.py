@@ -157,7 +157,7 @@ def find_first_packets(trace: Trace, control_port: int, accepted: Sequence[float
     if lease is None:
         return {LINK: ahead + min(asked) / 1e9}
     begun = ahead + lease.start_ns / 1e9
-    return {LINK: begun, ADDRESS: begun + lease.duration_s}
+    return {LINK: begun, ADDRESS: begun + (lease.granted_s or 0.0)}
 
 
 def convert_lease(lease: Exchange | None) -> Lease | None:
