@@ -60,7 +60,7 @@ def unfinished_checksum(src: str, dst: str, payload: bytes) -> int:
     """Return what a system leaves in a datagram whose checksum its network card completes."""
     length = 8 + len(payload)
     parts = ipaddress.ip_address(src).packed + ipaddress.ip_address(dst).packed
-    total = sum(struct.unpack(f">{len(parts) // 2}H", parts)) + 17 + length
+    total = 17 + length + sum(int.from_bytes(parts[at : at + 2]) for at in range(0, len(parts), 2))
     while total > 0xFFFF:
         total = (total >> 16) + (total & 0xFFFF)
     return total

@@ -130,6 +130,21 @@ def test_pcapng_sections_and_interfaces(tmp_path: Path) -> None:
     assert trace.counters["clock_backwards"] == 0
 
 
+@pytest.mark.parametrize(("by_packets", "by_statistics"), [(10, 0), (0, 10), (10, 10), (4, 10), (10, 4)])
+def test_packets_that_were_dropped_count_once(tmp_path: Path, by_packets: int, by_statistics: int) -> None:
+    """A packet says how many were dropped before it; the statistics count the same ones."""
+    import struct
+
+    out = cf.section() + cf.interface(cf.ETHERNET, 9)
+    for at, packet in enumerate(cf.frames(cf.conversation())):
+        dropped = {3: by_packets // 2, 7: by_packets - by_packets // 2}.get(at, 0)
+        options = cf.option(4, struct.pack("<Q", dropped)) + cf.option(0, b"")
+        out += cf.enhanced(packet, packet.ns, options=options)
+    options = cf.option(5, struct.pack("<Q", by_statistics)) + cf.option(0, b"")
+    out += cf.block(5, struct.pack("<III", 0, 0, 0) + options)
+    assert look(tmp_path, out).counters["dropped"] == 10
+
+
 def test_pcapng_directions_drops_and_simple_packets(tmp_path: Path) -> None:
     import struct
 

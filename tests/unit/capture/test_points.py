@@ -67,6 +67,21 @@ def test_what_was_lost_on_the_path_is_told_from_what_a_capture_lost(tmp_path: Pa
     assert (pair.ways[1].lost, pair.ways[1].uncaptured) == (3, 4)
 
 
+def test_acknowledgements_are_lost_only_where_the_other_capture_is_complete(tmp_path: Path) -> None:
+    files = written(conversations(100, 10), tmp_path)
+    seen = list(cf.packets_of(Path(files[1])))
+    bare = [at for at, packet in enumerate(seen) if len(packet.data) == 54 and packet.data[47] == cf.ACK][
+        20:60:10
+    ]
+    asked = next(at for at, packet in enumerate(seen) if at > bare[0] and len(packet.data) == 154)
+    for missing, counts in ((bare, (4, 0)), ([*bare, asked], (0, 1))):
+        kept = [packet for at, packet in enumerate(seen) if at not in missing]
+        Path(files[1]).write_bytes(cf.pcap(kept, nanos=True))
+        (pair,) = match_packets(Selection(files)).pairs
+        assert (pair.ways[0].lost, pair.ways[0].uncaptured) == counts
+        assert (pair.ways[1].lost, pair.ways[1].uncaptured) == (0, 0)
+
+
 @pytest.mark.parametrize("order", [1, -1], ids=["client first", "server first"])
 def test_each_hosts_time_is_measured_next_to_it(order: int, tmp_path: Path) -> None:
     files = written(conversations(60, 25), tmp_path, ahead_ms=900)

@@ -83,6 +83,16 @@ def test_tunnels_are_looked_through(tmp_path: Path, wrap: Callable[[bytes], byte
     assert trace.counters["tunnelled"] == (len(packets) if tunnelled else 0)
 
 
+@pytest.mark.parametrize("snaplen", [46, 52, 62, 80, 96])
+@pytest.mark.parametrize("wrap", [vxlan, geneve])
+def test_what_was_cut_inside_a_tunnel_is_no_flow_of_the_tunnel(
+    tmp_path: Path, wrap: Callable[[bytes], bytes], snaplen: int
+) -> None:
+    frames = [wrap(packet) for _, packet in cf.conversation()]
+    trace = look(tmp_path, cf.pcap([cf.Packet(1, frame[:snaplen], len(frame)) for frame in frames]))
+    assert (trace.connections, trace.counters["cut_headers"]) == ([], len(frames))
+
+
 @pytest.mark.parametrize(
     ("kind", "head"), [(9, b"\xff\x03\x00\x21"), (9, b"\x00\x21"), (50, b"\xff\x03\x00\x21")]
 )

@@ -91,7 +91,7 @@ impl Conn {
     }
 
     /// Whether this is a window or keep-alive probe: it has at most one byte, which was acknowledged already.
-    fn is_probe(&self, segment: &Segment) -> bool {
+    pub(crate) fn is_probe(&self, segment: &Segment) -> bool {
         let peer = usize::from(1 - (segment.from & 1));
         segment.payload <= 1
             && segment.flags & (flag::SYN | flag::FIN | flag::RST) == 0

@@ -112,7 +112,7 @@ impl Conn {
             Debtor::Hidden
         } else if self.is_shaking() && usize::from(self.account.from) != end {
             Debtor::End(end)
-        } else if speaks && self.account.talk & talk::BEGUN == 0 {
+        } else if speaks && self.account.talk & talk::BEGUN == 0 && self.is_new() {
             Debtor::Perhaps(end)
         } else {
             Debtor::Nobody
@@ -150,6 +150,11 @@ impl Conn {
         asked && self.key.port.contains(&DNS)
     }
 
+    /// Whether the connection began in the capture.
+    fn is_new(&self) -> bool {
+        (self.flags[0] | self.flags[1]) & flag::SYN != 0
+    }
+
     /// Whether a TLS handshake is in progress.
     fn is_shaking(&self) -> bool {
         let talk = self.account.talk;
@@ -161,7 +166,7 @@ impl Conn {
     #[must_use]
     pub(crate) fn is_near(&self, end: usize) -> bool {
         let (own, whole) = (self.paths[end].round_trip(), self.both_trips());
-        self.local == Some(end as u8) || whole >= FAR && own <= whole / NEAR
+        self.is_local(end) || whole >= FAR && own <= whole / NEAR
     }
 
     /// Track the message of `from` that `segment` begins or continues.

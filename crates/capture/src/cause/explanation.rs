@@ -53,6 +53,11 @@ impl Conn {
             self.account.spent[on::LATENCY] += gap;
             return grown;
         }
+        if self.probes_window(segment) {
+            self.account.release_held(false);
+            self.account.spent[on::APPLICATION + (1 - from)] += gap;
+            return grown;
+        }
         if step.repeats && !step.fresh {
             self.account.release_held(false);
             // A repeat into a closed window probes whether it has opened; otherwise the round trip of the repair

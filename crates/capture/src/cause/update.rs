@@ -1,6 +1,7 @@
 //! Count each packet, and attribute the time before it.
 
 use crate::connection::conn::{Conn, Steps};
+use crate::connection::path::Unacked;
 use crate::connection::sent::track_segment;
 use crate::evidence::step::Step;
 use crate::wire::packet::{flag, Direction, Segment, NO_TIME, TCP};
@@ -18,34 +19,36 @@ impl Conn {
         own.wire += u64::from(segment.wire_len);
         own.largest = own.largest.max(segment.payload);
         if segment.direction != Direction::Unknown {
-            let sender_is_local = segment.direction == Direction::Out;
-            self.local = Some(if sender_is_local {
-                segment.from
-            } else {
-                1 - segment.from
-            });
+            self.note_way(segment);
         }
         if segment.key.protocol != TCP {
+            let own = &mut self.sent[from];
             own.unique += u64::from(segment.payload);
             self.client.get_or_insert(segment.from);
             self.attribute_datagram(segment);
             self.note_heap_growth(grown);
             return;
         }
-        let own = &self.sent[from];
+        let own = &mut self.sent[from];
+        let is_plain = segment.flags & (flag::SYN | flag::RST) == 0 && segment.seq_known;
+        let begins = is_plain && own.space.skip_keep_alive(segment.seq);
         let (next, acked) = (own.space.next(), own.acked);
         let acked = (self.flags[from] & flag::ACK != 0).then_some(acked);
-        let own = &mut self.sent[from];
-        if own.packets == 1 {
+        if own.packets == 1 || begins {
             self.paths[from].first_seq = segment.seq;
         }
-        if segment.flags & flag::ACK != 0 {
+        let probe = self.is_probe(segment) || self.probes_window(segment);
+        let refused = self.is_refused_early_data(segment);
+        let next = if refused { segment.seq } else { next };
+        let says_ack = self.says_ack(segment);
+        let own = &mut self.sent[from];
+        if says_ack {
             let first = self.flags[from] & flag::ACK == 0;
             if first || (segment.ack.wrapping_sub(own.acked) as i32) > 0 {
                 own.acked = segment.ack;
             }
         }
-        self.flags[from] |= segment.flags;
+        self.flags[from] |= segment.flags & if says_ack { u8::MAX } else { !flag::ACK };
         let (seen, again) = if segment.seq_known {
             track_segment(&mut own.space, segment)
         } else {
@@ -54,22 +57,32 @@ impl Conn {
         };
         own.unique += seen.new;
         grown += seen.grown;
-        let repeats = seen.repeated > 0 || again;
+        if segment.payload > 0 && self.is_first_data(segment, from) {
+            self.note_first_data(from, segment.flags & flag::SYN != 0);
+        }
+        if refused {
+            self.paths[from].unacked = Unacked::default();
+        }
+        let repeats = (seen.repeated > 0 || again) && !refused;
         let says = segment.flags & (flag::RST | flag::SYN) == 0 && segment.seq_known;
         let limit = self.limit[from];
         let oversized = segment.payload > u32::from(limit) && limit != 0;
         let shut = segment.window == 0 && says;
         let segments = self.last_segments(from);
+        // The byte of a probe is no data, and neither is it sent again when the window has opened.
+        let counts = repeats && !probe && !(seen.repeated == 1 && self.probed_window(segment));
         let path = &mut self.paths[from];
-        let stale = repeats && path.is_stale(segment);
+        let stale = counts && path.is_stale(segment);
         let order = path
             .numbers
             .order(segment.id, segments, segment.seq != next);
-        if repeats || seen.late || shut || oversized {
+        if counts || seen.late || shut || oversized {
             let rare = self.rare_mut(from);
             rare.stale += u32::from(stale);
-            rare.repeated += seen.repeated;
-            rare.retransmissions += u32::from(seen.repeated > 0) + u32::from(again);
+            if counts {
+                rare.repeated += seen.repeated;
+                rare.retransmissions += u32::from(seen.repeated > 0) + u32::from(again);
+            }
             rare.late += u32::from(seen.late);
             rare.zero_windows += u32::from(shut);
             if shut && rare.shut.0 <= rare.shut.1 {
@@ -78,10 +91,7 @@ impl Conn {
             rare.oversized += u32::from(oversized);
         }
         if says && !shut {
-            if let Some(rare) = self.rare.as_mut().map(|rare| &mut rare[from]) {
-                let is_shut = rare.shut.0 > rare.shut.1;
-                rare.shut.1 = if is_shut { segment.ts } else { rare.shut.1 };
-            }
+            self.note_open_window(from, segment.ts);
         }
         if segment.flags & (flag::SYN | flag::RST) != 0 {
             let limit = &mut self.limit[1 - from];
@@ -94,7 +104,7 @@ impl Conn {
         }
         let phantoms = segment.flags & (flag::SYN | flag::FIN) != 0;
         let step = Step {
-            fresh: seen.new > 0 || phantoms && !repeats,
+            fresh: seen.new > 0 || phantoms && !repeats || refused,
             repeats,
             next,
             acked,
@@ -103,6 +113,69 @@ impl Conn {
         };
         grown += self.attribute(segment, &step);
         self.note_heap_growth(grown);
+    }
+
+    #[inline]
+    fn note_open_window(&mut self, from: usize, ts: i64) {
+        if let Some(rare) = self.rare.as_mut().map(|rare| &mut rare[from]) {
+            let is_shut = rare.shut.0 > rare.shut.1;
+            rare.shut.1 = if is_shut { ts } else { rare.shut.1 };
+        }
+    }
+
+    /// Whether the acknowledgement number of `segment` counts. That of a reset may be anything, except where it is the
+    /// answer to what the other end has just sent.
+    #[inline]
+    fn says_ack(&self, segment: &Segment) -> bool {
+        let from = usize::from(segment.from & 1);
+        if segment.flags & flag::RST == 0 {
+            return segment.flags & flag::ACK != 0;
+        }
+        let first = self.flags[from] & flag::ACK == 0;
+        let data = &self.sent[1 - from].space;
+        let answers = data.started() && segment.ack == data.next();
+        segment.flags & flag::ACK != 0 && first && answers
+    }
+
+    /// Whether `segment` is a window probe of one byte: the other end has no room for it.
+    #[inline]
+    pub(crate) fn probes_window(&self, segment: &Segment) -> bool {
+        let peer = usize::from(1 - (segment.from & 1));
+        let path = &self.paths[peer];
+        segment.payload == 1
+            && segment.flags & (flag::SYN | flag::FIN | flag::RST) == 0
+            && path.window == 0
+            && path.window_min != u32::MAX
+            && segment.seq == self.sent[peer].acked
+    }
+
+    /// Whether `segment` may begin with the byte of an earlier window probe, which the other end has not taken.
+    fn probed_window(&self, segment: &Segment) -> bool {
+        let peer = usize::from(1 - (segment.from & 1));
+        self.rare(peer).zero_windows > 0 && segment.seq == self.sent[peer].acked
+    }
+
+    /// Whether `segment` has the data of its sender's SYN, which the other end did not take, as the number in its own
+    /// SYN shows (RFC 7413). They are sent once more as if they had not been sent before.
+    #[inline]
+    fn is_refused_early_data(&self, segment: &Segment) -> bool {
+        let from = usize::from(segment.from & 1);
+        let peer = &self.sent[1 - from];
+        segment.payload > 0
+            && segment.flags & (flag::SYN | flag::RST) == 0
+            && self.is_first_data(segment, from)
+            && segment.seq == peer.acked
+            && peer.unique == 0
+            && self.flags[1 - from] & flag::SYN != 0
+            && usize::from(self.account.from) != from
+            && self.is_early(from)
+    }
+
+    /// Whether the data of `segment` begin right behind the SYN of `from`.
+    #[inline]
+    fn is_first_data(&self, segment: &Segment, from: usize) -> bool {
+        let syn = u32::from(segment.flags & flag::SYN != 0);
+        segment.seq.wrapping_add(syn) == self.paths[from].first_seq.wrapping_add(1)
     }
 
     #[inline]

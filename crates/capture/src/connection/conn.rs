@@ -9,7 +9,7 @@ use crate::connection::queue::Queue;
 use crate::connection::sent::{Rare, Sent};
 use crate::connection::seqspace::not_after;
 use crate::connection::wait::CompactDuration;
-use crate::wire::packet::{flag, FlowKey, Segment, NO_TIME, TCP};
+use crate::wire::packet::{flag, Direction, FlowKey, Segment, NO_TIME, TCP};
 
 /// A byte with a single valid value. `Option<Conn>` uses its other values for `None`, in a cache line that every packet
 /// reads anyway.
@@ -20,6 +20,12 @@ pub enum Occupied {
     Yes = 0,
 }
 
+/// Bits of [`Conn::facts`]: packets of the first end were sent or received by the capturing machine, or its first data
+/// was in its SYN. The next bits mean the same of the second end.
+const SENT: u8 = 1;
+const RECEIVED: u8 = 4;
+const BOTH_RECEIVED: u8 = 12;
+const EARLY: u8 = 16;
 /// Interfaces of one machine see the same packet within this many microseconds.
 const APART: u64 = 500;
 /// Minimum number of repeats that count as two merged captures, if everything was repeated.
@@ -108,8 +114,9 @@ pub struct Conn {
     pub(crate) own: [CompactDuration; 2],
     /// Which end is the client, if the packets show it.
     pub client: Option<u8>,
-    /// Which end is the capturing machine, if the packets show it.
-    pub local: Option<u8>,
+    /// Facts that few packets show: which packets the capturing machine has sent and received, and which ends have sent
+    /// their first data in their SYN, and not again since.
+    facts: u8,
 }
 
 impl Conn {
@@ -148,7 +155,7 @@ impl Conn {
             reused: false,
             selective: [false; 2],
             client: None,
-            local: None,
+            facts: 0,
         }
     }
 
@@ -284,6 +291,40 @@ impl Conn {
         path.window < segment.min(path.window_max / 2)
     }
 
+    /// Note that the capturing machine sent `segment`, or received it.
+    #[inline]
+    pub(crate) fn note_way(&mut self, segment: &Segment) {
+        let end = segment.from & 1;
+        self.facts |= match segment.direction {
+            Direction::Out => SENT << end,
+            Direction::In => RECEIVED << end,
+            Direction::Unknown => 0,
+        };
+    }
+
+    /// Whether `end` is the capturing machine, as its packets show. With a loopback both ends are, and where the
+    /// machine only forwards packets neither is.
+    #[must_use]
+    pub fn is_local(&self, end: usize) -> bool {
+        let is = |way: u8| self.facts & way != 0;
+        let forwards = self.facts & BOTH_RECEIVED == BOTH_RECEIVED;
+        if is(SENT) && is(SENT << 1) {
+            return true;
+        }
+        !forwards && (is(SENT << end) || is(RECEIVED << (1 - end)) && !is(SENT << (1 - end)))
+    }
+
+    /// Whether the last time that `end` sent its first data was in its SYN.
+    pub(crate) fn is_early(&self, end: usize) -> bool {
+        self.facts & EARLY << end != 0
+    }
+
+    /// Note that `end` has sent its first data in its SYN (`early`) or after that.
+    pub(crate) fn note_first_data(&mut self, end: usize, early: bool) {
+        let bit = EARLY << end;
+        self.facts = self.facts & !bit | if early { bit } else { 0 };
+    }
+
     /// Whether everything that `from` has sent has been acknowledged, as seen at the point of capture.
     #[inline]
     pub(crate) fn all_acknowledged(&self, from: usize, next: u32) -> bool {
@@ -329,9 +370,9 @@ impl Conn {
             return 0;
         }
         let unseen = sent.space.unseen_below(peer.acked);
-        // An acknowledgement of a FIN or SYN that was not captured is one more than the bytes.
-        let finished = self.flags[which] & flag::FIN != 0;
-        if unseen == 1 && !finished {
+        // An acknowledgement of a FIN or SYN is one more than the bytes. A FIN that overtook the last bytes was
+        // captured but has no place among them.
+        if unseen == 1 {
             0
         } else {
             unseen

@@ -77,8 +77,8 @@ impl SeqSpace {
         self.gaps.as_ref().is_some_and(|gaps| !gaps.is_empty())
     }
 
-    /// Return how many bytes below `ack` (the peer's highest acknowledgement) were never seen, at most the largest
-    /// possible window.
+    /// Return how many bytes below `ack` (the peer's highest acknowledgement) were never seen. An acknowledgement 2^31
+    /// bytes or more beyond the highest number seen cannot be told from an old one.
     #[must_use]
     pub fn unseen_below(&self, ack: u32) -> u64 {
         if !self.started {
@@ -113,6 +113,18 @@ impl SeqSpace {
         if at == self.high {
             self.raise(at + 1);
         }
+    }
+
+    /// Begin anew at `seq` if the only packets so far were keep-alives without data, whose sequence number is one less
+    /// than that of the next byte. Return whether that is so.
+    #[inline]
+    pub fn skip_keep_alive(&mut self, seq: u32) -> bool {
+        let begins =
+            seq.wrapping_sub(self.high as u32) == 1 && self.low == self.high && self.started;
+        if begins {
+            self.start(seq);
+        }
+        begins
     }
 
     /// Record `len` bytes of payload at `seq`.
@@ -273,6 +285,15 @@ mod tests {
         assert_eq!(space.unseen_below(201), 100);
         assert_eq!(space.unseen_below(301), 200);
         assert_eq!(space.unseen_below(141), 50);
+    }
+
+    #[test]
+    fn a_keep_alive_is_no_first_byte() {
+        let mut space = SeqSpace::default();
+        space.payload(99, 0);
+        assert!(!space.skip_keep_alive(99) && space.skip_keep_alive(100));
+        assert_eq!(space.payload(100, 10).new, 10);
+        assert_eq!((space.unseen_below(110), space.has_gaps()), (0, false));
     }
 
     #[test]

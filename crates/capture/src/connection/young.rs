@@ -19,6 +19,10 @@ const LONG: usize = 32;
 const FIRST: usize = 30;
 /// Size of the interface and the number of tunnels.
 const PLACE: usize = 3;
+/// Marks a segment without a window scale; larger values are not stored.
+const NO_SCALE: u8 = 0x7f;
+/// Bit beside the window scale: options were cut.
+const CUT: u8 = 0x80;
 
 /// Bits that show how a packet differs from the most common kind.
 mod bit {
@@ -118,7 +122,7 @@ impl Young {
         let elsewhere =
             place[..2] != segment.interface.to_le_bytes() || place[2] != segment.tunnels;
         let selective = options.sacked.is_some() || options.twice.is_some();
-        if self.count == MOST || elsewhere || selective || options.scale == Some(u8::MAX) {
+        if self.count == MOST || elsewhere || selective || options.scale >= Some(NO_SCALE) {
             return false;
         }
         let mut rest = self.packets();
@@ -270,7 +274,7 @@ impl PacketWriter {
 
     fn write_segment(&mut self, segment: &Segment, before: &PreviousPackets) {
         let options = &segment.options;
-        let opens = options.mss != 0 || options.scale.is_some();
+        let opens = options.mss != 0 || options.scale.is_some() || options.cut;
         let bits = [
             (bit::FROM, segment.from & 1 != 0),
             (bit::IN, segment.direction == Direction::In),
@@ -301,7 +305,8 @@ impl PacketWriter {
         }
         if opens {
             self.put(&options.mss.to_le_bytes());
-            self.put(&[options.scale.unwrap_or(u8::MAX)]);
+            let cut = if options.cut { CUT } else { 0 };
+            self.put(&[options.scale.unwrap_or(NO_SCALE) | cut]);
         }
         if segment.message != Message::NOTHING {
             self.put(&segment.message.word().to_le_bytes());
@@ -408,8 +413,9 @@ impl PacketReader<'_> {
         }
         if is(bit::OPENS) {
             out.options.mss = self.read_word();
-            let scale = self.read_byte();
-            out.options.scale = (scale != u8::MAX).then_some(scale);
+            let (scale, cut) = (self.read_byte(), CUT);
+            out.options.cut = scale & cut != 0;
+            out.options.scale = Some(scale & !cut).filter(|&scale| scale != NO_SCALE);
         }
         if is(bit::SAYS) {
             let word = [self.read_word(), self.read_word()].map(u32::from);
@@ -434,7 +440,7 @@ mod tests {
         (bool, u8, u16, u16, u16),
         (u32, u32, u32, u32),
         (i64, u64, Option<(u32, u32)>),
-        (u16, Option<u8>, bool, bool, u8),
+        (u16, Option<u8>, bool, bool, u8, bool),
         u32,
     );
 
@@ -443,7 +449,7 @@ mod tests {
             (from, flags, window, id, checksum),
             (seq, ack, payload, wire_len),
             (ts, frame, stamps),
-            (mss, scale, sack_permitted, seq_known, way),
+            (mss, scale, sack_permitted, seq_known, way, cut),
             word,
         ) = parts;
         Segment {
@@ -467,8 +473,9 @@ mod tests {
             options: Options {
                 stamps,
                 mss,
-                scale: scale.filter(|&scale| scale != u8::MAX),
+                scale: scale.filter(|&scale| scale < NO_SCALE),
                 sack_permitted,
+                cut,
                 ..Options::default()
             },
             ..Segment::EMPTY

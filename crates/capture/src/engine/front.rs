@@ -310,6 +310,7 @@ impl PacketSink for Reading<'_, '_> {
             Ok(segment) if self.is_wanted(&segment) => {
                 let mut segment = segment;
                 segment.frame = self.front.truth.packets;
+                self.front.truth.cut_options += u64::from(segment.options.cut);
                 self.front.batch.push(segment);
                 self.parse_payload(packet.data);
                 self.counted(segment.tunnels);

@@ -42,6 +42,16 @@ impl SeenPacket {
         self.seq.wrapping_add(self.length)
     }
 
+    /// Return how many sequence numbers it takes. A packet that takes none is never acknowledged.
+    fn extent(&self) -> u32 {
+        self.length + (self.flags & (flag::SYN | flag::FIN)).count_ones()
+    }
+
+    /// Return the sequence number behind those that it takes.
+    fn reach(&self) -> u32 {
+        self.seq.wrapping_add(self.extent())
+    }
+
     /// Return the fields that are the same at every point.
     fn whole(&self) -> Key {
         (
@@ -123,7 +133,9 @@ impl DelayStats {
 pub struct DirectionStats {
     /// Packets seen at the point nearer to the sender while the other point was captured too.
     pub sent: u64,
-    /// Packets that were not seen at the other point and were retransmitted or never acknowledged: lost in between.
+    /// Packets that were not seen at the other point and were retransmitted or never acknowledged: lost in between. One
+    /// that takes no sequence number (an acknowledgement, a datagram) counts only if the capture of the other point
+    /// seems to be complete.
     pub lost: u64,
     /// Packets that were not seen at the other point although their data arrived: lost by its capture.
     pub uncaptured: u64,
@@ -391,8 +403,8 @@ fn collect_coverage(point: &Point, flows: usize) -> Vec<[Coverage; 2]> {
     for seen in &point.seen {
         let covers = &mut covers[seen.flow as usize];
         let from = usize::from(seen.from);
-        if seen.length > 0 {
-            covers[from].data.push((seen.seq, seen.end(), seen.stamp));
+        if seen.extent() > 0 {
+            covers[from].data.push((seen.seq, seen.reach(), seen.stamp));
         }
         if seen.flags & flag::ACK != 0 && seen.flags & flag::RST == 0 {
             let acked = &mut covers[1 - from].acked;
@@ -417,7 +429,7 @@ impl Coverage {
         let place = |seq: u32| seq.wrapping_sub(base.wrapping_sub(1 << 30));
         let until = self
             .data
-            .partition_point(|&(seq, ..)| place(seq) < place(seen.end()));
+            .partition_point(|&(seq, ..)| place(seq) < place(seen.reach()));
         let mut any = false;
         // Joined segments are at most 64 kB long, and are retransmitted at most a few dozen times.
         for &(_, end, stamp) in self.data[..until].iter().rev().take(256) {
@@ -447,6 +459,10 @@ fn measure_directions(
         collect_coverage(points[1], count),
     ];
     let (from, to) = find_common_time(points, clock)?;
+    // Packets without data that were not seen at the other point, and whether each point's capture has all data that
+    // arrived there.
+    let mut bare = vec![[0; 2]; count];
+    let mut complete = [true; 2];
     let mut whole: [DirectionStats; 2] = Default::default();
     let mut all: [Vec<i64>; 2] = Default::default();
     let time = |point: usize, ts: i64| if point == 0 { ts } else { clock.back(ts) };
@@ -481,11 +497,11 @@ fn measure_directions(
             let acked = covers[point][flow][end].acked;
             if same {
                 // It arrived split or joined.
-            } else if seen.length > 0
-                && !any
-                && acked.is_some_and(|acked| not_after(seen.end(), acked))
-            {
+            } else if seen.extent() == 0 {
+                bare[flow][end] += 1;
+            } else if !any && acked.is_some_and(|acked| not_after(seen.reach(), acked)) {
                 way.uncaptured += 1;
+                complete[1 - point] = false;
             } else {
                 way.lost += 1;
             }
@@ -497,6 +513,10 @@ fn measure_directions(
             continue;
         }
         for (end, (way, nanos)) in ways.iter_mut().zip(delays).enumerate() {
+            // The other point is the one that is nearer to the other end.
+            if nearer[flow].is_some_and(|near| complete[near ^ end ^ 1]) {
+                way.lost += bare[flow][end];
+            }
             // The first end's packets pass the point nearer to it first.
             if let Some(near) = nearer[flow] {
                 let total = &mut whole[near ^ end];

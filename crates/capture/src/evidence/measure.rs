@@ -43,10 +43,14 @@ impl Conn {
         }
         let path = &mut self.paths[from];
         if segment.flags & flag::SYN != 0 {
-            path.scale = segment.options.scale.unwrap_or(0);
-            self.selective[from] = segment.options.sack_permitted;
-            if has_no_scale(segment, path.scale) {
+            // What the snapshot length cut off is unknown; nearly all systems permit selective acknowledgements.
+            let cut = segment.options.cut;
+            self.selective[from] = segment.options.sack_permitted || cut;
+            if let Some(scale) = segment.options.scale {
+                path.scale = scale;
+            } else if !cut {
                 // Scaling applies only if both ends announce it.
+                path.scale = 0;
                 self.paths[peer].scale = 0;
             }
         } else if segment.flags & flag::RST == 0 && segment.seq_known {
@@ -103,11 +107,8 @@ impl Conn {
             && step.acked == Some(segment.ack)
             && u32::from(segment.window) << scale == path.window
             && path.window > 0
+            // One that opens a closed window says nothing about what arrived.
+            && self.rare(from).shut.1 != segment.ts
             && !not_after(self.sent[peer].space.next(), segment.ack)
     }
-}
-
-#[inline]
-fn has_no_scale(segment: &Segment, scale: u8) -> bool {
-    segment.options.scale.is_none() && scale == 0
 }

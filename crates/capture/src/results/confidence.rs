@@ -1,6 +1,7 @@
 //! Judge how reliable the causes of a connection are.
 
 use crate::connection::conn::{Conn, Steps};
+use crate::connection::path::NO_SCALE;
 use crate::connection::spent::{on, Spent};
 use crate::results::side::Side;
 use crate::wire::packet::{flag, TCP};
@@ -15,7 +16,7 @@ const FEW: u128 = 20;
 pub enum Confidence {
     /// All evidence was captured, and no two signs contradict each other.
     High,
-    /// Something was not captured (the beginning, some bytes), or up to a third of the time is unexplained or was
+    /// Something was not captured (the beginning, its options, some bytes), or up to a third of the time is unexplained or was
     /// attributed by a single sign.
     Medium,
     /// More than a third of the time is unexplained, or more than 2 % of the bytes are missing.
@@ -41,7 +42,8 @@ impl Confidence {
         let inferred = conn.losses().map_or(0, |losses| losses.inferred);
         let weak = unknown + doubtful.iter().sum::<u128>() + wide(inferred);
         let stepped = conn.backwards;
-        let begun = conn.flags[0] & conn.flags[1] & flag::SYN != 0;
+        let scaled = conn.paths.iter().all(|path| path.scale != NO_SCALE);
+        let begun = conn.flags[0] & conn.flags[1] & flag::SYN != 0 && scaled;
         let unsettled = weak.max(wide(conn.unsettled(spent)));
         if unknown * 3 > whole || missing * 50 > bytes + missing || stepped == Steps::Large {
             Self::Low

@@ -245,12 +245,11 @@ fn find_capture_point(
     far_server: Option<f64>,
     far_client: Option<f64>,
 ) -> Point {
-    if let Some(local) = conn.local {
-        return if usize::from(local) == client {
-            Point::Client
-        } else {
-            Point::Server
-        };
+    match (conn.is_local(client), conn.is_local(1 - client)) {
+        (true, true) => return Point::Unknown,
+        (true, false) => return Point::Client,
+        (false, true) => return Point::Server,
+        (false, false) => {}
     }
     match (far_server, far_client) {
         (Some(server), Some(client)) if server > 4.0 * client => Point::Client,

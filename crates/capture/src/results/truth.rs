@@ -21,6 +21,8 @@ pub struct CaptureQuality {
     pub cut: u64,
     /// Packets shortened so much that ports or flags are missing.
     pub cut_headers: u64,
+    /// SYNs shortened so much that options are missing.
+    pub cut_options: u64,
     /// Packets that the capturing program or kernel reports as lost.
     pub dropped: u64,
     /// Later IP fragments, which have no ports.
@@ -91,6 +93,7 @@ impl CaptureQuality {
         self.filtered += other.filtered;
         self.cut += other.cut;
         self.cut_headers += other.cut_headers;
+        self.cut_options += other.cut_options;
         self.dropped += other.dropped;
         self.fragments += other.fragments;
         self.malformed += other.malformed;
@@ -167,6 +170,7 @@ impl CaptureQuality {
             ("dropped", self.dropped, ("packet was", "packets were"), " lost by the capture, as the capture itself reports: latencies and counts do not include lost packets".to_owned()),
             ("missing_bytes", self.missing_bytes, ("byte was", "bytes were"), " acknowledged but not captured: the capture lost packets".to_owned()),
             ("cut_headers", self.cut_headers, ("packet is", "packets are"), " cut too short to show ports or flags, and not counted (capture with a snapshot length of at least 96)".to_owned()),
+            ("cut_options", self.cut_options, ("SYN is", "SYNs are"), " cut before the options end: window scaling is unknown, and so is time in which a window may have been full (capture with a snapshot length of at least 96)".to_owned()),
             ("overlapping", self.overlapping, ("file begins", "files begin"), " before the previous one ends: --merge is for files that follow each other; a packet in two files is counted twice (analyse each file alone)".to_owned()),
             ("merged", self.merged, ("connection contains", "connections contain"), " nearly every byte twice, far apart: captures of two points were merged, so retransmissions and causes are unknown (analyse each capture alone)".to_owned()),
             ("evicted", self.evicted, ("connection was", "connections were"), " evicted while open to stay within the memory limit; later packets count as another connection (raise --memory)".to_owned()),
@@ -182,7 +186,7 @@ impl CaptureQuality {
             ("offload", self.offload, ("connection contains", "connections contain"), format!(" packets larger than the maximum segment size (largest frame {frame} bytes): with segmentation offload, one captured packet was several on the wire; packet counts and times within bursts are those of the sending machine")),
             ("half_captured", self.half_captured, ("connection was", "connections were"), " captured without beginning or end".to_owned()),
             ("one_sided", self.one_sided, ("connection was", "connections were"), " captured in one direction only: the response latency is unknown, and the time is not part of the shares".to_owned()),
-            ("cut", self.cut, ("packet is", "packets are"), " shortened by the snapshot length; lengths are taken from the headers, so only the timing of requests is affected".to_owned()),
+            ("cut", self.cut, ("packet is", "packets are"), " shortened by the snapshot length; lengths are taken from the headers, so only the timing of requests and the comparison of datagrams are affected".to_owned()),
             ("inferred", self.inferred, ("row of the packet list does", "rows of the packet list do"), " not show ports or length, which were taken from earlier rows".to_owned()),
             ("unnamed_ports", self.unnamed_ports, ("row names", "rows name"), " a port that is not in /etc/services: not counted (export with transport name resolution off)".to_owned()),
             ("near_client", self.near_client, ("connection was", "connections were"), " captured on or near the client: the server's response includes the network's round trip".to_owned()),
@@ -222,6 +226,7 @@ mod tests {
         for counter in [
             &mut truth.cut,
             &mut truth.cut_headers,
+            &mut truth.cut_options,
             &mut truth.dropped,
             &mut truth.fragments,
             &mut truth.malformed,
@@ -252,7 +257,7 @@ mod tests {
     #[test]
     fn one_thing_is_said_in_the_singular() {
         let (one, two) = (list_limits(1), list_limits(2));
-        assert_eq!(one.len(), 23);
+        assert_eq!(one.len(), 24);
         for (single, several) in one.iter().zip(&two) {
             let noun = |limit: &Limit| {
                 let mut words = limit.text.split(' ');

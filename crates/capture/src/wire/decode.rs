@@ -155,12 +155,19 @@ fn decode_network(
         6 => parse_ipv6(data, at, end)?,
         _ => return Err(SkipReason::NotIp),
     };
-    if let Some((at, version)) = tunnels::find_inner_header(data, ip.protocol, ip.at) {
-        // If the bytes only look like a tunnel, decode the packet as a datagram or as an unknown protocol.
-        if tunnels < MOST_TUNNELS {
-            if let Ok(segment) = decode_network(packet, at, version, ip.end, tunnels + 1) {
-                return Ok(segment);
-            }
+    if tunnels < MOST_TUNNELS {
+        let is_cut = data.len() < packet.wire_len as usize;
+        let found = tunnels::find_inner_header(data, ip.protocol, ip.at).and_then(|found| {
+            let inner =
+                found.map(|(at, version)| decode_network(packet, at, version, ip.end, tunnels + 1));
+            inner.transpose()
+        });
+        match found {
+            Ok(Some(segment)) => return Ok(segment),
+            // The flow is that of the packet inside, which was cut too short to show it.
+            Err(SkipReason::Cut) if is_cut => return Err(SkipReason::Cut),
+            // If the bytes only look like a tunnel, decode the packet as a datagram or as an unknown protocol.
+            Ok(None) | Err(_) => {}
         }
     }
     decode_transport(packet, &ip).map(|segment| Segment { tunnels, ..segment })
@@ -239,5 +246,6 @@ fn decode_transport(packet: &Packet<'_>, ip: &Ip) -> Result<Segment, SkipReason>
         segment.ack,
         segment.flags & flag::SYN != 0,
     );
+    segment.options.cut = segment.flags & flag::SYN != 0 && options_end < at + header;
     Ok(segment)
 }

@@ -99,6 +99,8 @@ pub struct Options {
     pub scale: Option<u8>,
     /// Selective acknowledgements are permitted.
     pub sack_permitted: bool,
+    /// The options of a SYN were cut by the snapshot length, so that those that are absent here are unknown.
+    pub cut: bool,
 }
 
 /// One TCP segment or UDP datagram, everything the tracker needs of it.
@@ -174,6 +176,7 @@ impl Segment {
             mss: 0,
             scale: None,
             sack_permitted: false,
+            cut: false,
         },
         interface: 0,
         tunnels: 0,

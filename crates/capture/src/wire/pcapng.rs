@@ -25,7 +25,26 @@ struct Interface {
     link: u16,
     snaplen: u32,
     clock: Clock,
-    dropped: u64,
+    drops: Drops,
+}
+
+/// Packets that were lost on one interface: the sum of what its packets say, what its statistics say (which are
+/// cumulative), and what was reported of them. A file may have both counts, of the same packets.
+#[derive(Clone, Copy, Default)]
+struct Drops {
+    by_packets: u64,
+    by_statistics: u64,
+    reported: u64,
+}
+
+impl Drops {
+    /// Return how many packets are known now that were not reported.
+    fn report(&mut self) -> u64 {
+        let known = self.by_packets.max(self.by_statistics);
+        let more = known.saturating_sub(self.reported);
+        self.reported += more;
+        more
+    }
 }
 
 /// `if_tsresol` and `if_tsoffset`.
@@ -247,7 +266,7 @@ impl<S: PacketSink> Reader<'_, S> {
             link: self.u16(body, 0),
             snaplen: self.u32(body, 4),
             clock,
-            dropped: 0,
+            drops: Drops::default(),
         };
         self.interfaces.push(interface);
         Ok(())
@@ -298,8 +317,12 @@ impl<S: PacketSink> Reader<'_, S> {
                 _ => {}
             });
         }
-        if dropped > 0 {
-            self.sink.dropped(dropped);
+        // All bits set means "unknown".
+        if dropped > 0 && dropped != u64::MAX {
+            if let Some(Interface { drops, .. }) = self.interfaces.get_mut(number as usize) {
+                drops.by_packets = drops.by_packets.saturating_add(dropped);
+                self.sink.dropped(drops.report());
+            }
         }
         self.sink.packet(&Packet {
             link: interface.link,
@@ -351,10 +374,9 @@ impl<S: PacketSink> Reader<'_, S> {
             .filter(|&&v| v != u64::MAX)
             .fold(0, |a: u64, &v| a.saturating_add(v));
         let number = self.u32(body, 0) as usize;
-        if let Some(interface) = self.interfaces.get_mut(number) {
-            let more = total.saturating_sub(interface.dropped);
-            interface.dropped = interface.dropped.max(total);
-            self.sink.dropped(more);
+        if let Some(Interface { drops, .. }) = self.interfaces.get_mut(number) {
+            drops.by_statistics = drops.by_statistics.max(total);
+            self.sink.dropped(drops.report());
         }
     }
 

@@ -23,24 +23,30 @@ pub fn choose_skip_reason(protocol: u8) -> SkipReason {
     }
 }
 
+/// Offset and IP version of a network header, if there is one.
+type Inner = Result<Option<(usize, Option<u8>)>, SkipReason>;
+
 /// Return offset and IP version of the network header inside the tunnel whose header is at `at`; `None` if there is no
 /// tunnel.
-#[must_use]
-pub fn find_inner_header(data: &[u8], protocol: u8, at: usize) -> Option<(usize, Option<u8>)> {
+///
+/// # Errors
+///
+/// [`SkipReason::Cut`] if the packet ends before that header, so that it may or may not be a tunnel.
+pub fn find_inner_header(data: &[u8], protocol: u8, at: usize) -> Inner {
     match protocol {
-        IPV4_IN_IP => Some((at, Some(4))),
-        IPV6_IN_IP => Some((at, Some(6))),
+        IPV4_IN_IP => Ok(Some((at, Some(4)))),
+        IPV6_IN_IP => Ok(Some((at, Some(6)))),
         GRE => parse_gre(data, at),
-        UDP => parse_tunnel(data, at + 8, read_u16(data, at + 2)?),
-        _ => None,
+        UDP => parse_tunnel(data, at + 8, read_u16(data, at + 2).ok_or(SkipReason::Cut)?),
+        _ => Ok(None),
     }
 }
 
-fn parse_gre(data: &[u8], at: usize) -> Option<(usize, Option<u8>)> {
-    let flags = read_u16(data, at)?;
+fn parse_gre(data: &[u8], at: usize) -> Inner {
+    let flags = read_u16(data, at).ok_or(SkipReason::Cut)?;
     let version = flags & 7;
     if version > 1 || flags & 0x4000 != 0 {
-        return None;
+        return Ok(None);
     }
     // Checksum, key and sequence number; version 1 (PPTP) also an acknowledgement.
     let mut size = 4;
@@ -52,33 +58,50 @@ fn parse_gre(data: &[u8], at: usize) -> Option<(usize, Option<u8>)> {
     ] {
         size += if present && flags & flag != 0 { 4 } else { 0 };
     }
-    find_carried(data, read_u16(data, at + 2)?, at + size)
+    let kind = read_u16(data, at + 2).ok_or(SkipReason::Cut)?;
+    find_carried(data, kind, at + size)
 }
 
-fn parse_tunnel(data: &[u8], at: usize, port: u16) -> Option<(usize, Option<u8>)> {
+fn parse_tunnel(data: &[u8], at: usize, port: u16) -> Inner {
     if VXLAN.contains(&port) {
         // The flags must be exactly those of a valid network identifier, and reserved bytes zero.
-        let header: &[u8; 8] = data.get(at..)?.first_chunk()?;
+        let header: Option<&[u8; 8]> = data.get(at..).and_then(|rest| rest.first_chunk());
+        let header = header.ok_or(SkipReason::Cut)?;
         let plain = header[0] == 8 && header[1..4] == [0; 3] && header[7] == 0;
-        return plain.then(|| skip_tags(data, at + 8 + 12).ok()).flatten();
+        return if plain {
+            keep_cut(skip_tags(data, at + 8 + 12))
+        } else {
+            Ok(None)
+        };
     }
     if port == GENEVE {
-        let first = read_u16(data, at)?;
+        let first = read_u16(data, at).ok_or(SkipReason::Cut)?;
+        let kind = read_u16(data, at + 2).ok_or(SkipReason::Cut)?;
         let options = usize::from(first >> 8 & 0x3f) * 4;
-        return (first >> 14 == 0)
-            .then(|| find_carried(data, read_u16(data, at + 2)?, at + 8 + options))
-            .flatten();
+        return if first >> 14 == 0 {
+            find_carried(data, kind, at + 8 + options)
+        } else {
+            Ok(None)
+        };
     }
-    None
+    Ok(None)
+}
+
+/// Return what was found; only that the packet was cut is an error, since another reason means that it is no tunnel.
+fn keep_cut(found: Result<(usize, Option<u8>), SkipReason>) -> Inner {
+    match found {
+        Err(SkipReason::Cut) => Err(SkipReason::Cut),
+        other => Ok(other.ok()),
+    }
 }
 
 /// Find the network header at `at`, by the `EtherType`.
-fn find_carried(data: &[u8], kind: u16, at: usize) -> Option<(usize, Option<u8>)> {
+fn find_carried(data: &[u8], kind: u16, at: usize) -> Inner {
     match kind {
-        0x0800 => Some((at, Some(4))),
-        0x86dd => Some((at, Some(6))),
-        0x880b => skip_ppp(data, at).ok(),
-        ETHERNET => skip_tags(data, at + 12).ok(),
-        _ => None,
+        0x0800 => Ok(Some((at, Some(4)))),
+        0x86dd => Ok(Some((at, Some(6)))),
+        0x880b => keep_cut(skip_ppp(data, at)),
+        ETHERNET => keep_cut(skip_tags(data, at + 12)),
+        _ => Ok(None),
     }
 }
