@@ -308,6 +308,8 @@ class Trace(msgspec.Struct, frozen=True):
     guilty: list[Ended] = []
     # The requests by server, if requested.
     requests: list[Served] = []
+    # After a granted address: start, duration (both in ns) and bytes of each TCP connection whose server sent data.
+    fetches: list[tuple[int, int, int]] = []
 
 
 class Document(msgspec.Struct, frozen=True):

@@ -145,9 +145,8 @@ def join_points(selection: Selection, top: int, sequences: int = 0) -> JoinedAns
             "no connection appears in all captures", hint="capture the same connections at each point"
         )
     connections.sort(key=lambda connection: -(connection.waited_s or 0.0))
-    counters = {name: max(trace.counters.get(name, 0) for trace in traces) for name in first.counters} | {
-        "one_sided": 0
-    }
+    counters = {name: max(trace.counters.get(name, 0) for trace in traces) for name in first.counters}
+    counters |= {"one_sided": 0} | verdict.count_totals(connections)
     trace = msgspec.structs.replace(
         first,
         file=" ⇄ ".join(files),

@@ -31,10 +31,8 @@ def find_startup(trace: Trace) -> Startup | None:
         return None
     granted_s = lease.granted_s or 0.0
     given = lease.start_ns + round(granted_s * 1e9)
-    fetched = []
-    for connection in trace.connections:
-        if connection.protocol == "tcp" and connection.server.unique_bytes:
-            fetched.append((connection.start_ns, connection.duration_s, connection.server.unique_bytes))
+    # The connections that the trace lists may only be those that waited longest.
+    fetched = [(start, duration / 1e9, amount) for start, duration, amount in trace.fetches]
     for exchange in trace.exchanges:
         if exchange.protocol == "tftp" and exchange.bytes:
             fetched.append((exchange.start_ns, exchange.duration_s, exchange.bytes))

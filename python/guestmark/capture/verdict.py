@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from guestmark.capture.model import Causes, Ended, Trace
+from guestmark.capture.model import Causes, Connection, Ended, Trace
 from guestmark.capture.units import format_seconds
 from guestmark.core.units import format_share
 
@@ -119,19 +119,31 @@ _BEGUN_BEFORE = {"no-start", "middle"}
 _REFUSED_UNKNOWN, _REFUSED_MISSING, _REFUSED_MERGED, _DOUBTED = 1 / 3, 0.1, 1 / 3, 0.05
 
 
+def count_totals(connections: Sequence[Connection]) -> dict[str, int]:
+    """Return those counters of a trace that are sums over its connections."""
+    sides = [side for connection in connections for side in (connection.client, connection.server)]
+    streams = [known for known in connections if known.protocol == "tcp"]
+    return {
+        "missing_bytes": sum(side.missing_bytes for side in sides),
+        "unique_bytes": sum(side.unique_bytes for side in sides),
+        "tcp_ns": sum(known.duration_ns for known in streams),
+        "begun_before_ns": sum(known.duration_ns for known in streams if known.captured in _BEGUN_BEFORE),
+        "merged_ns": sum(known.duration_ns for known in streams if "merged" in known.marks),
+    }
+
+
 def find_doubt(trace: Trace) -> Doubt | None:
     """Return what casts doubt on the verdict of a whole trace; None if nothing does."""
     unknown = next((part.share for part in list_cause_shares(trace.causes) if part.cause == "unknown"), 0.0)
-    sides = [side for connection in trace.connections for side in (connection.client, connection.server)]
-    missing = sum(side.missing_bytes for side in sides)
-    share = missing / max(missing + sum(side.unique_bytes for side in sides), 1)
+    # A trace may list only the connections that waited longest; documents of earlier versions lack these counters.
+    totals = trace.counters if "tcp_ns" in trace.counters else count_totals(trace.connections)
+    missing = totals["missing_bytes"]
+    share = missing / max(missing + totals["unique_bytes"], 1)
     lost = format_share(share, 2) if share >= 0.0001 else "less than 0.01 %"
     names = ("merged", "dropped", "overlapping")
     merged, dropped, overlapping = (trace.counters.get(name, 0) for name in names)
-    streams = [known for known in trace.connections if known.protocol == "tcp"]
-    whole = max(sum(known.duration_s for known in streams), 1e-9)
-    late = sum(known.duration_s for known in streams if known.captured in _BEGUN_BEFORE) / whole
-    twice = sum(known.duration_s for known in streams if "merged" in known.marks) / whole
+    whole = max(totals["tcp_ns"], 1)
+    late, twice = totals["begun_before_ns"] / whole, totals["merged_ns"] / whole
     merging = (
         f"captures of two points were merged ({merged:,} connections, {format_share(twice)} of the time)"
     )

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from guestmark.capture import verdict
-from guestmark.capture.binary import Selection, analyse_file
+from guestmark.capture.binary import Selection, Wanted, analyse_capture, analyse_file
 from guestmark.capture.model import Connection, Trace
 from guestmark.capture.points import join_points
+from guestmark.capture.startup import find_startup
 from guestmark.core.errors import GuestmarkError
 from tests.framework import captures as cf
 from tests.framework import disturbed
@@ -20,6 +21,7 @@ from tests.framework import traffic as ct
 from tests.framework.command_line import CommandLine
 from tests.framework.known import known
 from tests.framework.scenarios import VERDICTS
+from tests.unit.capture.test_exchanges import ACK, DISCOVER, OFFER, REQUEST, lease
 
 PORTS = {scenario.name: scenario.port for scenario in VERDICTS}
 POINTS = ("client", "server")
@@ -235,3 +237,60 @@ def test_a_capture_that_was_joined_with_itself_lost_nothing(tmp_path: Path) -> N
     (found,) = analyse_file(path).connections
     assert found.causes.recovery_s == 0
     assert found.confidence == "low"
+
+
+LISTED = pytest.mark.parametrize("top", [1, 20, None])
+
+
+def listed(packets: list[cf.Packet], folder: Path, top: int | None) -> Trace:
+    """What is found where only some connections are listed."""
+    path = folder / "many.pcap"
+    path.write_bytes(cf.pcap(sorted(packets, key=lambda packet: packet.ns), nanos=True))
+    trace = analyse_capture(Selection((str(path),)), Wanted(top=top))[0].files[0]
+    assert len(trace.connections) == min(top or 99, trace.connection_count)
+    return trace
+
+
+def forty_conversations() -> list[list[cf.Packet]]:
+    """Some milliseconds each; the first ten are shorter than the others."""
+    starts = [1_272_975_194_000_000_000 + at * 10**8 for at in range(40)]
+    every = [
+        cf.frames(cf.conversation((cf.CLIENT[0], 2000 + at), start=at_ns)) for at, at_ns in enumerate(starts)
+    ]
+    slower = [
+        [cf.Packet(one.ns + at * 300_000, one.data) for at, one in enumerate(two)] for two in every[10:]
+    ]
+    return every[:10] + slower
+
+
+@LISTED
+def test_bytes_are_missing_whichever_connections_are_listed(top: int | None, tmp_path: Path) -> None:
+    """The ten that waited least lack half of their data."""
+    every = forty_conversations()
+    packets = [one for two in every[:10] for at, one in enumerate(two) if at != 4]
+    doubt = verdict.find_doubt(listed(packets + [one for two in every[10:] for one in two], tmp_path, top))
+    assert doubt is not None
+    assert doubt.refused
+    assert "lost 11.90 % of the bytes" in doubt.reason
+
+
+@LISTED
+def test_what_began_before_counts_whichever_connections_are_listed(top: int | None, tmp_path: Path) -> None:
+    every = forty_conversations()
+    packets = [one for two in every[:10] for one in two[3:]]
+    packets += [one for at, two in enumerate(every[10:]) for one in (two[3:] if at >= 20 else two)]
+    doubt = verdict.find_doubt(listed(packets, tmp_path, top))
+    assert doubt is not None
+    assert not doubt.refused
+    assert "belongs to connections that began before the capture" in doubt.reason
+
+
+@LISTED
+def test_a_boot_has_all_its_fetches_whichever_connections_are_listed(top: int | None, tmp_path: Path) -> None:
+    every = forty_conversations()
+    granted = every[0][0].ns - 10**9
+    steps = lease(9, (0.0, True, DISCOVER), (20.0, False, OFFER), (21.0, True, REQUEST), (30.0, False, ACK))
+    frames = [cf.Packet(granted + round(ms * 1e6), cf.link(cf.ETHERNET, packet)) for ms, packet in steps]
+    found = find_startup(listed(frames + [one for two in every for one in two], tmp_path, top))
+    assert known(found).fetched == 40
+    assert known(found).bytes == 40 * 2000

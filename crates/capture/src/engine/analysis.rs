@@ -18,7 +18,7 @@ use crate::wire::fault::Fault;
 use crate::wire::filter::Filter;
 use crate::wire::input::Source;
 use crate::wire::live::Ring;
-use crate::wire::packet::Segment;
+use crate::wire::packet::{Segment, TCP};
 use crate::wire::services::Services;
 use std::collections::BTreeMap;
 use std::io;
@@ -29,6 +29,11 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of finished connections that are held back to deliver them in order of appearance.
 const MAX_HELD: usize = 16_384;
+
+/// Maximum number of fetches that are kept: far more than a machine needs to boot.
+const MOST_FETCHES: usize = 16_384;
+/// A TCP connection whose server sent data: when it began, how long it lasted in nanoseconds, and the bytes.
+pub type Fetch = (i64, u64, u64);
 
 /// Receives the summaries one by one, in order of appearance unless more than 16,384 would have to wait for that.
 pub trait Output {
@@ -54,6 +59,7 @@ struct Finished<'o> {
     next: u64,
     connections: u64,
     largest: SlowestConnections,
+    fetches: Vec<Fetch>,
     output: &'o mut dyn Output,
 }
 
@@ -67,6 +73,11 @@ impl ConnSink for Finished<'_> {
         self.largest.consider(&summary, client);
         self.truth.connection(&summary);
         self.endpoints.add(conn, client, &summary);
+        let bytes = summary.server.unique_bytes;
+        if conn.key.protocol == TCP && bytes > 0 && self.fetches.len() < MOST_FETCHES {
+            self.fetches
+                .push((summary.start_ns, summary.duration_ns, bytes));
+        }
         if summary.index > self.next {
             self.held.insert(summary.index, summary);
             if self.held.len() <= MAX_HELD {
@@ -157,6 +168,8 @@ pub struct Report {
     pub start_ns: Option<i64>,
     /// Exchanges over UDP in supported protocols.
     pub exchanges: Vec<Exchange>,
+    /// What was fetched over TCP, if an address was granted before: the phases of a network boot.
+    pub fetches: Vec<Fetch>,
     /// Individual requests, by server, if requested.
     pub requests: Vec<Served>,
     /// The connections worth drawing.
@@ -182,6 +195,7 @@ impl<'o> Analysis<'o> {
                     next: 0,
                     connections: 0,
                     largest: SlowestConnections::default(),
+                    fetches: Vec::new(),
                     output,
                 },
                 packets: 0,
@@ -322,6 +336,9 @@ impl<'o> Analysis<'o> {
         let mut truth = back.finished.truth;
         truth.absorb(&front.truth);
         let (exchanges, names) = front.datagrams.finish();
+        let mut fetches = back.finished.fetches;
+        let granted = exchanges.iter().any(|lease| lease.granted_s.is_some());
+        fetches.retain(|_| granted);
         let mut requests = Vec::new();
         if let Some(found) = front.requests {
             requests = found.finish();
@@ -334,6 +351,7 @@ impl<'o> Analysis<'o> {
             start_ns: front.first_ts,
             largest: back.finished.largest,
             exchanges,
+            fetches,
             requests,
             guilty: back
                 .tracker

@@ -49,6 +49,15 @@ pub struct CaptureQuality {
     pub largest_frame: u32,
     /// Bytes acknowledged but not captured.
     pub missing_bytes: u64,
+    /// Payload bytes of all connections, each counted once.
+    pub unique_bytes: u64,
+    /// Total duration of all TCP connections in nanoseconds, and its parts in those that began before the capture and in
+    /// those of which it contains nearly every byte twice.
+    pub tcp_ns: u64,
+    /// See `tcp_ns`.
+    pub begun_before_ns: u64,
+    /// See `tcp_ns`.
+    pub merged_ns: u64,
     /// Connections whose beginning or end is missing.
     pub half_captured: u64,
     /// Connections of which only one direction was captured.
@@ -105,6 +114,10 @@ impl CaptureQuality {
         self.clock_backwards += other.clock_backwards;
         self.offload += other.offload;
         self.missing_bytes += other.missing_bytes;
+        self.unique_bytes += other.unique_bytes;
+        self.tcp_ns = self.tcp_ns.saturating_add(other.tcp_ns);
+        self.begun_before_ns = self.begun_before_ns.saturating_add(other.begun_before_ns);
+        self.merged_ns = self.merged_ns.saturating_add(other.merged_ns);
         self.half_captured += other.half_captured;
         self.one_sided += other.one_sided;
         self.evicted += other.evicted;
@@ -149,6 +162,8 @@ impl CaptureQuality {
         let copies = u64::from(summary.client.copies) + u64::from(summary.server.copies);
         self.copies += copies;
         self.missing_bytes += summary.client.missing_bytes + summary.server.missing_bytes;
+        self.unique_bytes += summary.client.unique_bytes + summary.server.unique_bytes;
+        self.add_duration(summary);
         let half = !matches!(summary.captured, Captured::Whole | Captured::Flow);
         self.half_captured += u64::from(half);
         let marked = |mark| u64::from(summary.marks.contains(&mark));
@@ -159,6 +174,22 @@ impl CaptureQuality {
         self.merged += marked(Mark::Merged);
         self.near_client += u64::from(summary.capture_point == Point::Client);
         self.near_server += u64::from(summary.capture_point == Point::Server);
+    }
+
+    fn add_duration(&mut self, summary: &ConnectionSummary) {
+        if summary.captured == Captured::Flow {
+            return;
+        }
+        let before = matches!(summary.captured, Captured::NoStart | Captured::Middle);
+        let merged = summary.marks.contains(&Mark::Merged);
+        for (sum, counts) in [
+            (&mut self.tcp_ns, true),
+            (&mut self.begun_before_ns, before),
+            (&mut self.merged_ns, merged),
+        ] {
+            let part = if counts { summary.duration_ns } else { 0 };
+            *sum = sum.saturating_add(part);
+        }
     }
 
     /// Return everything that limits the reliability, the most serious first.
