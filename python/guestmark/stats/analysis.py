@@ -60,6 +60,11 @@ class CellResult:
     answers: Answers | None = None
 
     @property
+    def good_trials(self) -> tuple[Trial, ...]:
+        """The trials that did not fail, in block order; facts of a failed one say nothing about the cell."""
+        return tuple(trial for trial in self.trials if trial.status is TrialStatus.OK)
+
+    @property
     def differing_null_metrics(self) -> tuple[str, ...]:
         """Names of the metrics in which this null cell differs from the cell it copies; it should not."""
         if self.cell.null_of is None:

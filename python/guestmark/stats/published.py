@@ -76,11 +76,26 @@ def compute_ratio_to_baseline(figure: PublishedFigure | None) -> float | None:
 def list_published_ratios(
     published: Published, results: Iterable[CellResult]
 ) -> list[tuple[CellResult, float]]:
-    """Return each result that has a published ratio to the publication's own baseline, without ours, and that ratio."""
+    """Return each result whose ratio to its baseline was published as well, and the published ratio.
+
+    If the publication has another baseline, its figures of both cells give the ratio.
+    """
+    every = list(results)
+    baselines = [result.cell for result in every if result.cell.baseline]
     ratios = []
-    for result in results:
-        ratio = compute_ratio_to_baseline(find_figure(result.cell, published))
-        if ratio is not None and not result.cell.baseline:
+    for result in every:
+        if result.cell.baseline:
+            continue
+        ours = next((cell for cell in baselines if cell.compares_with(result.cell)), None)
+        over = find_figure(result.cell, published)
+        if ours is None or not published.baseline or is_about(published.baseline, ours):
+            ratio = compute_ratio_to_baseline(over)
+        else:
+            under = find_figure(ours, published)
+            ratio = None
+            if over is not None and under is not None and over is not under:
+                ratio = over.value / under.value
+        if ratio is not None:
             ratios.append((result, ratio))
     return ratios
 

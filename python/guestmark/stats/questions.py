@@ -112,8 +112,15 @@ class Breakdown:
 
     @property
     def total(self) -> float:
-        """Sum of the parts."""
-        return sum(value for _, value in self.parts)
+        """The sum of the parts, or 1 for parts that are shares of a whole already and do not fill it."""
+        summed = sum(value for _, value in self.parts)
+        is_of_whole = not any(metric.unit for metric, _ in self.parts)
+        return max(summed, 1.0) if is_of_whole else summed
+
+    @property
+    def rest(self) -> float:
+        """The share of the total that is in none of the parts."""
+        return max(1.0 - sum(share for _, share in self.shares), 0.0)
 
     @property
     def shares(self) -> list[tuple[Metric, float]]:

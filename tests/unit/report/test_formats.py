@@ -19,7 +19,7 @@ import guestmark
 from guestmark.cli.outputs import write_file
 from guestmark.core.errors import GuestmarkError, UsageError
 from guestmark.core.findings import Facts
-from guestmark.core.metric import Measurement
+from guestmark.core.metric import Measurement, Metric
 from guestmark.core.model import Trial
 from guestmark.ledger import open_ledger
 from guestmark.ledger.bundle import unpack_runs
@@ -29,8 +29,11 @@ from guestmark.report.document import make_result_document
 from guestmark.report.export_format import Format
 from guestmark.report.formats import export_run
 from guestmark.report.long_form import list_column_names, make_trial_rows
+from guestmark.report.render.markdown import format_code_span
 from guestmark.report.shared_facts import restore_shared, split_shared
 from tests.framework import CHECKOUT, GOLDEN
+from tests.framework.known import known
+from tests.framework.run_kinds import with_metrics
 from tests.framework.runs import host_uml_tcg, memory_sweep, renamed
 
 
@@ -379,9 +382,38 @@ def test_markdown() -> None:
 
 def test_markdown_cannot_be_broken_out_of() -> None:
     text = export_run(renamed(host_uml_tcg(blocks=7), "a `b` | c\n\n# d <script>"), Format.MARKDOWN).decode()
-    assert text.splitlines()[0] == "### `a 'b' ¦ c # d <script>`"
+    assert text.splitlines()[0] == "### ``a `b` | c # d <script>``"
     bars = [len(re.findall(r"(?<!\\)\|", line)) for line in text.splitlines() if line.startswith("|")]
     assert set(bars) == {6, 8, 3, 4, 9}  # result, metrics and trials, environment, how runs differ, the runs
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["ls | wc -l; echo `id`", "`a`", "a ``b`` c", "", " ", " a ", "x|y", "`", "echo '```'", "a\\|b"],
+)
+def test_a_command_in_markdown_is_that_command(command: str) -> None:
+    """By the rules of CommonMark and of GitHub's tables for what stands in a span of code."""
+    span = format_code_span(command)
+    in_table = format_code_span(command, in_table=True)
+    assert not re.search(r"(?<!\\)\|", in_table)
+    for text in (span, in_table.replace("\\|", "|")):
+        if not command:
+            assert text == ""
+            continue
+        fence = known(re.match("`+", text)).group()
+        assert text.endswith(fence)
+        inner = text[len(fence) : -len(fence)]
+        assert not re.search(f"(?<!`){fence}(?!`)", inner)
+        if inner[0] == inner[-1] == " " and inner.strip(" "):
+            inner = inner[1:-1]
+        assert inner == command
+
+
+def test_a_page_of_a_metric_that_is_zero_everywhere_is_written() -> None:
+    run = host_uml_tcg(blocks=4)
+    ids = {trial.cell_id for trial in run.trials}
+    run = with_metrics(run, {cell_id: {Metric("identical", ""): 0.0} for cell_id in ids})
+    assert b"</html>" in export_run(run, Format.HTML)
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:

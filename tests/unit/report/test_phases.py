@@ -14,8 +14,10 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.ledger.model import StoredRun
 from guestmark.report.export_format import Format
 from guestmark.report.formats import export_run
+from guestmark.stats.analysis import analyse_run
 from guestmark.workloads import boot
 from guestmark.workloads.boot import Boot, Initcall, Initcalls
+from guestmark.workloads.boot.sections import average_phases
 from tests.framework.known import known
 from tests.framework.runs import constructed, print_report
 
@@ -77,6 +79,25 @@ def test_a_bar_for_each_start_in_its_phases_order(width: int) -> None:
     assert lengths[-1] >= 5 * lengths[0]
     assert "V\N{NO-BREAK SPACE}vmm" in text
     assert max(map(len, text.splitlines())) <= width
+
+
+def test_phases_add_up_where_some_starts_show_fewer() -> None:
+    """A start whose console misses a phase has its time in the next one."""
+    run = a_run()
+    kernel = QEMU["kernel_s"]
+    trials = []
+    for trial in run.trials:
+        if trial.cell_id == "boot tcg" and trial.block == 0:
+            held = tuple(
+                replace(each, value=each.value + kernel) if each.metric.name == "modules_s" else each
+                for each in trial.measurements
+                if each.metric.name != "kernel_s"
+            )
+            trial = replace(trial, measurements=held)  # noqa: PLW2901
+        trials.append(trial)
+    analysis = analyse_run(run.plan, trials, run.unusable)
+    result = next(result for result in analysis.cells if result.cell.id == "boot tcg")
+    assert sum(average_phases(result)) == pytest.approx(sum(QEMU.values()))
 
 
 def test_phases_that_are_of_another_start_are_said() -> None:

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from guestmark.workloads.clones import Control, Found, Twins, Verdict, Word, jud
 from guestmark.workloads.clones.judge import ComparedClock, ShownValues
 from guestmark.workloads.clones.sections import conclude_twins
 from guestmark.workloads.clones.sources import BOOT_ID, GETRANDOM, SEEDED, SOURCES, TICKETS, Kind, Source
+from tests.framework import made_facts
 from tests.framework.run_kinds import with_facts
 from tests.framework.runs import constructed
 
@@ -156,6 +158,26 @@ def test_the_conclusion_says_whether_they_are_twins(word: Verdict, template: str
     (note,) = conclude_twins(workload, run)
     assert isinstance(note, Note)
     assert join_plain_text(note.text) == said
+
+
+@pytest.mark.parametrize("order", [(Verdict.TWINS, Verdict.STRANGERS), (Verdict.STRANGERS, Verdict.TWINS)])
+def test_twins_in_any_block_are_twins(order: Sequence[Verdict]) -> None:
+    cell = Cell("tcg", WorkloadSpec("clones"), PlatformSpec.read("tcg"), {}, True)
+    run = constructed([(cell, 1.0)], blocks=3, failing=[("tcg", 2)])
+    # A failed trial has findings as well, which say nothing.
+    verdicts = [*order, Verdict.STALE]
+    trials = []
+    for trial, verdict in zip(run.trials, verdicts, strict=True):
+        twins = Twins(verdict=verdict, machines=9, seen_from=0.4, template=None, found=[], controls=[])
+        trials.append(replace(trial, facts=made_facts.of(twins)))
+    (workload,) = analyse_run(run.plan, trials, run.unusable).workloads
+    (note,) = conclude_twins(workload, run)
+    assert isinstance(note, Note)
+    assert join_plain_text(note.text) == "tcg: twins among 9 fresh machines"
+
+
+def test_machines_whose_date_shows_nothing_leave_the_clock_untried() -> None:
+    assert judge.judge_clocks([]).word is Word.UNTRIED
 
 
 @pytest.mark.parametrize("shell", ["dash", "bash", "busybox"])

@@ -43,12 +43,18 @@ def escape_text(text: str) -> str:
     return _LINE_START.sub(lambda found: re.sub(r"([^\w\s])", r"\\\1", found[0]), escaped)
 
 
-def format_code_span(text: str) -> str:
-    """Return a code span that is safe in tables, where a vertical bar would end the cell."""
+def format_code_span(text: str, *, in_table: bool = False) -> str:
+    """Return a code span of exactly this text; in a table a vertical bar would end the cell and is escaped."""
     if not text:
         return ""
-    quoted = make_inert(text).replace("`", "'").replace("|", "¦")
-    return f"`{quoted}`"
+    quoted = make_inert(text)
+    if in_table:
+        quoted = quoted.replace("|", "\\|")
+    fence = "`" * (max((len(run) for run in re.findall("`+", quoted)), default=0) + 1)
+    # A blank at both ends is removed again by whoever reads this.
+    is_blank_at_both_ends = quoted[0] == quoted[-1] == " " and quoted.strip(" ")
+    pad = " " if is_blank_at_both_ends or "`" in quoted[0] + quoted[-1] else ""
+    return f"{fence}{pad}{quoted}{pad}{fence}"
 
 
 def _render_section(section: Section) -> Iterator[str]:
@@ -99,9 +105,9 @@ def _render_inline(text: Inline) -> str:
     return "".join(_render_span(span) for span in text).strip()
 
 
-def _render_span(span: Span) -> str:
+def _render_span(span: Span, *, in_table: bool = False) -> str:
     if span.tone is Tone.CODE:
-        return format_code_span(span.text)
+        return format_code_span(span.text, in_table=in_table)
     escaped = escape_text(span.text)
     # Markdown does not treat asterisks as markup if a blank follows the first or precedes the last.
     if span.tone is Tone.STRONG and escaped.strip():
@@ -127,7 +133,7 @@ def _render_table(table: Table) -> str:
 
 
 def _render_cell(cell: Cell) -> str:
-    text = " ".join(_render_span(span) for span in cell.pieces if span.text)
+    text = " ".join(_render_span(span, in_table=True) for span in cell.pieces if span.text)
     return f"{text} ({escape_text(cell.note)})" if cell.note else text
 
 
@@ -148,7 +154,9 @@ def _render_stack(title: str, caption: str, stack: Stack) -> str:
         counts = figures.split_bar(row.parts, stack.longest, _STACK)
         bar = "".join(letter * count for letter, count in zip(stack.letters, counts, strict=True))
         lines.append(
-            _format_table_row([escape_text(row.label), escape_text(row.total), format_code_span(bar)])
+            _format_table_row(
+                [escape_text(row.label), escape_text(row.total), format_code_span(bar, in_table=True)]
+            )
         )
     legend = ", ".join(f"{letter} {name}" for _, letter, name in stack.used_parts)
     table = "\n".join(lines)

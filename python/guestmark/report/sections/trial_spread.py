@@ -63,11 +63,10 @@ class _SpreadNodes:
             f"{result.cell.id} from {low} to {high}, median {middle}"
             for result, (low, _, middle, _, high) in zip(self._shown, texts, strict=True)
         )
-        return [
-            self._make_spread_table(texts),
-            self._make_distribution_chart(texts, described),
-            self._make_course_chart(texts, described),
-        ]
+        nodes: list[Node] = [self._make_spread_table(texts), self._make_distribution_chart(texts, described)]
+        if (course := self._make_course_chart(texts, described)) is not None:
+            nodes.append(course)
+        return nodes
 
     def _format_quantiles(self, result: CellResult) -> list[str]:
         ends = [
@@ -115,7 +114,8 @@ class _SpreadNodes:
             Spread(tuple(rows), self._heading),
         )
 
-    def _make_course_chart(self, texts: Sequence[Sequence[str]], described: str) -> Chart:
+    def _make_course_chart(self, texts: Sequence[Sequence[str]], described: str) -> Chart | None:
+        """Return the chart; None if no cell has a median above 0 to be shown against."""
         rows = []
         for result, (low, _, _, _, high) in zip(self._shown, texts, strict=True):
             values = self._values[result.cell.id]
@@ -123,6 +123,8 @@ class _SpreadNodes:
             if middle > 0:
                 points = tuple((block + 1, value / middle) for block, value in sorted(values.items()))
                 rows.append(SeriesRow(name_in_chart(result, self._workload), f"{low} to {high}", points))
+        if not rows:
+            return None
         # Shading every block would show nothing.
         disturbed = _find_disturbed_blocks(self._run)
         everywhere = len(disturbed) == len({trial.block for trial in self._run.trials})

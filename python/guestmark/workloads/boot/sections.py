@@ -78,7 +78,9 @@ def _render_initcalls(shown: Sequence[CellResult]) -> list[Node]:
     parts: list[Node] = []
     for result in shown:
         found = [
-            boot.initcalls for trial in result.trials if (boot := trial.facts.find_fact(Boot)) is not None
+            boot.initcalls
+            for trial in result.good_trials
+            if (boot := trial.facts.find_fact(Boot)) is not None
         ]
         if not found:
             continue
@@ -97,7 +99,9 @@ def _render_units(shown: Sequence[CellResult]) -> list[Node]:
     parts: list[Node] = []
     for result in shown:
         found = [
-            units for trial in result.trials if (units := trial.facts.find_fact(StartedUnits)) is not None
+            units
+            for trial in result.good_trials
+            if (units := trial.facts.find_fact(StartedUnits)) is not None
         ]
         if not found:
             continue

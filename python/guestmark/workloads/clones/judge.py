@@ -16,6 +16,7 @@ CONFIDENCE = 0.95
 # If the probability that values are equal by chance exceeds this, equal values prove nothing.
 _NO_CHANCE = 1e-6
 _CLOCK_S, _CLOCK = 0.1, "the clock"
+_SHOW_DATE = "date +%s.%N"
 _DRIFT = 0.05
 _RATE_S = 0.05
 
@@ -155,6 +156,13 @@ def _compute_chance_of_twins(shown: Sequence[ShownValues]) -> float:
 
 def judge_clocks(clocks: Sequence[ComparedClock]) -> Found:
     """Judges whether the machines know the time, and whether their clocks ran evenly while values were read."""
+    if not clocks:
+        return Found(
+            source=_CLOCK,
+            word=Word.UNTRIED,
+            said="no machine's date has fractions of a second",
+            command=_SHOW_DATE,
+        )
     off = [max(0.0, abs(clock.off) - clock.uncertain) for clock in clocks]
     uneven = [clock for clock in clocks if abs(clock.drift) > _DRIFT * clock.looked + _RATE_S]
     worst = max(clocks, key=lambda clock: abs(clock.off) - clock.uncertain)
@@ -167,7 +175,7 @@ def judge_clocks(clocks: Sequence[ComparedClock]) -> Found:
             Word.WRONG,
             f"{len(uneven)} of {len(clocks)} ran unevenly, by {uneven[0].drift:+.2f} s",
         )
-    return Found(source=_CLOCK, word=word, said=said, command="date +%s.%N")
+    return Found(source=_CLOCK, word=word, said=said, command=_SHOW_DATE)
 
 
 def choose_verdict(found: Sequence[Found], controls: Sequence[Control]) -> Verdict:

@@ -18,6 +18,7 @@ _TONES = {
     Word.DISTINCT: Tone.FASTER,
     Word.RIGHT: Tone.FASTER,
 }
+_WORST_FIRST = (Verdict.TWINS, Verdict.STALE, Verdict.UNPROVEN, Verdict.STRANGERS)
 _VERDICTS = {Verdict.STRANGERS: Tone.FASTER, Verdict.TWINS: Tone.SLOWER, Verdict.STALE: Tone.SLOWER}
 
 
@@ -59,7 +60,7 @@ def render_sources(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 
 def _collect_twins(workload: WorkloadResult) -> list[tuple[CellResult, Twins]]:
     return [
-        (result, found) for result in workload.shown_cells if (found := get_latest_twins(result)) is not None
+        (result, found) for result in workload.shown_cells if (found := find_worst_twins(result)) is not None
     ]
 
 
@@ -67,10 +68,10 @@ def _describe_machines(twins: Twins) -> str:
     return f"{twins.machines} {'clones of one template' if twins.template else 'fresh machines'}"
 
 
-def get_latest_twins(result: CellResult) -> Twins | None:
-    """Returns the findings of the cell's last trial that has any."""
-    found = [twins for trial in result.trials if (twins := trial.facts.find_fact(Twins)) is not None]
-    return found[-1] if found else None
+def find_worst_twins(result: CellResult) -> Twins | None:
+    """Returns the findings of the cell's trial with the worst verdict, of equal ones the last."""
+    found = [twins for trial in result.good_trials if (twins := trial.facts.find_fact(Twins)) is not None]
+    return min(reversed(found), key=lambda twins: _WORST_FIRST.index(twins.verdict), default=None)
 
 
 def summarize_twins(cell: str, twins: Twins) -> Inline:

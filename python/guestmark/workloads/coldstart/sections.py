@@ -60,7 +60,7 @@ def render_starts(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 
 def collect_starts(result: CellResult) -> list[list[OneStart]]:
     """Returns a list of starts for each good trial of a cell."""
-    facts = [trial.facts.find_fact(Starts) for trial in result.trials]
+    facts = [trial.facts.find_fact(Starts) for trial in result.good_trials]
     return [each.starts for each in facts if each is not None and each.starts]
 
 
@@ -180,12 +180,13 @@ def _describe_p99(found: Sequence[tuple[CellResult, list[list[OneStart]]]]) -> l
     lacking = [(result, value) for result, value in short if value.value is None]
     if not lacking:
         return []
-    worth = max(lacking, key=lambda pair: pair[1].effective)[1]
+    number = max(value.number for _, value in lacking)
+    worth = max(value.effective for _, value in lacking)
     who = "no row has" if len(lacking) == len(found) else f"{len(lacking)} of {len(found)} rows lack"
     return [
         line(
-            f"p99 needs {count_needed_values(SHARES[-1])} independent starts, which {who}: at most {worth.number} were "
-            f"measured, equivalent to {worth.effective:.0f} independent ones. To measure more: --override "
+            f"p99 needs {count_needed_values(SHARES[-1])} independent starts, which {who}: at most {number} were "
+            f"measured, equivalent to at most {worth:.0f} independent ones. To measure more: --override "
             "workloads.coldstart.params.time=20s --override workloads.coldstart.params.starts=400, or more blocks."
         )
     ]

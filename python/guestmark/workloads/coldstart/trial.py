@@ -139,11 +139,13 @@ class ColdstartTrial(ColdstartWorkload):
             return found
 
     def _count_starts(self, took_s: float) -> int:
-        """Returns how many starts fit into the time.
+        """Returns how many starts fit into the time, in whole bursts, of which there is at least one.
 
         This is decided beforehand, so that a slow start cannot end the series and bias it.
         """
-        return max(self._pattern.burst, min(self.params.starts, int(self.params.time_s / max(took_s, 1e-6))))
+        burst = self._pattern.burst
+        fitting = min(self.params.starts, int(self.params.time_s / max(took_s, 1e-6)))
+        return max(fitting // burst, 1) * burst
 
     def _start_burst(self, platform: Platform, number: int) -> list[OneStart]:
         """Starts this many machines at the same moment, and ends them only once all of them run."""

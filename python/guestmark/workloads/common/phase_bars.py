@@ -11,8 +11,13 @@ from guestmark.stats.analysis import CellResult, WorkloadResult
 
 
 def average_phase_seconds(result: CellResult, phases: Sequence[Metric]) -> list[float]:
-    """Returns the mean seconds of each phase in a cell; 0 for a phase that it lacks."""
-    return [result.summary[metric.name].mean if metric.name in result.summary else 0.0 for metric in phases]
+    """Returns the mean seconds of each phase in a cell; 0 for a phase that it lacks.
+
+    A trial in which a phase was not seen has its time in the next phase, so it counts as 0 there.
+    """
+    found = [result.summary.get(metric.name) for metric in phases]
+    trials = max((summary.n for summary in found if summary is not None), default=1)
+    return [0.0 if summary is None else summary.mean * summary.n / trials for summary in found]
 
 
 def draw_phase_bars(

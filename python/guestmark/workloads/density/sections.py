@@ -69,7 +69,7 @@ def list_throughput_points(results: Sequence[CellResult]) -> list[list[tuple[flo
     """Returns for each block pairs of a number of machines and their throughput: one alone, and every fleet."""
     blocks: dict[int, list[tuple[float, float]]] = {}
     for result in results:
-        for trial in result.trials:
+        for trial in result.good_trials:
             fleet = trial.facts.find_fact(Fleet)
             if fleet is not None and fleet.rates and fleet.solo > 0:
                 points = blocks.setdefault(trial.block, [])
@@ -81,7 +81,7 @@ def list_throughput_points(results: Sequence[CellResult]) -> list[list[tuple[flo
 def _group_results(workload: WorkloadResult) -> Iterator[_Group]:
     alike: dict[tuple[str, tuple[tuple[str, str], ...]], list[CellResult]] = {}
     for result in workload.shown_cells:
-        if any(trial.facts.find_fact(Fleet) is not None for trial in result.trials):
+        if any(trial.facts.find_fact(Fleet) is not None for trial in result.good_trials):
             others = tuple(
                 (name, level) for name, level in result.cell.factors.items() if name != GUESTS.name
             )
@@ -161,7 +161,9 @@ def _describe_declared_memory(group: _Group) -> str:
 
 def _has_groups(group: _Group) -> bool:
     fleets = [
-        fleet for trial in group.largest_fleet.trials if (fleet := trial.facts.find_fact(Fleet)) is not None
+        fleet
+        for trial in group.largest_fleet.good_trials
+        if (fleet := trial.facts.find_fact(Fleet)) is not None
     ]
     return all(held.groups is not None for fleet in fleets for held in fleet.held)
 
@@ -171,7 +173,9 @@ def _render_size(result: CellResult, metric: Metric) -> Cell:
     if summary is None:
         return make_figure_cell("–")
     return make_figure_cell(
-        *figures.format_estimate_pieces(summary.mean, summary.ci, figures.Unit(float(1 << 20), "MiB"))
+        *figures.format_estimate_pieces(
+            summary.typical, summary.typical_ci, figures.Unit(float(1 << 20), "MiB")
+        )
     )
 
 
@@ -179,7 +183,7 @@ def _render_number(result: CellResult, metric: Metric, times: float) -> Cell:
     summary = result.summary.get(metric.name)
     if summary is None:
         return make_figure_cell("–")
-    value = summary.mean * times
+    value = summary.typical * times
     return make_figure_cell(figures.format_number(value, min(2, figures.count_decimals(None, value))))
 
 
@@ -320,21 +324,26 @@ def _describe_groups(groups: Sequence[_Group]) -> Iterator[Inline]:
 def _describe_memory(group: _Group) -> str:
     sizes = {metric: group.largest_fleet.summary.get(metric.name) for metric in _COUNTED}
     # A slope with an error larger than itself is useless, such as that of MemAvailable on a busy host.
-    known = []
-    for summary in sizes.values():
-        if summary is None:
-            continue
-        if summary.ci is None or summary.ci[1] - summary.ci[0] < summary.mean:
-            known.append(summary.mean / (1 << 20))
     memory = sizes[density.MEMORY]
-    if memory is None or not known:
+    if memory is None:
         return "its memory use is unknown. "
-    of = "by its control group" if _has_groups(group) else "by PSS, as it has no control group"
-    low, high = min(known), max(known)
+    said, own = "by its control group", {density.MEMORY}
+    if not _has_groups(group):
+        said, own = "by PSS, as it has no control group", {density.MEMORY, density.PSS}
+    others = []
+    for metric, summary in sizes.items():
+        if summary is None or metric in own:
+            continue
+        ends = summary.typical_ci
+        if ends is None or ends[1] - ends[0] < summary.typical:
+            others.append(summary.typical / (1 << 20))
+    size = memory.typical / (1 << 20)
+    low, high = min([size, *others]), max([size, *others])
     disagreeing = ""
     if low > 0 and high / low > 1.2:
-        disagreeing = f", {_format_rate(low)} to {_format_rate(high)} by the other counts"
-    return f"one more takes {_format_rate(memory.mean / (1 << 20))} MiB {of}{disagreeing}. "
+        ends_of_others = " to ".join(dict.fromkeys(_format_rate(end) for end in (min(others), max(others))))
+        disagreeing = f", {ends_of_others} by the other counts"
+    return f"one more takes {_format_rate(size)} MiB {said}{disagreeing}. "
 
 
 def _describe_speed(group: _Group) -> str:
@@ -344,7 +353,7 @@ def _describe_speed(group: _Group) -> str:
     kept = group.largest_fleet.summary.get(density.KEPT.name)
     said = ""
     if kept:
-        said = f"With {most} of them, each runs at {figures.format_percent(kept.mean)} of its speed alone"
+        said = f"With {most} of them, each runs at {figures.format_percent(kept.typical)} of its speed alone"
     if law.error > _MISFIT:
         return (
             f"{said}; the scalability law is off by {figures.format_percent(law.error)} and predicts nothing."

@@ -34,15 +34,17 @@ def render_phases(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     shown = [result for result in workload.shown_cells if SCRIPT.name in result.summary]
     if not shown:
         return []
+    is_handed_over = any(HANDOVER.name in result.summary for result in shown)
+    end = "the kernel's first answer" if is_handed_over else "the last file of a round"
     chart = draw_phase_bars(
         workload,
         [(result, _average_phases(result)) for result in shown],
         _NAMES,
         _LETTERS,
         title="Phases of the boot",
-        caption="From QEMU's start through firmware and ROM, link, DHCP and script to the last file of a round; means "
-        "over the trials, which are also listed among the further metrics.",
-        summary=lambda said: f"From QEMU's start to the last file: {said}.",
+        caption=f"From QEMU's start through firmware and ROM, link, DHCP and script to {end}; means over the trials, "
+        "which are also listed among the further metrics.",
+        summary=lambda said: f"From QEMU's start to {end}: {said}.",
     )
     leases = []
     for result in shown:
@@ -284,7 +286,7 @@ def render_rounds(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 
 def iterate_latest_first(result: CellResult) -> Iterator[Netboot]:
     """Yields the findings of trials that fetched files, the last one first; if nested, those from the outer guest."""
-    for trial in reversed(result.trials):
+    for trial in reversed(result.good_trials):
         found = trial.facts.find_fact(Netboot)
         if found is not None:
             yield found.inner.facts if found.inner is not None else found

@@ -56,7 +56,7 @@ def render_network(workload: WorkloadResult, _run: StoredRun) -> Sequence[Node]:
 def collect_tests(result: CellResult) -> _Found:
     """Returns the records of each test over the cell's good trials, by the test's name."""
     found: dict[str, list[MeasuredTest]] = {}
-    for trial in result.trials:
+    for trial in result.good_trials:
         kept = trial.facts.find_fact(NetworkTests)
         for test in kept.tests if kept is not None else ():
             found.setdefault(test.test, []).append(test)

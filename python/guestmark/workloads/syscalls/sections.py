@@ -74,7 +74,7 @@ def _build_column(
 def average_calls(result: CellResult) -> dict[str, dict[str, float]]:
     """Returns, by call, `ns` and each counter per operation, averaged over the good trials that have them."""
     sums: dict[str, dict[str, list[float]]] = {}
-    for trial in result.trials:
+    for trial in result.good_trials:
         found = trial.facts.find_fact(Syscalls)
         for name, call in ((found and found.calls) or {}).items():
             into = sums.setdefault(name, {})
