@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -28,7 +29,7 @@ from guestmark.cli.do.fleet_doctor import explain_missing_room
 from guestmark.cli.fleet_progress import FleetProgress, render_states
 from guestmark.core.context import FleetOrder
 from guestmark.core.errors import LedgerError, UsageError
-from guestmark.core.findings import find_machine
+from guestmark.core.findings import MeasuredOn, add_fact, find_machine
 from guestmark.core.model import TrialStatus
 from guestmark.fleet import lab as labs
 from guestmark.fleet.coordinator import Fleet, MachineState
@@ -38,6 +39,7 @@ from guestmark.ledger import open_ledger
 from guestmark.ledger.attempts import TrialAttempts, count_refused_attempts, record_lost_attempts
 from guestmark.ledger.postgres import find_connection_room
 from guestmark.stats.across_runs import PastRatio
+from guestmark.stats.analysis import analyse_run
 from guestmark.stats.machines import detect_machine_drift, pool_machines
 from tests.framework import PACKAGES
 from tests.framework.command_line import CommandLine, processes_with
@@ -46,6 +48,7 @@ from tests.framework.ledgers import PLAN, trial
 from tests.framework.namespaces import network
 from tests.framework.postgresql import Server, postgresql
 from tests.framework.processes import alive, called, children, gone, kill, processors, wait_until
+from tests.framework.runs import host_uml_tcg
 from tests.framework.sshd import Sshd, sshd
 from tests.storm.fleet import Outcome, exactly_once, parts, pools, schedulers, stormy
 
@@ -478,6 +481,56 @@ def test_what_was_lost_is_not_stored_afterwards(tmp_path: Path) -> None:
             attempts.store_trial(trial(0), token)
         (kept,) = ledger.load_run(run_id).trials
     assert (kept.status, kept.reason) == (TrialStatus.LOST, "lab1: it was silent")
+
+
+def test_a_trial_that_was_measured_without_its_attempt_settles_it(tmp_path: Path) -> None:
+    """Its worker was killed, and the run then resumed as a whole."""
+    with open_ledger(tmp_path / "ledger.sqlite") as ledger:
+        run_id = ledger.create_run(PLAN, {}, 1)
+        TrialAttempts(ledger, run_id, "lab1").begin_trial(PLAN.cells[0].id, 0, 0)
+        ledger.store_trial(run_id, trial(0))
+        for _ in range(2):
+            assert record_lost_attempts(ledger, run_id, "gone") == 0
+        assert [kept.status for kept in ledger.load_run(run_id).trials] == [TrialStatus.OK]
+
+
+def test_a_block_is_compared_where_it_was_begun() -> None:
+    """A machine of a class was lost in it, and another one, half as fast, finished it."""
+    run = host_uml_tcg(blocks=8)
+    trials = []
+    for number, each in enumerate(run.trials):
+        there = each.block == 3 and each.cell_id == "tcg"
+        fact = MeasuredOn(machine="lab2" if there else "lab1")
+        slower = replace(each.measurements[0], value=each.measurements[0].value * 9)
+        held = (slower, *each.measurements[1:]) if there else each.measurements
+        trials.append(
+            replace(
+                each,
+                facts=add_fact(each.facts, fact),
+                measurements=held,
+                started_at=float(number if not there else 999),
+            )
+        )
+    (tcg,) = [result for result in analyse_run(run.plan, trials).cells if result.cell.id == "tcg"]
+    assert [trial.block for trial in tcg.trials] == [0, 1, 2, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("url", "ports"),
+    [
+        ("postgresql:///guestmark", [7, 5432]),
+        ("postgresql://localhost:5433/g", [7, 5433]),
+        ("postgresql:///g?host=127.0.0.1&port=5434", [7, 5434]),
+        ("postgresql://lab.corp/g", [7]),
+        ("/somewhere/ledger.sqlite", [7]),
+    ],
+)
+def test_a_server_on_this_host_is_reached_through_the_connection(
+    url: str, ports: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PGHOST", "PGPORT"):
+        monkeypatch.delenv(name, raising=False)
+    assert WorkerAddresses(7, url).list_forwarded_ports() == ports
 
 
 def test_a_lab_with_mistakes_is_refused(tmp_path: Path) -> None:

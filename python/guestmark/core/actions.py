@@ -28,10 +28,12 @@ def list_actions(plan: Plan) -> list[tuple[str, str]]:
         _list_action_values("commands on this host", {"run": around.run, "trial": around.trial})
     )
     caller = plan.context.caller
-    if caller.cwd:
-        said = {"cwd": caller.cwd, "uid": caller.uid, "gid": caller.gid, "env": caller.env}
-        for name, value in said.items():
-            found |= dict.fromkeys(_list_action_values(name, value))
+    said = {
+        "cwd": caller.cwd or None, "uid": caller.uid, "gid": caller.gid, "groups": caller.groups or None,
+        "env": caller.env, "your own variables": plan.context.env_names,
+    }  # fmt: skip
+    for name, value in said.items():
+        found |= dict.fromkeys(_list_action_values(name, value))
     return [(spell_out(name), _format_with_length(value)) for name, value in found]
 
 

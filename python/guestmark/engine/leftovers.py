@@ -209,7 +209,8 @@ def _list_directories(more: Iterable[Path]) -> Iterator[Path]:
 
 def _find_named(parent: Path) -> Iterator[Path]:
     names = sorted({*_OLDER_NAMES, *(name.replace("/", "-") for name in list_platform_names())})
-    named = rf"(?:(?:{'|'.join(map(re.escape, names))})(?:@[a-z0-9_]+)?-)?{_UNIQUE_SUFFIX}"
+    # Without one of these names, eight letters after `guestmark-` may be anybody's: a date, or `examples`.
+    named = rf"(?:{'|'.join(map(re.escape, names))})(?:@[a-z0-9_]+)?-{_UNIQUE_SUFFIX}"
     ours = re.compile(rf"guestmark-(?:{named}|{_KEEPER_NAME})")
     with contextlib.suppress(OSError):
         yield from (entry for entry in parent.iterdir() if ours.fullmatch(entry.name))

@@ -27,7 +27,7 @@ from guestmark.engine.shared_machine import BlockMachines, group_cells
 from guestmark.engine.time_estimate import TrialCosts, read_trial_costs
 from guestmark.engine.trial import TrialSlot, run_trial
 from guestmark.engine.trial_schedule import count_iterations, count_warmups, find_missing_trials
-from guestmark.ledger.attempts import TrialAttempts
+from guestmark.ledger.attempts import TrialAttempts, record_lost_attempts
 from guestmark.ledger.store import Ledger
 from guestmark.platforms import registry
 from guestmark.powercut.evidence_directory import keep_beside
@@ -66,6 +66,9 @@ def run(
     """
     ledger.patience.is_interrupted = lambda: interruption.received is not None
     with ledger.claim_run(run_id):
+        if attempts is None:
+            # No worker measures blocks of a run that is claimed: whatever it began has no end any more.
+            record_lost_attempts(ledger, run_id, "its worker ended in the middle of the trial")
         stored = ledger.load_run(run_id)
         cells = select_runnable(plan.cells, stored.unusable)
         ledger.set_run_state(run_id, RunState.RUNNING)

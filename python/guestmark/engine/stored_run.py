@@ -168,12 +168,13 @@ def measure_next_block(
     wait: bool = True,
     trust: bool = False,
     examined: bool = False,
+    alone: bool = False,
 ) -> BlockStatus:
     """Measure and store one block of a stored run that no other process has claimed, as the machine named `machine`.
 
     Any number of processes may do so at the same time, on any machines that reach the ledger. If a platform of the
-    run cannot be used here, nothing is begun; `examined` says that this was checked before. Raises `TakenError` as
-    `block_worker.measure_block`.
+    run cannot be used here, nothing is begun, unless the machine measures the run `alone`; `examined` says that this
+    was checked, and the environment stored, before. Raises `TakenError` as `block_worker.measure_block`.
     """
     require_trust(head, audience.tell, trust=trust)
     ledger.patience.notice = audience.tell
@@ -181,7 +182,7 @@ def measure_next_block(
     own = Interruption()
     with hold_machines(plan, audience.tell, wait=wait):
         if not examined:
-            if not _can_measure_all(plan, head, audience):
+            if not alone and not _can_measure_all(plan, head, audience):
                 return BlockStatus.NOT_POSSIBLE
             _add_environment(ledger, head.id, plan)
         with (

@@ -129,7 +129,8 @@ def _measure_block(order: FleetOrder, machine: str) -> MachineProgress:
                 machine,
                 interruption=Interruption(),
                 trust=True,
-                examined=run_id in _EXAMINED or not order.find_machine_class(machine),
+                examined=run_id in _EXAMINED,
+                alone=not order.find_machine_class(machine),
             )
         if status is BlockStatus.NOT_POSSIBLE:
             raise PlatformUnusableError(

@@ -11,9 +11,9 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 import msgspec
+from sqlalchemy.engine import make_url
 
 from guestmark.agent.binary import build_supervise_command
 from guestmark.core.errors import ExitStatus
@@ -21,6 +21,7 @@ from guestmark.fleet import parsl_engine
 from guestmark.fleet.block_task import MESSAGE_PREFIX, WorkerMark
 from guestmark.fleet.lab import LabMachine
 from guestmark.fleet.worker import WorkerStart
+from guestmark.ledger.postgres import read_parameters
 from guestmark.page.text import make_inert
 from guestmark.platforms.ssh.session import UNATTENDED, build_ssh_command, explain_refusal, is_final
 
@@ -47,9 +48,9 @@ class WorkerAddresses:
 
     def list_forwarded_ports(self) -> list[int]:
         """Return the ports on this host's loopback that must be forwarded to another machine."""
-        url = urlsplit(self.ledger)
-        local = url.hostname in {"localhost", "127.0.0.1", "::1"}
-        return [self.port, *([url.port or 5432] if local else [])]
+        given = read_parameters(make_url(self.ledger)) if "://" in self.ledger else {}
+        local = given.get("host") in {"localhost", "127.0.0.1", "::1"}
+        return [self.port, *([int(given["port"])] if local else [])]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from guestmark.core.errors import TakenError
 from guestmark.core.findings import Facts, MeasuredOn, add_fact
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.ledger import checksums, codec, schema, signatures
-from guestmark.ledger.rows import BEGUN, LOST
+from guestmark.ledger.rows import BEGUN, LOST, STORED
 from guestmark.ledger.run_annotations import IMPORTED, LABEL
 from guestmark.ledger.schema import attempts as table
 from guestmark.ledger.schema import remarks as said
@@ -88,9 +88,14 @@ def record_lost_attempts(ledger: Ledger, run_id: str, reason: str, *, block: int
         lost = 0
         for row in connection.execute(select(table).where(*pending)).all():
             key = _match_attempt(run_id, row.block, row.cell_id)
-            changed = update(table).where(*key, table.c.outcome == BEGUN).values(outcome=LOST)
-            if connection.execute(changed).rowcount != 1:
-                # The attempt has ended since it was read.
+            there = schema.trials.c.block == row.block, schema.trials.c.cell_id == row.cell_id
+            measured = select(schema.trials.c.block).where(schema.trials.c.run_id == run_id, *there)
+            # A run that was resumed as a whole measured the trial without an attempt.
+            is_there = connection.execute(measured).first() is not None
+            outcome = STORED if is_there else LOST
+            changed = update(table).where(*key, table.c.outcome == BEGUN).values(outcome=outcome)
+            if connection.execute(changed).rowcount != 1 or is_there:
+                # Or the attempt has ended since it was read.
                 continue
             trial = Trial(
                 row.cell_id,
@@ -103,7 +108,6 @@ def record_lost_attempts(ledger: Ledger, run_id: str, reason: str, *, block: int
                 facts=add_fact(Facts(), MeasuredOn(machine=row.machine)),
             )
             connection.execute(insert(schema.trials).values(run_id=run_id, **codec.make_trial_row(trial)))
-            there = schema.trials.c.block == row.block, schema.trials.c.cell_id == row.cell_id
             checksums.store_checksums(connection, schema.trials, run_id, *there)
             lost += 1
         return lost

@@ -65,6 +65,8 @@ def strip_private_data(run: StoredRun, *, host_name: str = "", consoles: bool = 
     """Return the run without private data: `host_name` (empty: keep it), consoles, values of most variables."""
     variables = run.plan.context.env
     context = strip_values(run.plan.context, lambda name: _SHARED_VARIABLES.fullmatch(name) is not None)
+    # The order of a fleet has its machines' addresses, users and variables.
+    context = replace(context, fleet=None)
     trials = run.trials if consoles else tuple(replace(trial, console="") for trial in run.trials)
     found = replace(run, plan=replace(run.plan, context=context), trials=trials)
     words = {host_name, *(str(variables.get(name, "")) for name in _NAMING_VARIABLES)} if host_name else set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Table, func, insert, select, update
@@ -30,7 +30,9 @@ class CopiedRuns:
 def copy_runs(
     source: OpenedStore, target: OpenedStore, origin_of: Callable[[str], RunOrigin | None]
 ) -> CopiedRuns:
-    """Copy every run that the target does not have; a run that was continued after it was copied gets the missing rows.
+    """Copy every run that the target does not have, except removed ones.
+
+    A run that was continued after it was copied gets the missing rows.
 
     Each run is copied in one transaction, so this may be interrupted and repeated. `origin_of` returns where a run of
     the source comes from, by its id, and raises `LedgerError` for an invalid run. Raises `LedgerError` for a damaged
@@ -43,8 +45,13 @@ def copy_runs(
                 select(schema.runs.c.id).order_by(schema.runs.c.created_at, schema.runs.c.id)
             ).scalars()
         )
+        annotations = run_annotations.read_all_annotations(connection)
+        removed = run_annotations.find_removed_runs(connection)
     for run_id in ids:
+        if run_id in removed:
+            continue
         origin = origin_of(run_id)
+        said = annotations.get(run_id, run_annotations.NO_ANNOTATIONS)
         rows = _read_rows(source, run_id)
         with (
             explain_errors(target.where, f"copying run {run_id}"),
@@ -59,6 +66,17 @@ def copy_runs(
                     f"{target.where} has a different run with the id {run_id}",
                     hint="neither was changed; copy into another ledger",
                 )
+            mine = _read_trial_keys(connection, run_id)
+            theirs = {(row["block"], row["cell_id"]) for row in rows[schema.trials.name]}
+            if before is not None and mine - theirs:
+                if theirs - mine:
+                    raise LedgerError(
+                        f"run {run_id} was continued in both ledgers",
+                        hint="neither was changed; copy into another ledger",
+                    )
+                # It was continued here, and the source has nothing new.
+                there += 1
+                continue
             was_own = before is not None and signatures.is_own(connection, run_id)
             changed = before is not None and _update_run(connection, before, run)
             added = sum(_add_missing_rows(connection, table, run_id, rows[table.name]) for table in _TABLES)
@@ -66,6 +84,8 @@ def copy_runs(
             _store_origin(
                 connection, run_id, origin, is_new=before is None, is_changed=bool(changed or added)
             )
+            if before is None:
+                _copy_annotations(connection, run_id, said)
             if was_own or (before is None and (target.file is not None or origin is None)):
                 signatures.sign_run(connection, run_id)
             now = int(connection.execute(count).scalar_one())
@@ -73,6 +93,19 @@ def copy_runs(
         there += before is not None and not changed and not added
         trials += now - known
     return CopiedRuns(runs, trials, there)
+
+
+def _read_trial_keys(connection: Connection, run_id: str) -> set[tuple[int, str]]:
+    table = schema.trials.c
+    found = connection.execute(select(table.block, table.cell_id).where(table.run_id == run_id))
+    return {(row.block, row.cell_id) for row in found}
+
+
+def _copy_annotations(connection: Connection, run_id: str, said: run_annotations.Annotations) -> None:
+    """Store a new run's notes, labels and tags, and its name unless another run has it."""
+    taken = {other.name for other in run_annotations.read_all_annotations(connection).values()}
+    kept = replace(said, origin=None, name="" if said.name in taken else said.name)
+    run_annotations.add_annotations(connection, run_id, kept)
 
 
 def _store_origin(

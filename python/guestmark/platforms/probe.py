@@ -258,6 +258,8 @@ def _describe_circumstances() -> list[str]:
     return [
         Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
         str(os.getuid()),
+        " ".join(map(str, sorted({os.getegid(), *os.getgroups()}))),
+        f"kvm {os.access('/dev/kvm', os.R_OK | os.W_OK)}",
         *_list_restrictions(),
         *map(_stamp_file, programs),
     ]

@@ -175,6 +175,19 @@ class Analysis:
         return tuple(sorted(results, key=lambda result: order[result.cell.id]))
 
 
+def _keep_trials_of_one_machine(trials: Iterable[Trial]) -> list[Trial]:
+    """Return the trials of each block that ran where its first one did.
+
+    What affects all cells of a block alike cancels in its ratios only on one machine. Where a machine of a class was
+    lost in a block, another one may have finished it.
+    """
+    placed = [(trial, find_machine(trial.facts)) for trial in trials]
+    first: dict[int, str] = {}
+    for trial, machine in sorted(placed, key=lambda each: each[0].started_at):
+        first.setdefault(trial.block, machine)
+    return [trial for trial, machine in placed if machine == first[trial.block]]
+
+
 def analyse_run(
     plan: Plan,
     trials: Iterable[Trial],
@@ -191,7 +204,7 @@ def analyse_run(
     the work to these names; a workload that has none of them is analysed by its primary metric. `environments` are
     those in which the run was started and resumed, `history` is what earlier runs of this host showed.
     """
-    kept = list(trials)
+    kept = _keep_trials_of_one_machine(trials)
     blocks = sorted({trial.block for trial in kept})
     rows = {block: position for position, block in enumerate(blocks)}
     by_cell: dict[str, list[Trial]] = {cell.id: [] for cell in plan.cells}

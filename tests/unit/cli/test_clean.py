@@ -66,7 +66,10 @@ def test_leavings_are_listed_and_then_removed(scratch: Path) -> None:
 
 
 def test_what_is_somebodys_stays(scratch: Path) -> None:
-    mine = leave(scratch, "guestmark-results", "guestmark-tcg", "guestmark-tcg-notes", "other-tcg-a1b2c3d4")
+    mine = leave(
+        scratch, "guestmark-results", "guestmark-tcg", "guestmark-tcg-notes", "other-tcg-a1b2c3d4",
+        "guestmark-20261120", "guestmark-examples", "guestmark-measurements", "guestmark-notes001.txt",
+    )  # fmt: skip
     (busy,) = leave(scratch, "guestmark-uml-a1b2c3d4")
     held = keeper().directory("tcg", scratch)
     with subprocess.Popen(["sleep", "60"], cwd=busy) as process:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from guestmark.core.context import Context
+from guestmark.core.context import Context, FleetOrder
 from guestmark.core.errors import LedgerError, UsageError
 from guestmark.core.model import RunState
 from guestmark.ledger import open_ledger
@@ -148,7 +148,11 @@ def bundle(run: StoredRun, said: Annotations = NO_ANNOTATIONS) -> bytes:
 def test_a_bundle_holds_all_that_another_ledger_needs(ledger: Ledger, tmp_path: Path) -> None:
     run_id = stored(ledger, blocks=7)
     ledger.annotate_run(run_id, Annotations("before", ("quiet",), {"commit": "1a2b"}, ("release",)))
-    sent = strip_private_data(ledger.load_run(run_id), consoles=True)
+    whole = ledger.load_run(run_id)
+    order = FleetOrder("f", "plan", "here", 1.0, {}, [{"ssh": "me@lab1", "environment": {"TOKEN": "secret"}}])
+    whole = replace(whole, plan=replace(whole.plan, context=replace(whole.plan.context, fleet=order)))
+    sent = strip_private_data(whole, consoles=True)
+    assert sent.plan.context.fleet is None
     data = bundle(sent, ledger.read_annotations(run_id))
     assert data.startswith(b"<!doctype html>")
     assert data.count(b"<svg viewBox") == 3

@@ -6,15 +6,20 @@ import shutil
 import sqlite3
 import struct
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from guestmark.core.actions import list_actions
 from guestmark.core.errors import LedgerError
+from guestmark.core.model import RunState
 from guestmark.engine.time_estimate import estimate_time
 from guestmark.ledger import open_ledger, run_history
+from guestmark.ledger.run_annotations import Annotations
+from guestmark.ledger.run_manager import RunManager
 from guestmark.report import ratio_history
 from tests.framework.command_line import CommandLine
 from tests.framework.runs import host_uml_tcg
@@ -170,6 +175,50 @@ def test_pages_of_any_bytes_are_an_error_or_read(stranger: Path, changes: list[t
                 ledger.load_run(overview.id)
     except LedgerError:
         return
+
+
+@pytest.mark.parametrize("cwd", ["", "/home/a"])
+def test_everything_that_a_stranger_s_command_is_given_is_shown(cwd: str) -> None:
+    """Variables decide what a name such as `make` runs; those of the reader's own are given by name."""
+    run = host_uml_tcg(blocks=1)
+    given = {"PATH": "/elsewhere", "LD_PRELOAD": "/elsewhere/lib.so"}
+    context = replace(run.plan.context, cwd=cwd, env=given, env_names=("TOKEN",), uid=7, groups=(8, 9))
+    shown = dict(list_actions(replace(run.plan, context=context)))
+    assert {name: shown[f"env.{name}"] for name in given} == given
+    assert shown["your own variables"] == "TOKEN"
+    assert (shown["uid"], shown["groups"]) == ("7", "'[8, 9]'")
+    assert shown.get("cwd", "") == cwd
+
+
+def test_a_copy_has_what_was_said_of_its_runs_and_is_never_set_back(
+    guestmark: CommandLine, tmp_path: Path
+) -> None:
+    source, target = tmp_path / "source.sqlite", tmp_path / "target.sqlite"
+    run = host_uml_tcg(blocks=4)
+    early, late = ([trial for trial in run.trials if (trial.block < 2) is first] for first in (True, False))
+    with open_ledger(source) as ledger:
+        continued, removed = (ledger.create_run(run.plan, run.environment, run.seed) for _ in range(2))
+        for trial in early:
+            ledger.store_trial(continued, trial)
+        ledger.set_run_state(continued, RunState.INTERRUPTED)
+        ledger.annotate_run(continued, Annotations("mine", ("quiet",), {"commit": "1a"}, ("kept",)))
+        RunManager(ledger).remove_run(removed)
+        said = ledger.read_annotations(continued)
+    assert guestmark("ledger", "copy", source, target).status == 0
+    with open_ledger(target) as ledger:
+        assert replace(ledger.read_annotations(continued), origin=None) == said
+        assert [each.id for each in ledger.list_runs()] == [continued]
+        for trial in late:
+            ledger.store_trial(continued, trial)
+        ledger.set_run_state(continued, RunState.COMPLETE)
+    assert guestmark("ledger", "copy", source, target).status == 0
+    with open_ledger(target) as ledger:
+        kept = ledger.load_run(continued)
+        assert (kept.state, len(kept.trials)) == (RunState.COMPLETE, len(run.trials))
+    with open_ledger(source) as ledger:
+        ledger.store_trial(continued, replace(run.trials[0], block=9))
+    both = guestmark("ledger", "copy", source, target)
+    assert (both.status, "was continued in both ledgers" in both.stderr) == (3, True)
 
 
 def test_commands_of_a_stranger_are_shown_and_not_run(guestmark: CommandLine, tmp_path: Path) -> None:
