@@ -315,6 +315,12 @@ def _check_commands(
                 f"{path}: {key} has the unknown placeholder {{{name}}}",
                 hint=f"{use}define it in [parameters]",
             )
+        for word in template.words:
+            if (spread := _WORDS.fullmatch(word)) and spread[1] not in parameters:
+                raise UsageError(
+                    f"{path}: {key} has {word}, but only a parameter is split into words",
+                    hint=f"write {{{spread[1]}}}",
+                )
     for word in templates["exec"].words:
         if f"{{{COMMAND}}}" in word and word != f"{{{COMMAND}}}":
             raise UsageError(
