@@ -18,7 +18,7 @@ import os
 import shlex
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,6 +37,8 @@ from guestmark.setting.image import COMPRESSION, Format, Preallocation
 from guestmark.setting.location import DIRECTORY_BESIDE_DEVICE, read_device_size
 
 # The smallest block size of ext2 to ext4.
+# QEMU measures how fast a key is derived, which fails now and then beside other programs.
+_LUKS_ATTEMPTS = 3
 _BLOCK = 1024
 _ZERO = bytes(_BLOCK)
 _MARK = hashlib.sha256(b"a block of zeroes that is not a hole").digest() * (_BLOCK // 32)
@@ -243,15 +245,23 @@ def _make_template(spec: DiskSpec, target: Path) -> None:
         _format_image(spec, raw)
         if form is not Format.RAW:
             packed = ["-c"] if spec.level(COMPRESSION) else []
-            daemon.run_program(
-                "qemu-img", "convert", *form.object_arguments, *packed, "-f", "raw", "-O", form, *arguments, str(raw),
-                str(target), writable=writable,
+            words = (
+                *form.object_arguments, *packed, "-f", "raw", "-O", form, *arguments, str(raw), str(target)
             )  # fmt: skip
+            _convert_image(words, writable, attempts=_LUKS_ATTEMPTS if form is Format.LUKS else 1)
             if form is Format.QCOW2 and spec.preallocation is not Preallocation.OFF:
                 _check_preallocated(target, spec)
     finally:
         if raw != target:
             raw.unlink(missing_ok=True)
+
+
+def _convert_image(words: Sequence[str], writable: Sequence[Path], attempts: int) -> None:
+    for _ in range(attempts - 1):
+        with contextlib.suppress(MachineError):
+            daemon.run_program("qemu-img", "convert", *words, writable=writable)
+            return
+    daemon.run_program("qemu-img", "convert", *words, writable=writable)
 
 
 def format_fresh(spec: DiskSpec, device: Path) -> None:

@@ -16,8 +16,8 @@ from guestmark.powercut.judge import Crash, JudgedStates, JudgeInput, judge_cuts
 from guestmark.powercut.writelog import Entry
 
 # Acknowledgements that are looked at, and flushes after each of them: later, the program has often synced again.
-_ACKNOWLEDGEMENTS = 8
-_FLUSHES = 6
+_ACKNOWLEDGEMENTS = 16
+_FLUSHES = 8
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,9 +185,8 @@ def test_every_command_of_a_page_runs(
             check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         print(f"{time.monotonic() - begun:4.0f} s  {each.where} {text}")
-        allowed = (
-            {0, 1, 125} if GATED in text else {0}
-        )  # a gate may well be broken, or undecided after one block
+        # A gate may well be broken, undecided after one block, or not be reached in so short a time.
+        allowed = {0, 1, 125, 128} if GATED in text else {0}
         if done.returncode == 1 and _lacks_hardware_alone(guestmark):
             allowed.add(1)
         if done.returncode not in allowed or "Traceback" in done.stderr or not _answered(text, done):
