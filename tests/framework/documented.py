@@ -124,8 +124,8 @@ _FIXED = frozenset({
     "replay",
 })  # fmt: skip
 _BRIEFLY = {
-    "exec": ("--blocks", "1"),
-    "ab": ("--blocks", "1"),
+    "exec": ("--blocks", "1", "--null", "none"),
+    "ab": ("--blocks", "1", "--null", "none"),
     "boot": ("--blocks", "1"),
     "tour": ("--blocks", "1"),
     "run": ("--blocks", "1"),
@@ -155,6 +155,7 @@ _MEASURED_ELSEWHERE = frozenset(each.words[0] for each in EXPERIMENTS if not eac
 _INDIVISIBLE = frozenset({"clones", "coldstart", "density"})
 # A few machines suffice: every further one only repeats the same.
 _FEWER_CLONES = ("workloads.clones.params.machines=3", "workloads.clones.params.controls=2")
+_TURNS = re.compile(r"seq [0-9]+")
 _WHOLE = frozenset({"tune"})  # verbs whose time is needed for proofs, of which none can be left out
 
 
@@ -220,7 +221,8 @@ def briefly(words: list[str]) -> list[str]:
         return [verb, "--list", *rest]
     is_slow = "--prove" in rest or ("--on" in rest and "/" in rest[rest.index("--on") + 1])
     command = rest.index("--") if "--" in rest else len(rest)
-    options, command_line = rest[:command], rest[command:]
+    # A loop of a few turns is the same loop.
+    options, command_line = rest[:command], [_TURNS.sub("seq 3", word) for word in rest[command:]]
     for name, value in _SHORTER.items():
         if name in options and verb not in _WHOLE:
             options[options.index(name) + 1] = _LONGER if name == "--for" and is_slow else value
