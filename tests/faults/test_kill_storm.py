@@ -8,12 +8,13 @@ import pytest
 from tests.framework.marks import thorough
 from tests.storm.storm import MODES, Outcome, Storm
 
-# Each run of these starts libguestfs's appliance, which may take a minute beside three other tests.
-SLOW = pytest.mark.timeout(900)
+# Each run of these starts libguestfs's appliance, which may take a minute beside three other tests; storage and
+# virtiofs have disks, too.
+SLOW = pytest.param("disk", marks=(pytest.mark.timeout(900), pytest.mark.thorough))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mode", ["exec", pytest.param("disk", marks=SLOW), "sandboxes", "restored", "own"])
+@pytest.mark.parametrize("mode", ["exec", SLOW, "sandboxes", "restored", "own"])
 def test_kills_at_random_moments_leave_nothing_and_lose_nothing(mode: str, tmp_path: Path) -> None:
     outcome = Outcome()
     Storm(MODES[mode], tmp_path, seed=time.time_ns()).rage(12, time.monotonic() + 25, outcome)

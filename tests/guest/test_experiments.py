@@ -1,5 +1,6 @@
 """Every published experiment still runs from end to end, each in its shortest form."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,12 +15,21 @@ def test_a_network_boot_inside_kvm_runs() -> None:
 
 
 def list_parameters() -> list[Any]:
-    """The experiments; libguestfs gives its guests so little time that they need the machine to themselves."""
+    """The experiments; libguestfs gives its guests so little time that they need the machine to themselves.
+
+    Its appliance in each kind of outer guest takes a quarter of an hour, and has tests of its own.
+    """
     found = []
     for experiment in EXPERIMENTS:
-        if not experiment.foreign:
-            marks = [pytest.mark.long, *([pytest.mark.alone] if experiment.name == "backends" else [])]
-            found.append(pytest.param(experiment, id=experiment.name, marks=marks))
+        if experiment.foreign:
+            continue
+        if experiment.name == "backends":
+            bare = replace(experiment, platforms=("uml", "tcg"))
+            found.append(pytest.param(bare, id=bare.name, marks=[pytest.mark.long, pytest.mark.alone]))
+            marks = [pytest.mark.long, pytest.mark.alone, pytest.mark.thorough]
+            found.append(pytest.param(experiment, id=f"{experiment.name}, nested", marks=marks))
+        else:
+            found.append(pytest.param(experiment, id=experiment.name, marks=pytest.mark.long))
     return found
 
 

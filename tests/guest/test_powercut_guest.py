@@ -97,7 +97,7 @@ def test_umls_own_disk_loses_and_vhost_user_does_not() -> None:
         ("tcg/kvm", {}, Durability.PROVEN),
         thorough("tcg/kvm", {"bus": "vhost-user"}, Durability.PROVEN),
         thorough("tcg/kvm", {"bus": "vhost-user", "cache": "unsafe"}, Durability.LOST),
-        ("tcg/uml", {"uml_disk": "vhost-user"}, Durability.PROVEN),
+        thorough("tcg/uml", {"uml_disk": "vhost-user"}, Durability.PROVEN),
     ],
     ids=str,
 )
@@ -230,7 +230,7 @@ def test_a_server_on_a_disk_that_lies_loses_rows(server: str) -> None:
         thorough("host", "postgresql", {"full_page_writes": "on"}, Durability.PROVEN),
         ("host", "postgresql", {"full_page_writes": "off"}, Durability.LOST),
         ("host", "mariadb", {"innodb_doublewrite": "1"}, Durability.PROVEN),
-        ("host", "mariadb", {"innodb_doublewrite": "0"}, Durability.LOST),
+        thorough("host", "mariadb", {"innodb_doublewrite": "0"}, Durability.LOST),
         thorough("uml", "mariadb", {"innodb_doublewrite": "0"}, Durability.LOST),
         thorough("tcg", "postgresql", {"full_page_writes": "off"}, Durability.LOST),
     ],

@@ -142,7 +142,7 @@ def test_five_percent_are_seen_through_spikes_in_one_trial_of_ten() -> None:
     assert simulate_runs(case, SOME, 6).share("typical slower") >= 0.85 - scatter(SOME, 0.15)
 
 
-@pytest.mark.parametrize("name", map(tried, UNLIKE))
+@pytest.mark.parametrize("name", list(map(tried, UNLIKE)))
 def test_cells_that_differ_somewhere_are_seldom_called_equal(name: str) -> None:
     def outcome(number: int) -> dict[str, bool]:
         found = simulate_runs(CASES[name], 1, 4, number)
