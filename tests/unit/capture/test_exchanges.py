@@ -202,6 +202,19 @@ def test_a_lease_that_is_renewed_repeats_nothing(tmp_path: Path) -> None:
     assert found.client_s < 0.1
 
 
+def test_who_asks_for_further_offers_waits_by_choice(tmp_path: Path) -> None:
+    """As iPXE does; an offer that nobody answers is asked for again."""
+    chosen = [(0.0, True, DISCOVER), (1.0, False, OFFER), (1000.0, True, DISCOVER), (1001.0, False, OFFER)]
+    found = only(look(tmp_path, lease(9, *chosen, (3000.0, True, REQUEST), (3001.0, False, ACK))), "dhcp")
+    assert (found.repeated, found.recovery_s) == (0, 0)
+    assert found.client_s > 2.9
+    found = only(
+        look(tmp_path, lease(9, (0.0, True, DISCOVER), (1000.0, True, DISCOVER), (1001.0, False, OFFER))),
+        "dhcp",
+    )
+    assert found.repeated == 1
+
+
 # ---- what is said --------------------------------------------------------------------------------------------
 
 

@@ -175,7 +175,14 @@ impl Datagrams {
             if !is_client {
                 lease.server.get_or_insert(host);
             }
-            lease.note_message(segment.ts, is_client, kind, u64::from(number_kind(kind)));
+            let what = u64::from(number_kind(kind));
+            if matches!(kind, "discover" | "offer") {
+                // Some clients, such as iPXE, ask once more although they have an offer, to hear of others.
+                let again = lease.repeats_unanswered(is_client, what);
+                lease.note_message_as(segment.ts, is_client, kind, what, again);
+            } else {
+                lease.note_message(segment.ts, is_client, kind, what);
+            }
             // An answer to a client that has an address already offers none.
             if !is_client && kind == "ack" && payload.get(16..20) != Some(&[0; 4]) {
                 lease.granted_s.get_or_insert(lease.duration_s);

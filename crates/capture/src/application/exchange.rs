@@ -85,6 +85,12 @@ impl Exchange {
         self.note_message_as(ts, is_client, kind, what, again);
     }
 
+    /// Whether a message repeats its sender's last one, which the other end has not answered.
+    pub(crate) fn repeats_unanswered(&self, is_client: bool, what: u64) -> bool {
+        let before = self.said[usize::from(is_client)];
+        self.last.1 == is_client && before.is_some_and(|(_, before)| before == what)
+    }
+
     /// Note one message that is sent `again`, or for the first time.
     pub(crate) fn note_message_as(
         &mut self,
