@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 from multiprocessing.synchronize import Barrier
@@ -21,9 +21,13 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from guestmark.core.errors import LedgerError
-from guestmark.core.model import RunState
+from guestmark.core.model import LeftOut, RunState
 from guestmark.ledger import open_ledger
-from guestmark.ledger.attempts import TrialAttempts, count_refused_attempts
+from guestmark.ledger.attempts import TrialAttempts, count_refused_attempts, record_lost_attempts
+from guestmark.ledger.model import StoredRatio
+from guestmark.ledger.run_annotations import Annotations
+from guestmark.ledger.run_manager import RunManager
+from guestmark.ledger.store import Ledger
 from tests.framework import at_once
 from tests.framework.command_line import CommandLine
 from tests.framework.ledgers import PLAN, trial
@@ -335,3 +339,50 @@ def test_machines_that_begin_at_once_make_one_table(server: Server) -> None:
             TrialAttempts(own, run_id, "lab")
 
     assert at_once.failures(begin, 8) == []
+
+
+def _remove_or_restore(ledger: Ledger, run_id: str, turn: int) -> None:
+    runs = RunManager(ledger)
+    try:
+        (runs.restore_run if turn % 2 else runs.remove_run)(run_id)
+    except LedgerError as error:
+        if error.__cause__ is not None:  # otherwise another process was first
+            raise
+
+
+RATIO = StoredRatio("", "host", "digest", "what", 0.0, 0.5, low=0.4, high=0.6, blocks=6, typical=1.0)
+# What several processes do to one run at once, such as those that measure its blocks.
+CHANGES: dict[str, Callable[[Ledger, str, int], object]] = {
+    "environment": lambda ledger, run_id, turn: ledger.add_environment(run_id, {"turn": turn}),
+    "machine": lambda ledger, run_id, turn: ledger.add_environment_of(
+        run_id, {"machine": "lab"}, f"digest {turn}", bool
+    ),
+    "left out": lambda ledger, run_id, turn: ledger.record_left_out(run_id, LeftOut("host", f"turn {turn}")),
+    "annotations": lambda ledger, run_id, turn: ledger.annotate_run(
+        run_id, Annotations(notes=(f"turn {turn}",), labels={"turn": str(turn)}, tags=("same",))
+    ),
+    "ratios": lambda ledger, run_id, turn: ledger.store_ratios(run_id, [replace(RATIO, run_id=run_id)]),
+    "removed": _remove_or_restore,
+    "lost": lambda ledger, run_id, turn: record_lost_attempts(ledger, run_id, "gone", block=turn),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_processes_that_change_a_run_at_once_wait_for_each_other(server: Server, kind: str) -> None:
+    turns = 12
+    with open_ledger(server.url) as ledger:
+        run_id = ledger.create_run(PLAN, {}, 1)
+        attempts = TrialAttempts(ledger, run_id, "lab")
+        for block in range(turns):
+            attempts.begin_trial("host", block, 0)
+    ready = threading.Barrier(6)
+
+    def change() -> None:
+        with open_ledger(server.url) as own:
+            for turn in range(turns):
+                ready.wait(20)
+                CHANGES[kind](own, run_id, turn)
+
+    assert at_once.failures(change, 6) == []
+    with open_ledger(server.url) as ledger:  # whose checksums fit
+        ledger.load_run(run_id)

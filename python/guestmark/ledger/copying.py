@@ -14,6 +14,7 @@ from guestmark.ledger import checksums, run_annotations, schema, signatures
 from guestmark.ledger.connect import OpenedStore, begin_writing
 from guestmark.ledger.error_advice import explain_errors
 from guestmark.ledger.model import RunOrigin
+from guestmark.ledger.rows import lock_run
 
 _TABLES: tuple[Table, ...] = (schema.runs, schema.environments, schema.unusable, schema.trials, schema.checks)
 
@@ -57,6 +58,7 @@ def copy_runs(
             explain_errors(target.where, f"copying run {run_id}"),
             begin_writing(target.engine) as connection,
         ):
+            lock_run(connection, run_id)
             count = select(func.count()).where(schema.trials.c.run_id == run_id)
             known = int(connection.execute(count).scalar_one())
             before = connection.execute(select(schema.runs).where(schema.runs.c.id == run_id)).first()
@@ -85,7 +87,8 @@ def copy_runs(
                 connection, run_id, origin, is_new=before is None, is_changed=bool(changed or added)
             )
             if before is None:
-                _copy_annotations(connection, run_id, said)
+                # Its origin was stored above: for this ledger it may be another one.
+                run_annotations.annotate_new_run(connection, run_id, replace(said, origin=None))
             if was_own or (before is None and (target.file is not None or origin is None)):
                 signatures.sign_run(connection, run_id)
             now = int(connection.execute(count).scalar_one())
@@ -99,13 +102,6 @@ def _read_trial_keys(connection: Connection, run_id: str) -> set[tuple[int, str]
     table = schema.trials.c
     found = connection.execute(select(table.block, table.cell_id).where(table.run_id == run_id))
     return {(row.block, row.cell_id) for row in found}
-
-
-def _copy_annotations(connection: Connection, run_id: str, said: run_annotations.Annotations) -> None:
-    """Store a new run's notes, labels and tags, and its name unless another run has it."""
-    taken = {other.name for other in run_annotations.read_all_annotations(connection).values()}
-    kept = replace(said, origin=None, name="" if said.name in taken else said.name)
-    run_annotations.add_annotations(connection, run_id, kept)
 
 
 def _store_origin(

@@ -40,12 +40,20 @@ def make_run_row(plan: Plan, *, created_at: float, seed: int, state: RunState) -
     }
 
 
+def lock_run(connection: Connection, run_id: str) -> None:
+    """Let other transactions that lock the run wait for the end of this one.
+
+    On a server two transactions at once would both delete a row and insert its successor. A file has one writer at a
+    time anyway.
+    """
+    if connection.dialect.name != "sqlite":
+        runs = schema.runs.c
+        connection.execute(select(runs.id).where(runs.id == run_id).with_for_update(key_share=True))
+
+
 def add_environment(connection: Connection, run_id: str, environment: Mapping[str, Any]) -> None:
     """Store one more environment of a run, unless it is the same as the last one."""
-    table, runs = schema.environments, schema.runs
-    # The run's row is locked, so that two processes do not take the same position.
-    alone = select(runs.c.id).where(runs.c.id == run_id).with_for_update(key_share=True)
-    connection.execute(alone).first()
+    table = schema.environments
     statement = select(table).where(table.c.run_id == run_id).order_by(table.c.position.desc()).limit(1)
     last, body = connection.execute(statement).first(), codec.dump_json(environment)
     if last is not None and last.body == body:

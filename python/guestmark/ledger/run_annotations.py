@@ -102,6 +102,12 @@ def add_annotations(connection: Connection, run_id: str, more: Annotations) -> N
         connection.execute(insert(table).values(run_id=run_id, kind=kind, key=place, value=value))
 
 
+def annotate_new_run(connection: Connection, run_id: str, said: Annotations) -> None:
+    """Add the annotations that a run had elsewhere; without its name, if another run has that."""
+    taken = {other.name for other in read_all_annotations(connection).values()}
+    add_annotations(connection, run_id, replace(said, name="") if said.name in taken else said)
+
+
 def check_name_is_free(connection: Connection, name: str, run_id: str = "") -> None:
     """Raise `LedgerError` for a name that another run has."""
     if not name:

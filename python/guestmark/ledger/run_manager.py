@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import replace
 
 from sqlalchemy import delete, insert, select
 from sqlalchemy.engine import Connection
@@ -12,7 +11,7 @@ from guestmark.core.errors import LedgerError
 from guestmark.core.model import RunState
 from guestmark.ledger import checksums, codec, run_annotations, schema, signatures
 from guestmark.ledger.model import StoredRun
-from guestmark.ledger.rows import add_environment, make_run_row, store_left_out
+from guestmark.ledger.rows import add_environment, lock_run, make_run_row, store_left_out
 from guestmark.ledger.run_annotations import Annotations
 from guestmark.ledger.schema import comparisons
 from guestmark.ledger.store import Ledger
@@ -34,19 +33,15 @@ class RunManager:
         run_id = self._ledger.resolve_run(wanted)
         if self._ledger.is_claimed(run_id):
             raise LedgerError(f"run {run_id} is being executed", hint="stop it first")
-        with (
-            self._ledger.write_transaction(f"removing run {run_id}") as connection,
-            signatures.keep_signed(connection, run_id),
-        ):
-            run_annotations.set_removed(connection, run_id, hidden=True)
+        with self._ledger.write_transaction(f"removing run {run_id}") as connection:
+            _set_removed(connection, run_id, hidden=True)
         return run_id
 
     def restore_run(self, wanted: str) -> str:
         """Restore a run that was removed, and return its id."""
         with self._ledger.write_transaction(f"restoring run {wanted}") as connection:
             run_id = self._ledger.resolve_removed(connection, wanted)
-            with signatures.keep_signed(connection, run_id):
-                run_annotations.set_removed(connection, run_id, hidden=False)
+            _set_removed(connection, run_id, hidden=False)
         return run_id
 
     def delete_removed_runs(self) -> list[str]:
@@ -81,15 +76,18 @@ class RunManager:
                 connection.execute(insert(schema.trials).values(run_id=run_id, **codec.make_trial_row(trial)))
             for table in (runs, schema.trials):
                 checksums.store_checksums(connection, table, run_id)
-            taken = {other.name for other in run_annotations.read_all_annotations(connection).values()}
-            run_annotations.add_annotations(
-                connection, run_id, replace(said, name="") if said.name in taken else said
-            )
+            run_annotations.annotate_new_run(connection, run_id, said)
             # The signature vouches for the record of the origin, which says that the run is another user's.
             # On a server a signature covers only the plan, and anybody there may delete the record.
             if signatures.signs_all_rows(connection) or said.origin is None or said.origin.trusted:
                 signatures.sign_run(connection, run_id)
         return run_id
+
+
+def _set_removed(connection: Connection, run_id: str, *, hidden: bool) -> None:
+    lock_run(connection, run_id)
+    with signatures.keep_signed(connection, run_id):
+        run_annotations.set_removed(connection, run_id, hidden=hidden)
 
 
 def _delete_run(connection: Connection, run_id: str) -> None:

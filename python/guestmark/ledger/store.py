@@ -48,6 +48,7 @@ from guestmark.ledger.postgres import PREPARED_OPTIONS, Patience, connect_autoco
 from guestmark.ledger.rows import (
     add_environment,
     find_environments,
+    lock_run,
     make_run_row,
     measure_run_size,
     read_last_environments,
@@ -122,14 +123,15 @@ class Ledger:
     def change_run(self, doing: str, run_id: str, action: Callable[[Connection], T]) -> T:
         """Run `action`, which changes this run, in one transaction; see `run_transaction`.
 
-        A signed run stays signed.
+        No other process changes the run meanwhile, and a signed run stays signed.
         """
 
-        def signed(connection: Connection) -> T:
+        def change(connection: Connection) -> T:
+            lock_run(connection, run_id)
             with signatures.keep_signed(connection, run_id):
                 return action(connection)
 
-        return self.run_transaction(doing, signed)
+        return self.run_transaction(doing, change)
 
     def execute_autocommit(
         self, doing: str, statement: TypedReturnsRows[Any], values: Mapping[str, Any]
@@ -287,8 +289,8 @@ class Ledger:
         """Replace the plan as it is stored now by `changed(plan)`; no other process changes it meanwhile."""
 
         def store(connection: Connection) -> None:
-            wanted = select(schema.runs).where(schema.runs.c.id == run_id).with_for_update(key_share=True)
-            row = connection.execute(wanted).first()
+            lock_run(connection, run_id)
+            row = connection.execute(select(schema.runs).where(schema.runs.c.id == run_id)).first()
             if row is None:
                 raise run_lookup.make_missing_run_error(connection, run_id, self.where)
             before = codec.load_json(row.plan, Plan, f"the plan of run {run_id}")
@@ -318,6 +320,7 @@ class Ledger:
 
         def store(connection: Connection) -> str:
             run_id = run_lookup.resolve_run(connection, wanted, self.where)
+            lock_run(connection, run_id)
             with signatures.keep_signed(connection, run_id):
                 run_annotations.add_annotations(connection, run_id, said)
             return run_id
@@ -343,6 +346,7 @@ class Ledger:
         """
 
         def sign(connection: Connection) -> None:
+            lock_run(connection, run_id)
             checksums.verify_run(connection, run_id)
             if (origin := run_annotations.read_annotations(connection, run_id).origin) is not None:
                 run_annotations.add_annotations(
