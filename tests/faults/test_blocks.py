@@ -218,9 +218,10 @@ def test_processes_that_race_and_are_killed_double_nothing_and_miss_nothing(
         for number, process in enumerate(list(at_work)):
             if process.poll() is None:
                 continue
-            process.communicate()
+            _, said = process.communicate()
             at_work.remove(process)
-            assert process.returncode in {-signal.SIGKILL, 0, BlockStatus.NO_TIME_LEFT, BlockStatus.LOST}
+            expected = {-signal.SIGKILL, 0, BlockStatus.NO_TIME_LEFT, BlockStatus.LOST}
+            assert process.returncode in expected, said
             ended += process.returncode == BlockStatus.NO_TIME_LEFT
             if process.returncode != BlockStatus.NO_TIME_LEFT:
                 started += 1
