@@ -139,7 +139,7 @@ def test_the_host_has_cached_what_is_copied_and_not_what_is_read(
     for _ in range(2):
         with started(make_cell(platform, "dd", factors, amount="8M", content="random")) as (machine, write):
             machines.append(machine)
-            find_source(machine).image.evict()
+            find_source(machine).image.evict_from_cache()
             write.prepare(machine)
             write.run(machine)
     assert min(cached) == AMOUNT

@@ -36,8 +36,6 @@ NO_INPUT = "null"
 # An option cannot have an optional value: `--ignore-failure=STATUSES` is parsed under this hidden name.
 IGNORED = "--ignored-statuses"
 _IGNORED_STATUSES_OPTION = re.compile(r"(?:--ignore-failure|-i)=(.*)", re.DOTALL)
-
-
 _COMMA = re.compile(r"(?<!\\),")  # as in --set, a comma in a level is written \,
 # How many words hyperfine reads after each of these options.
 _VALUE_WORDS = {"-L": 2, "--parameter-list": 2, "-P": 3, "--parameter-scan": 3}

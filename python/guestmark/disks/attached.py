@@ -206,17 +206,17 @@ class AttachedDisk:
             return
         # Dropping all caches of the host would slow what the next rows read there, and whatever else runs on it.
         if not self.device or self.spec.loop:
-            self.evict()
+            self.evict_from_cache()
             return
         try:
             agent.drop_caches()
         except CallError as error:
             self.facts.caches = f"not dropped: {error.message}"
 
-    def evict(self) -> None:
+    def evict_from_cache(self) -> None:
         """Remove the disk's content from this host's page cache, so that what is read next comes from its disk."""
         try:
-            self.image.evict()
+            self.image.evict_from_cache()
         except OSError as error:
             # A command may leave files on the host that this user cannot open.
             self.facts.caches = f"not dropped: {error.strerror}: {error.filename}"
@@ -235,7 +235,7 @@ class AttachedDisk:
     def remount(self, agent: Agent) -> str:
         """Unmount and mount again, so that what is read next comes from the host's disk, on every machine."""
         self.umount(agent, drop_caches=False)
-        self.evict()
+        self.evict_from_cache()
         return self.mount(agent)
 
     def _list_mount_options(self) -> str:

@@ -105,8 +105,7 @@ class Image:
     def flush(self) -> float:
         """Flush the image, or all files of a directory, to the host's disk (fsync); return the seconds it took."""
         begin = time.monotonic()
-        paths = _list_contents(str(self.path)) if self.path.is_dir() else [str(self.path)]
-        for path in (*paths, str(self.path.parent)):
+        for path in (*_list_contents(str(self.path)), str(self.path.parent)):
             fd = os.open(path, os.O_RDONLY)
             try:
                 os.fsync(fd)
@@ -114,17 +113,16 @@ class Image:
                 os.close(fd)
         return time.monotonic() - begin
 
-    def evict(self) -> None:
+    def evict_from_cache(self) -> None:
         """Flush the image, or all files of a directory, and remove them from the host's page cache.
 
         The next read then comes from the host's disk. Nothing else that is cached is lost. Raises `OSError`.
         """
-        paths = _list_contents(str(self.path)) if self.path.is_dir() else [str(self.path)]
-        for path in paths:
+        for path in _list_contents(str(self.path)):
             if not os.path.isdir(path):
                 page_cache.evict_file(path)
 
-    def warm(self) -> None:
+    def read_into_cache(self) -> None:
         """Read a source into the host's page cache, so that it is there for each row, whatever ran before."""
         # What is opened with O_DIRECT is not read from there.
         if not self.spec.cache.direct:
@@ -362,10 +360,10 @@ def _fill_source(spec: DiskSpec, path: Path, size: int) -> None:
         ) from error
 
 
-def _list_contents(directory: str) -> list[str]:
-    """Return all regular files and directories below a directory, itself included."""
-    found = [directory]
-    for folder, folders, files in os.walk(directory):
+def _list_contents(path: str) -> list[str]:
+    """Return a file or device; or a directory, with all regular files and directories below it."""
+    found = [path]
+    for folder, folders, files in os.walk(path):
         paths = [os.path.join(folder, name) for name in (*folders, *files)]
         found += [
             path for path in paths if stat.S_IFMT(os.lstat(path).st_mode) in (stat.S_IFREG, stat.S_IFDIR)

@@ -36,9 +36,9 @@ from guestmark.setting.filesystem import Filesystem
 from guestmark.setting.image import COMPRESSION, Format, Preallocation
 from guestmark.setting.location import DIRECTORY_BESIDE_DEVICE, read_device_size
 
-# The smallest block size of ext2 to ext4.
 # QEMU measures how fast a key is derived, which fails now and then beside other programs.
 _LUKS_ATTEMPTS = 3
+# The smallest block size of ext2 to ext4.
 _BLOCK = 1024
 _ZERO = bytes(_BLOCK)
 _MARK = hashlib.sha256(b"a block of zeroes that is not a hole").digest() * (_BLOCK // 32)

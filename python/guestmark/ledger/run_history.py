@@ -185,14 +185,8 @@ def refuse_other_questions(runs: Sequence[StoredRun], cell_id: str) -> None:
     for run in runs:
         cell = next((cell for cell in run.plan.cells if cell.id == cell_id), None)
         if cell is not None and run.plan.metrics:
-            unplaced = [replace(other, processors=0) for other in run.plan.cells]
-            here = next(other for other in unplaced if other.id == cell_id)
-            baseline = next(
-                (other for other in unplaced if other.baseline and other.compares_with(here)), here
-            )
-            key = _digest_parts(
-                "question", _describe_side(here), _describe_side(baseline), run.plan.metrics[0].name
-            )
+            baseline = _find_baseline(cell, run.plan) or cell
+            key = _digest_question(replace(cell, processors=0), replace(baseline, processors=0), run.plan)
             asked.setdefault(key, run.id)
     if len(asked) > 1:
         one, other = list(asked.values())[:2]
@@ -215,9 +209,17 @@ def _make_past_null(row: StoredRatio) -> PastNull:
 
 def _make_ratio_key(cell: Cell, plan: Plan) -> str:
     """Return a digest of a question: workload, platforms, factors and processors of both sides, and metric."""
-    baseline = next((other for other in plan.cells if other.baseline and other.compares_with(cell)), None)
+    baseline = _find_baseline(cell, plan)
     if cell.baseline or cell.null_of is not None or baseline is None:
         return ""
+    return _digest_question(cell, baseline, plan)
+
+
+def _find_baseline(cell: Cell, plan: Plan) -> Cell | None:
+    return next((other for other in plan.cells if other.baseline and other.compares_with(cell)), None)
+
+
+def _digest_question(cell: Cell, baseline: Cell, plan: Plan) -> str:
     return _digest_parts("ratio", _describe_side(cell), _describe_side(baseline), plan.metrics[0].name)
 
 

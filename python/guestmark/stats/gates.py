@@ -285,6 +285,7 @@ def _test_gate(
     limit, side = math.log(gate.limit), 1.0 if gate.above else -1.0
     beyond, _ = paired.one_sided_signed_rank_p(walsh * side, limit * side + stretch)
     _, within = paired.one_sided_signed_rank_p(walsh * side, limit * side - stretch)
+    partial = [f"{one.cell.id}: {one.reason}" for one in (result, base) if one.status is CellStatus.PARTIAL]
     return _GateEvidence(
         replace(
             nothing,
@@ -297,14 +298,7 @@ def _test_gate(
         within,
         explain_doubt(result, workload, metric, analysis),
         stretch,
-        next(
-            (
-                f"{side.cell.id}: {side.reason}"
-                for side in (result, base)
-                if side.status is CellStatus.PARTIAL
-            ),
-            "",
-        ),
+        partial[0] if partial else "",
     )
 
 

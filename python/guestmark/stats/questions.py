@@ -118,8 +118,8 @@ class Breakdown:
         return max(summed, 1.0) if is_of_whole else summed
 
     @property
-    def rest(self) -> float:
-        """The share of the total that is in none of the parts."""
+    def remaining_share(self) -> float:
+        """The share of the total that belongs to none of the parts."""
         return max(1.0 - sum(share for _, share in self.shares), 0.0)
 
     @property

@@ -73,9 +73,9 @@ def test_a_source_is_cached_again_for_each_row(on_disk: Path) -> None:
     path = make_cached_file(on_disk / "source")
     spec = DiskSpec.from_levels(Role.SOURCE, MB, location=str(on_disk))
     source = Image(spec, path)
-    source.evict()
+    source.evict_from_cache()
     assert count_cached_bytes(path) == 0
-    Image(spec.with_levels(cache="none"), path).warm()
+    Image(spec.with_levels(cache="none"), path).read_into_cache()
     assert count_cached_bytes(path) == 0
-    source.warm()
+    source.read_into_cache()
     assert count_cached_bytes(path) == MB

@@ -146,7 +146,7 @@ def test_the_number_of_iterations_does_not_change_with_later_trials() -> None:
 
 @given(st.floats(0.001, 5.0), st.floats(0.001, 20.0), st.floats(10.0, 2000.0))
 def test_the_blocks_of_an_answer_fit_into_a_budget(quick_s: float, slow_s: float, budget_s: float) -> None:
-    """The number is that of the quickest cell; the slowest one has to have the time for it."""
+    """The quickest cell sets the number of iterations, for which the slowest one needs the time, too."""
     plan = make_plan("host,host")
     pilots = [
         piloted(cell.id, run_s, start_s=0.3)

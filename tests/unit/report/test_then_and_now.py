@@ -105,7 +105,7 @@ def test_a_perfect_repetition_disagrees_with_nothing(name: str, platforms: Seque
         )
         trials.append(replace(trial, measurements=held))
     overview = make_overview(analyse_run(run.plan, trials))
-    # Nothing was published of what the run compares with: there is nothing to hold against today's ratios.
+    # The experiment has no figure for this baseline, so today's ratios can be compared with nothing.
     assert (overview is None) is (name == "startup" and "tcg" in platforms)
     if overview is not None:
         shown = [span.text for row in overview.rows for cell in row.cells for span in cell.pieces]

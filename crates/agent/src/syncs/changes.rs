@@ -13,8 +13,8 @@ use super::queues::{Memory, RenameArguments};
 const FICLONE: u32 = 0x4004_9409;
 const FICLONERANGE: u32 = 0x4020_940d;
 
-/// Flags of `pwritev2(2)`, and of requests to write: write at the end of the file; write at the given position even if the file was opened for
-/// appending.
+/// Flags of `pwritev2(2)`, and of requests to write: write at the end of the file; write at the given position even if
+/// the file was opened for appending.
 pub const RWF_APPEND: u64 = 0x10;
 const RWF_NOAPPEND: u64 = 0x20;
 
@@ -75,7 +75,7 @@ pub fn find_change(
         }
         libc::SYS_ioctl if [FICLONE, FICLONERANGE].contains(&(arguments[1] as u32)) => arguments[0],
         libc::SYS_truncate => {
-            let path = path_at(pid, arguments[0])?;
+            let path = resolve_file(pid, libc::AT_FDCWD, arguments[0])?;
             return path.starts_with(disk).then_some(Change {
                 key: key(&fs::metadata(path).ok()?),
                 bytes: arguments[1]..u64::MAX,
@@ -89,10 +89,7 @@ pub fn find_change(
         return None;
     }
     let about = fs::metadata(&through).ok()?;
-    let asked = match number {
-        libc::SYS_pwritev2 => arguments[5],
-        _ => 0,
-    };
+    let asked = find_write_flags(number, arguments);
     let written = |at: Option<u64>, length: u64| {
         let (flags, position) = read_open_flags(pid, descriptor as i32)?;
         let opened = flags & libc::O_APPEND != 0 && asked & RWF_NOAPPEND == 0;
@@ -143,22 +140,14 @@ pub fn truncates_on_open(pid: libc::pid_t, number: libc::c_long, arguments: &[u6
     flags.is_some_and(|flags| flags & libc::O_TRUNC as u64 != 0)
 }
 
-/// The old and the new path of what is renamed; two pairs if two names are exchanged.
+/// The old and the new path of each rename; an exchange of two names is two renames.
 pub type Renames = Vec<(PathBuf, PathBuf)>;
 
 impl RenameArguments {
     /// Returns what is renamed on the disk.
     pub fn resolve(&self, pid: libc::pid_t, disk: &Path) -> Option<Renames> {
-        let resolved = |(directory, name): (i32, u64)| {
-            let path = read_path_argument(pid, directory, name)?;
-            // The last component may not exist yet; its parent directories do.
-            let folder = fs::canonicalize(path.parent()?).ok()?;
-            Some(folder.join(path.file_name()?))
-        };
+        let resolved = |(directory, name)| resolve_name(pid, directory, name, disk);
         let (old, new) = (resolved(self.old)?, resolved(self.new)?);
-        if !old.starts_with(disk) || !new.starts_with(disk) {
-            return None;
-        }
         let back = (new.clone(), old.clone());
         let is_exchange = self.flags & u64::from(libc::RENAME_EXCHANGE) != 0;
         Some(
@@ -188,13 +177,30 @@ pub fn find_renames(
     given.resolve(pid, disk)
 }
 
-/// Resolves a path argument against the caller's working directory.
-fn path_at(pid: libc::pid_t, name: u64) -> Option<PathBuf> {
-    fs::canonicalize(read_path_argument(pid, libc::AT_FDCWD, name)?).ok()
+/// Returns the flags that a call passes for this one write (`RWF_`, `pwritev2(2)`); 0 if it passes none.
+pub fn find_write_flags(number: libc::c_long, arguments: &[u64; 6]) -> u64 {
+    match number {
+        libc::SYS_pwritev2 => arguments[5],
+        _ => 0,
+    }
 }
 
-/// Resolves a path argument against an open directory or the caller's working directory.
-pub fn read_path_argument(pid: libc::pid_t, directory: i32, name: u64) -> Option<PathBuf> {
+/// Returns the path of an existing file that a path argument leads to, links included.
+pub fn resolve_file(pid: libc::pid_t, directory: i32, name: u64) -> Option<PathBuf> {
+    fs::canonicalize(read_path_argument(pid, directory, name)?).ok()
+}
+
+/// Returns the path of a name on the disk that a path argument gives: its directory exists, it may not exist yet, and if
+/// it is a link, the link is meant.
+pub fn resolve_name(pid: libc::pid_t, directory: i32, name: u64, disk: &Path) -> Option<PathBuf> {
+    let path = read_path_argument(pid, directory, name)?;
+    let folder = fs::canonicalize(path.parent()?).ok()?;
+    let path = folder.join(path.file_name()?);
+    path.starts_with(disk).then_some(path)
+}
+
+/// Reads a path argument, which begins at an open directory or at the caller's working directory.
+fn read_path_argument(pid: libc::pid_t, directory: i32, name: u64) -> Option<PathBuf> {
     let memory = Memory::of(pid).ok()?;
     let name: Vec<u8> = (0..libc::PATH_MAX as u64)
         .map_while(|at| memory.bytes::<1>(name + at).filter(|byte| byte[0] != 0))

@@ -27,7 +27,7 @@ struct Known {
     blocks: Blocks,
 }
 
-/// What of a file is promised: the contents of its blocks, and a size.
+/// The promised state of a file: the contents of its blocks, and a size.
 #[derive(Default)]
 struct Safe {
     blocks: Blocks,
@@ -393,7 +393,8 @@ impl Disk {
 
     /// Lists files with data that no call has promised, with the number of such bytes, or 0 if only the name was not
     /// promised, as of a symbolic link. Zeroes are data: those that were written over something, and those at the end of
-    /// a file that has grown. For a program that was stopped before it could sync everything, lists only files that it never synced.
+    /// a file that has grown. For a program that was stopped before it could sync everything, lists only files that it
+    /// never synced.
     fn list_unsynced(&mut self, stopped: bool) -> Vec<(PathBuf, u64)> {
         let mut found = Vec::new();
         for path in list_files_below(&self.root) {

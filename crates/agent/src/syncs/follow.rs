@@ -23,7 +23,7 @@ use crate::options::{read_until_command, to_io_error};
 
 use super::abi::MMAP;
 use super::calls::{ptrace, resume, wait, Stop, TRACE_OPTIONS};
-use super::changes::{read_open_flags, read_path_argument};
+use super::changes::{find_write_flags, read_open_flags, resolve_name};
 use super::files::encode_hex;
 use super::queues::Memory;
 use super::tracer::WITH_DATA;
@@ -235,12 +235,7 @@ impl Follower {
                         });
                 };
                 let (flags, _) = read_open_flags(pid, descriptor)?;
-                let asked = if number == libc::SYS_pwritev2 {
-                    arguments[5]
-                } else {
-                    0
-                };
-                let synced = WITH_DATA.are_in(flags, asked);
+                let synced = WITH_DATA.are_in(flags, find_write_flags(number, arguments));
                 of(if synced { "write-synced" } else { WRITE }, vec![path])
             }
             libc::SYS_sendfile | libc::SYS_copy_file_range | libc::SYS_splice => {
@@ -294,20 +289,13 @@ impl Follower {
         };
         let paths = names
             .into_iter()
-            .map(|(directory, name)| self.resolve_given(pid, directory as i32, name))
+            .map(|(directory, name)| resolve_name(pid, directory as i32, name, &self.job.disk))
             .collect::<Option<Vec<_>>>()?;
         // Opening an existing file creates no name.
         if call == CREATE && fs::symlink_metadata(&paths[0]).is_ok() {
             return None;
         }
         Some(FileOperation { call, paths })
-    }
-
-    fn resolve_given(&self, pid: libc::pid_t, directory: i32, name: u64) -> Option<PathBuf> {
-        let path = read_path_argument(pid, directory, name)?;
-        let folder = fs::canonicalize(path.parent()?).ok()?;
-        let path = folder.join(path.file_name()?);
-        path.starts_with(&self.job.disk).then_some(path)
     }
 
     fn open_path(&self, pid: libc::pid_t, descriptor: i32) -> Option<PathBuf> {

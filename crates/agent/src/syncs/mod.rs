@@ -55,8 +55,8 @@ use calls::{
     format_exit_code, ptrace, read_event_message, resume, wait, wait_until, Stop, TRACE_OPTIONS,
 };
 use changes::{
-    find_change, find_renames, find_written_descriptor, read_open_flags, truncates,
-    truncates_on_open, Change,
+    find_change, find_renames, find_write_flags, find_written_descriptor, read_open_flags,
+    truncates, truncates_on_open, Change,
 };
 use files::{encode_hex, key};
 pub use files::{print_digests, seek_data};
@@ -450,11 +450,10 @@ fn writes_through(
     arguments: &[u64; 6],
     flags: SyncFlags,
 ) -> bool {
-    let asked = match number {
-        libc::SYS_pwritev2 => arguments[5],
-        _ => 0,
-    };
     let opened = find_written_descriptor(number, arguments)
         .and_then(|descriptor| read_open_flags(pid, descriptor));
-    flags.are_in(opened.map_or(0, |(opened, _)| opened), asked)
+    flags.are_in(
+        opened.map_or(0, |(opened, _)| opened),
+        find_write_flags(number, arguments),
+    )
 }

@@ -97,7 +97,8 @@ pub enum RequestFile {
     Fixed(u32),
 }
 
-/// What a program passes to rename something: directories and addresses of names, and flags of `renameat2(2)`.
+/// The arguments of a rename: the old and the new name, each as a directory and the address of a name in it, and the
+/// flags of `renameat2(2)`.
 #[derive(PartialEq)]
 pub struct RenameArguments {
     pub old: (i32, u64),
@@ -111,7 +112,7 @@ pub enum RequestKind {
     Write,
     Truncate,
     Rename(RenameArguments),
-    /// Opens and truncates a file: a directory, and the address of a name.
+    /// Opens a file and truncates it. The file is given by a directory and the address of a name.
     Empty(i32, u64),
     Other,
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::rc::Rc;
 
-use super::changes::{read_path_argument, Change, RWF_APPEND};
+use super::changes::{resolve_file, Change, RWF_APPEND};
 use super::files::{key, names, Key};
 use super::queues::{
     find_process, read_submitted, Memory, Queue, Request, RequestFile, RequestKind,
@@ -125,7 +125,7 @@ impl Tracer {
 
     /// Notes that a file is about to be truncated when it is opened.
     fn note_emptying(&mut self, pid: libc::pid_t, directory: i32, name: u64) -> Option<Change> {
-        let path = fs::canonicalize(read_path_argument(pid, directory, name)?).ok()?;
+        let path = resolve_file(pid, directory, name)?;
         if !path.starts_with(&self.job.disk) {
             return None;
         }

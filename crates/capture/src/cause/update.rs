@@ -123,8 +123,8 @@ impl Conn {
         }
     }
 
-    /// Whether the acknowledgement number of `segment` counts. That of a reset may be anything, except where it is the
-    /// answer to what the other end has just sent.
+    /// Whether the acknowledgement number of `segment` counts. A reset may have any number, so its own counts only if it
+    /// answers what the other end has just sent.
     #[inline]
     fn says_ack(&self, segment: &Segment) -> bool {
         let from = usize::from(segment.from & 1);
@@ -155,8 +155,8 @@ impl Conn {
         self.rare(peer).zero_windows > 0 && segment.seq == self.sent[peer].acked
     }
 
-    /// Whether `segment` has the data of its sender's SYN, which the other end did not take, as the number in its own
-    /// SYN shows (RFC 7413). They are sent once more as if they had not been sent before.
+    /// Whether `segment` repeats data from its sender's SYN that the other end did not take, as the acknowledgement in
+    /// that end's SYN shows (RFC 7413). Such data count as sent for the first time.
     #[inline]
     fn is_refused_early_data(&self, segment: &Segment) -> bool {
         let from = usize::from(segment.from & 1);

@@ -20,8 +20,8 @@ pub enum Occupied {
     Yes = 0,
 }
 
-/// Bits of [`Conn::facts`]: packets of the first end were sent or received by the capturing machine, or its first data
-/// was in its SYN. The next bits mean the same of the second end.
+/// Bits of [`Conn::facts`] for the first end: the capturing machine sent its packets, or received them; its first data
+/// was in its SYN. The bit after each is the second end's.
 const SENT: u8 = 1;
 const RECEIVED: u8 = 4;
 const BOTH_RECEIVED: u8 = 12;
@@ -319,7 +319,7 @@ impl Conn {
         self.facts & EARLY << end != 0
     }
 
-    /// Note that `end` has sent its first data in its SYN (`early`) or after that.
+    /// Note whether `end` sent its first data in its SYN (`early`) or after it.
     pub(crate) fn note_first_data(&mut self, end: usize, early: bool) {
         let bit = EARLY << end;
         self.facts = self.facts & !bit | if early { bit } else { 0 };

@@ -115,8 +115,8 @@ impl SeqSpace {
         }
     }
 
-    /// Begin anew at `seq` if the only packets so far were keep-alives without data, whose sequence number is one less
-    /// than that of the next byte. Return whether that is so.
+    /// Begin anew at `seq` if all packets so far were keep-alives without data: these have the sequence number before the
+    /// next byte's. Return whether that is so.
     #[inline]
     pub fn skip_keep_alive(&mut self, seq: u32) -> bool {
         let begins =

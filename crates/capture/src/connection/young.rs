@@ -413,9 +413,9 @@ impl PacketReader<'_> {
         }
         if is(bit::OPENS) {
             out.options.mss = self.read_word();
-            let (scale, cut) = (self.read_byte(), CUT);
-            out.options.cut = scale & cut != 0;
-            out.options.scale = Some(scale & !cut).filter(|&scale| scale != NO_SCALE);
+            let scale = self.read_byte();
+            out.options.cut = scale & CUT != 0;
+            out.options.scale = Some(scale & !CUT).filter(|&scale| scale != NO_SCALE);
         }
         if is(bit::SAYS) {
             let word = [self.read_word(), self.read_word()].map(u32::from);

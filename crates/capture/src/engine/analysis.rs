@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 /// Maximum number of finished connections that are held back to deliver them in order of appearance.
 const MAX_HELD: usize = 16_384;
 
-/// Maximum number of fetches that are kept: far more than a machine needs to boot.
+/// Maximum number of fetches that are kept. A machine that boots needs far fewer.
 const MOST_FETCHES: usize = 16_384;
 /// A TCP connection whose server sent data: when it began, how long it lasted in nanoseconds, and the bytes.
 pub type Fetch = (i64, u64, u64);
@@ -168,7 +168,7 @@ pub struct Report {
     pub start_ns: Option<i64>,
     /// Exchanges over UDP in supported protocols.
     pub exchanges: Vec<Exchange>,
-    /// What was fetched over TCP, if an address was granted before: the phases of a network boot.
+    /// What was fetched over TCP, if DHCP granted an address: the phases of a network boot.
     pub fetches: Vec<Fetch>,
     /// Individual requests, by server, if requested.
     pub requests: Vec<Served>,
@@ -336,9 +336,12 @@ impl<'o> Analysis<'o> {
         let mut truth = back.finished.truth;
         truth.absorb(&front.truth);
         let (exchanges, names) = front.datagrams.finish();
-        let mut fetches = back.finished.fetches;
         let granted = exchanges.iter().any(|lease| lease.granted_s.is_some());
-        fetches.retain(|_| granted);
+        let fetches = if granted {
+            back.finished.fetches
+        } else {
+            Vec::new()
+        };
         let mut requests = Vec::new();
         if let Some(found) = front.requests {
             requests = found.finish();

@@ -16,8 +16,8 @@ const FEW: u128 = 20;
 pub enum Confidence {
     /// All evidence was captured, and no two signs contradict each other.
     High,
-    /// Something was not captured (the beginning, its options, some bytes), or up to a third of the time is unexplained or was
-    /// attributed by a single sign.
+    /// Something was not captured (the beginning, its options, some bytes), or up to a third of the time is unexplained
+    /// or was attributed by a single sign.
     Medium,
     /// More than a third of the time is unexplained, or more than 2 % of the bytes are missing.
     Low,

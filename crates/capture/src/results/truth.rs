@@ -51,12 +51,11 @@ pub struct CaptureQuality {
     pub missing_bytes: u64,
     /// Payload bytes of all connections, each counted once.
     pub unique_bytes: u64,
-    /// Total duration of all TCP connections in nanoseconds, and its parts in those that began before the capture and in
-    /// those of which it contains nearly every byte twice.
+    /// Total duration of all TCP connections in nanoseconds.
     pub tcp_ns: u64,
-    /// See `tcp_ns`.
+    /// The part of `tcp_ns` in connections that began before the capture.
     pub begun_before_ns: u64,
-    /// See `tcp_ns`.
+    /// The part of `tcp_ns` in connections of which the capture contains nearly every byte twice.
     pub merged_ns: u64,
     /// Connections whose beginning or end is missing.
     pub half_captured: u64,
@@ -180,15 +179,13 @@ impl CaptureQuality {
         if summary.captured == Captured::Flow {
             return;
         }
-        let before = matches!(summary.captured, Captured::NoStart | Captured::Middle);
-        let merged = summary.marks.contains(&Mark::Merged);
-        for (sum, counts) in [
-            (&mut self.tcp_ns, true),
-            (&mut self.begun_before_ns, before),
-            (&mut self.merged_ns, merged),
-        ] {
-            let part = if counts { summary.duration_ns } else { 0 };
-            *sum = sum.saturating_add(part);
+        let lasted = summary.duration_ns;
+        self.tcp_ns = self.tcp_ns.saturating_add(lasted);
+        if matches!(summary.captured, Captured::NoStart | Captured::Middle) {
+            self.begun_before_ns = self.begun_before_ns.saturating_add(lasted);
+        }
+        if summary.marks.contains(&Mark::Merged) {
+            self.merged_ns = self.merged_ns.saturating_add(lasted);
         }
     }
 

@@ -164,7 +164,7 @@ fn decode_network(
         });
         match found {
             Ok(Some(segment)) => return Ok(segment),
-            // The flow is that of the packet inside, which was cut too short to show it.
+            // The packet inside has the flow, and was cut before its ports.
             Err(SkipReason::Cut) if is_cut => return Err(SkipReason::Cut),
             // If the bytes only look like a tunnel, decode the packet as a datagram or as an unknown protocol.
             Ok(None) | Err(_) => {}

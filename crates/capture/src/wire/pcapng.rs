@@ -28,8 +28,8 @@ struct Interface {
     drops: Drops,
 }
 
-/// Packets that were lost on one interface: the sum of what its packets say, what its statistics say (which are
-/// cumulative), and what was reported of them. A file may have both counts, of the same packets.
+/// How many packets were lost on one interface: as its packets say in sum, and as its statistics say, which are
+/// cumulative. A file may have both counts, of the same packets, so the larger one is reported.
 #[derive(Clone, Copy, Default)]
 struct Drops {
     by_packets: u64,

@@ -23,7 +23,7 @@ pub fn choose_skip_reason(protocol: u8) -> SkipReason {
     }
 }
 
-/// Offset and IP version of a network header, if there is one.
+/// The offset of a network header and its IP version, where that is known; `None` if there is no such header.
 type Inner = Result<Option<(usize, Option<u8>)>, SkipReason>;
 
 /// Return offset and IP version of the network header inside the tunnel whose header is at `at`; `None` if there is no

@@ -64,7 +64,7 @@ _SUPERLATIVES = {"faster": "fastest", "less": "least", "more": "most", "better":
 _RANKING_LEGEND = (
     f"{MARKS[Verdict.SLOWER]} behind the best   ≈ typical run alike   {BOUNDED_LEGEND}   ? not told apart"
 )
-_LEAST_REST = 0.005  # a smaller share would be shown as 0 %
+_LEAST_SHARE = 0.005  # a smaller share would be shown as 0 %
 _UNIT_SUFFIXES = ("_s", "_ns", "_bytes")
 _OUT_OF_TIME = "time ran out; guestmark resume --time-limit 5m continues the run"
 _UNANSWERED = {
@@ -520,8 +520,8 @@ def _describe_breakdown(breakdown: Breakdown, short_name: str | None) -> Inline:
         f"{_format_part_name(metric.name)} {figures.format_percent(share)}"
         for metric, share in breakdown.shares
     )
-    if breakdown.rest >= _LEAST_REST:
-        shares += f", neither {figures.format_percent(breakdown.rest)}"
+    if breakdown.remaining_share >= _LEAST_SHARE:
+        shares += f", neither {figures.format_percent(breakdown.remaining_share)}"
     if short_name is not None:
         return line(f"{short_name}: {shares}")
     largest, _ = breakdown.parts[0]

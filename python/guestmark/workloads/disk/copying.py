@@ -65,7 +65,7 @@ class CopyTrial(MovingTrial[C]):
         """Computes the source's digest, and has the host cache it."""
         source = find_source(machine).image
         source.checksum()
-        source.warm()
+        source.read_into_cache()
 
     def move_bytes(self, machine: Machine, path: str) -> TimedMove:
         """Copies the source disk's bytes and flushes."""
@@ -114,7 +114,7 @@ class DirectTrial(CopyTrial[DirectBytes]):
         return self.params.in_flight
 
     def choose_block(self, machine: Machine) -> int | None:
-        """Returns the plan's size, else the largest for this machine; a smaller one than others may have is told."""
+        """Returns the plan's size, else the largest for this machine; warns if that is less than in other rows."""
         size = self.block_size
         if size is None:
             most = _VHOST_USER_MOST if self.over_vhost_user else _BLOCKS[0]
@@ -156,7 +156,7 @@ class ShareTrial(MovingTrial[SourcedBytes]):
         """Creates the file on the host and mounts the share in the guest."""
         self._image = self.find_source()
         self._image.checksum()
-        self._image.warm()
+        self._image.read_into_cache()
         if machine.vmm_pid is None:
             return  # on the host the file is simply there
         machine.agent.mkdir(_MOUNTED_AT, parents=True)
@@ -256,7 +256,7 @@ class FilereadTrial(_PatternTrial[ReadBytes]):
             if self._mounted:
                 disk.umount(machine.agent)
             # The host has cached what it wrote to the image, and what an earlier check read from it.
-            disk.evict()
+            disk.evict_from_cache()
             self.warnings += [warning for warning in warn_of_caches(disk) if warning not in self.warnings]
             disk.mount(machine.agent)
             self._mounted = True

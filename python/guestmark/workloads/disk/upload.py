@@ -50,7 +50,7 @@ class UploadTrial(MovingTrial[UploadedBytes]):
         """Creates the bytes on the host, which caches them."""
         if self._variant != "disk":
             self._image = self.find_source()
-            self._image.warm()
+            self._image.read_into_cache()
 
     def run(self, machine: Machine) -> list[Measurement]:
         """Sends or writes the bytes once."""

@@ -113,10 +113,10 @@ class InnerImage(Image):
             done = agent.flush(str(self.path))
         return (done.fsync_ns + done.syncfs_ns) / 1e9
 
-    def evict(self) -> None:
+    def evict_from_cache(self) -> None:
         """Does nothing: the image is in memory."""
 
-    def warm(self) -> None:
+    def read_into_cache(self) -> None:
         """Does nothing: the image is in memory."""
 
     def count_allocated_bytes(self) -> int:
