@@ -107,7 +107,9 @@ _FIRST = (
     "umask 077",
     # The login's output may not end with a newline.
     "echo",
-    f"echo {GREETING} $(uname -s) $(uname -m) $(cat /proc/sys/kernel/random/boot_id)",
+    # A shell's own `read`, as each program that is started takes most of a millisecond.
+    "read -r boot < /proc/sys/kernel/random/boot_id",
+    f"echo {GREETING} $(uname -sm) $boot",
     "read -r script || exit 0",
     'eval "$script"',
 )
@@ -134,23 +136,22 @@ _SERVE = (
     '[ -d "$parent" ] || continue; '
     'd=$parent/$name-$$; mkdir -m 700 "$d" 2>/dev/null || { d=; why="$why; $parent cannot be written"; continue; }; '
     # `true` rather than `:`: a failed redirection of a special built-in ends the shell, for instance without inodes.
-    'if ! true 2>/dev/null > "$d/try"; then why="$why; $parent has no room for a file"; '
-    'elif chmod 700 "$d/try"; "$d/try" 2>/dev/null; then '
+    # The file is empty so far, but executable, which it stays.
+    'if ! true 2>/dev/null > "$d/agent"; then why="$why; $parent has no room for a file"; '
+    'elif chmod 700 "$d/agent"; "$d/agent" 2>/dev/null; then '
     'if [ -n "$k" ] || head -c "$size" /dev/zero > "$d/agent" 2>/dev/null; then break; fi; '
     'why="$why; $parent has no room for $size bytes"; '
     'else why="$why; no program may be run in $parent"; fi; '
     'rm -rf "$d"; d=; done',
     f'[ -n "$d" ] || {{ echo "{REFUSED} ${{why#; }}"; exit 0; }}',
-    'rm "$d/try"',
-    f'if [ -n "$k" ]; then echo "{READY} {KEPT} $d"; else echo "{READY} {WANTED} $d"; '
+    f'if [ -n "$k" ]; then rm "$d/agent"; echo "{READY} {KEPT} $d"; else echo "{READY} {WANTED} $d"; '
     'head -c "$size" > "$d/agent"; '
     '[ "$(wc -c < "$d/agent")" -eq "$size" ] || exit 1; '
-    'chmod 700 "$d/agent"; '
     'exec 3< "$d/agent"; '
-    '{ [ -n "$keep" ] && mkdir -p "$keep" && { mv -f "$d/agent" "$keep/$digest"; '
+    '{ if [ -n "$keep" ]; then mkdir -p "$keep" && { mv -f "$d/agent" "$keep/$digest"; '
     'same "$keep/$digest" || rm -f "$keep/$digest"; '
     'ls -t "$keep" | tail -n +$((most + 1)) | while read -r old; do rm -f "$keep/$old"; done; }; '
-    'rmdir "$keep" "${keep%/*}"; '  # empty, where there was no room
+    'rmdir "$keep" "${keep%/*}"; fi; '  # empty, where there was no room
     'rm -f "$d/agent"; } > /dev/null 2>&1 < /dev/null; fi',
     f'/proc/self/fd/3 trials --directory "$d" --alive {ALIVE_S}',
 )
@@ -286,7 +287,9 @@ class Session:
         self._connect(deadline)
         assert self.greeting is not None
         agent = self._choose_agent_binary(self.greeting).read_bytes()
-        name, digest = f"{DIRECTORY}{secrets.token_hex(8)}", hashlib.sha256(agent).hexdigest()
+        name = f"{DIRECTORY}{secrets.token_hex(8)}"
+        # Only an agent that is kept is looked for by its digest, which takes milliseconds to compute.
+        digest = hashlib.sha256(agent).hexdigest() if self.most_kept else ""
         script = format_serve_script(name=name, size=len(agent), digest=digest, most=self.most_kept)
         self._send_all(script, deadline)
         there, self.directory = self._wait_for_directory(deadline)
