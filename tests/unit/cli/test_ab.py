@@ -138,8 +138,19 @@ def test_two_values_of_a_variable_in_one_command(guestmark: CommandLine) -> None
     assert document["cells"][1]["vs_baseline"]["wall_s"]["ratio"] > 2
 
 
-def test_nothing_to_compare_is_told(guestmark: CommandLine) -> None:
-    done = guestmark("ab", "--", "true")
+def test_levels_of_set_are_compared(guestmark: CommandLine) -> None:
+    done = guestmark(
+        "ab", "--set", "env:PAUSE=1,2", "-r", "1", "--iterations", "1", "--warmup", "0", "--quiet", "--json", "-",
+        "--", "true",
+    )  # fmt: skip
+    assert done.status == 0, done.stderr
+    cells = json.loads(done.stdout)["cells"]
+    assert [cell["id"] for cell in cells] == ["host env:PAUSE=1", "host env:PAUSE=2"]
+
+
+@pytest.mark.parametrize("words", [(), ("--set", "env:PAUSE=1")])
+def test_nothing_to_compare_is_told(guestmark: CommandLine, words: tuple[str, ...]) -> None:
+    done = guestmark("ab", *words, "--", "true")
     assert done.status == 2
     assert "nothing to compare" in done.stderr
 

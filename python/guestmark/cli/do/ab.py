@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from guestmark.cli import hyperfine
 from guestmark.cli.commands.ab import Options
@@ -35,22 +35,22 @@ def run(given: Options) -> int:
     texts = hyperfine.find_command_texts(given.argv)
     commands = hyperfine.parse_commands(() if texts else given.argv, texts)
     first, *others = (command.words for command in commands)
+    overrides = given.collect_overrides()
+    overrides["settings"] = [*overrides["settings"], *_render_settings(pairs)]
+    # Impossible levels are refused before a guest boots to find out whether KVM works.
+    settings = parse_settings(overrides["settings"])
     if len(others) > 1 or (others and pairs):
         raise UsageError(
             "ab compares two programs, or one program under two settings",
             hint="to compare several commands: guestmark exec -- A --- B --- C",
         )
-    if not pairs and not others:
+    if not others and all(len(levels) == 1 for levels in settings.values()):
         raise UsageError(
             "there is nothing to compare", hint="e.g. ab -- ./old --- ./new, or --kernel A B, --env NAME A B"
         )
-    overrides = given.collect_overrides()
-    overrides["settings"] = [*overrides["settings"], *_render_settings(pairs)]
-    # Impossible levels are refused before a guest boots to find out whether KVM works.
-    parse_settings(overrides["settings"])
     outputs = collect_outputs(given)
     request = ExecOptions(
-        on=list_platforms(given.on, given.machine) or [_choose_platform(pairs, outputs)],
+        on=list_platforms(given.on, given.machine) or [_choose_platform(settings, outputs)],
         metrics=given.metrics or (),
         stdin_path=given.stdin,
         ignore_failure=given.ignore_failure,
@@ -124,9 +124,9 @@ def _make_absolute(path: str) -> str:
     return os.path.abspath(os.path.expanduser(path))
 
 
-def _choose_platform(pairs: Mapping[str, tuple[str, str]], outputs: Outputs) -> str:
-    """Chooses the host if only programs or variables differ, else KVM if guests boot with it, else TCG."""
-    if all(is_variable(name) for name in pairs):
+def _choose_platform(factors: Collection[str], outputs: Outputs) -> str:
+    """Chooses the host if only programs or variables are given, else KVM if guests boot with it, else TCG."""
+    if all(is_variable(name) for name in factors):
         return "host"
     # The existence of /dev/kvm proves nothing: the host may be a guest without nested virtualization.
     if not os.path.exists("/dev/kvm"):
