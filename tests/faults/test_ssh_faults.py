@@ -18,7 +18,8 @@ from guestmark.core.platform_spec import Layer
 from guestmark.engine.preflight import find_unusable_platforms
 from guestmark.platforms.base import Platform, Unusable, Usable
 from guestmark.platforms.ssh.platform import SshPlatform
-from guestmark.platforms.ssh.session import ALIVE_S, Session, format_serve_script, is_final
+from guestmark.platforms.ssh.session import ALIVE_S, Session, format_serve_script
+from guestmark.platforms.ssh_command import is_final
 from tests.framework.cells import cell
 from tests.framework.command_line import CommandLine
 from tests.framework.guests import start

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from guestmark.appliance.paths import locate_cache
@@ -47,9 +47,19 @@ def make_root_archive(release: str, extra: Sequence[str] = ()) -> Path:
 
 
 def make_disk_image(
-    archive: Path, target: Path, *, uefi: bool = False, image_format: str = "qcow2", words: str = ""
+    archive: Path,
+    target: Path,
+    *,
+    uefi: bool = False,
+    image_format: str = "qcow2",
+    words: str = "",
+    files: Mapping[str, str] | None = None,
+    links: Mapping[str, str] | None = None,
 ) -> Path:
-    """Make a bootable disk of a root, with one partition for BIOS, or with an EFI system partition and the root."""
+    """Make a bootable disk of a root, with one partition for BIOS, or with an EFI system partition and the root.
+
+    `files` are written into the root, and `links` made there, by their paths.
+    """
     with scratch_directory("disk-image") as room:
         root = room / "root"
         root.mkdir()
@@ -58,6 +68,12 @@ def make_disk_image(
         )
         (root / "etc/fstab").write_text("LABEL=guest-root / ext4 rw 0 1\n")
         (root / "etc/hostname").write_text("image-guest\n")
+        for name, content in (files or {}).items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(content)
+        for name, destination in (links or {}).items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).symlink_to(destination)
         disk = room / "disk.raw"
         used = int(subprocess.run(["du", "-sm", root], capture_output=True, check=True).stdout.split()[0])
         first = (1 + (_ESP_MB if uefi else 0)) * _MEBIBYTE

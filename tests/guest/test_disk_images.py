@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,11 +17,13 @@ from guestmark.platforms.base import LoggedIn, Machine, find_login
 from guestmark.platforms.drives import VirtioBus
 from guestmark.platforms.libguestfs import GUESTFISH
 from guestmark.platforms.place import HypervisorProcess, Place
+from guestmark.platforms.qemu import image_login
 from guestmark.platforms.qemu.disk_images import ImageBoot
 from tests.framework.cells import cell_of
 from tests.framework.disk_images import make_disk_image, make_root_archive
 from tests.framework.guests import prepared, start
 
+NETWORK = "systemd-networkd.service"
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 
@@ -38,6 +41,17 @@ def uefi_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def digest(path: Path) -> str:
     with path.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def hide_programs(monkeypatch: pytest.MonkeyPatch, folder: Path, *names: str) -> None:
+    """Let PATH be a folder of links to all programs but these."""
+    folder.mkdir()
+    for each in os.environ["PATH"].split(os.pathsep):
+        for program in Path(each).glob("*"):
+            link = folder / program.name
+            if program.name not in names and not link.is_symlink():
+                link.symlink_to(program)
+    monkeypatch.setenv("PATH", str(folder))
 
 
 def look(machine: Machine, *command: str) -> str:
@@ -102,9 +116,10 @@ def test_another_image_than_the_one_asked_for_is_noticed(
         machine.attest()
 
 
-def test_a_disk_without_a_system_is_refused(tmp_path: Path) -> None:
+def test_a_disk_without_a_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blank = tmp_path / "blank.raw"
     blank.write_bytes((b"\xeb\x63".ljust(510, b"\0") + b"\x55\xaa").ljust(8 << 20, b"\0"))
+    monkeypatch.setattr(image_login, "LIMIT_S", 5.0)
     with pytest.raises(PlatformUnusableError, match=r"put into blank\.raw: libguestfs reports"):  # noqa: SIM117
         with start("tcg", image=str(blank)):
             pass
@@ -129,15 +144,7 @@ def test_cloud_init_brings_the_agent_where_libguestfs_is_missing(
 ) -> None:
     archive = make_root_archive("bookworm", ("cloud-init",))
     image = make_disk_image(archive, tmp_path / "cloud.qcow2")
-    # A folder of programs that lacks one.
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    for folder in os.environ["PATH"].split(os.pathsep):
-        for program in Path(folder).glob("*"):
-            link = programs / program.name
-            if program.name != GUESTFISH and not link.is_symlink():
-                link.symlink_to(program)
-    monkeypatch.setenv("PATH", str(programs))
+    hide_programs(monkeypatch, tmp_path / "programs", GUESTFISH)
     with start("tcg", image=str(image)) as machine:
         found = machine.attest()
         assert isinstance(found, GuestMachine)
@@ -145,3 +152,60 @@ def test_cloud_init_brings_the_agent_where_libguestfs_is_missing(
         assert found.image.entered is ImageEntry.SEED
         assert "bookworm" in found.image.distribution
         assert look(machine, "cat", "/etc/hostname") == "image-guest"
+
+
+def test_an_image_s_own_guest_agent_lets_in_where_nothing_else_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = make_disk_image(make_root_archive("bookworm", ("qemu-guest-agent",)), tmp_path / "agent.qcow2")
+    hide_programs(monkeypatch, tmp_path / "programs", GUESTFISH, "mkfs.vfat")
+    assert find_way_in(image) is ImageEntry.GUEST_AGENT
+
+
+@pytest.mark.thorough
+def test_ssh_with_a_key_lets_in_where_nothing_else_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    image = make_disk_image(
+        make_root_archive("bookworm", ("openssh-server",)),
+        tmp_path / "sshd.qcow2",
+        files={
+            "root/.ssh/authorized_keys": key.with_suffix(".pub").read_text(),
+            "etc/systemd/network/all.network": "[Match]\nName=e*\n[Network]\nDHCP=yes\n",
+        },
+        links={f"etc/systemd/system/multi-user.target.wants/{NETWORK}": f"/lib/systemd/system/{NETWORK}"},
+    )
+    hide_programs(monkeypatch, tmp_path / "programs", GUESTFISH, "mkfs.vfat")
+    monkeypatch.setenv("GUESTMARK_SSH", f"ssh -F none -o IdentitiesOnly=yes -i {key}")
+    assert find_way_in(image) is ImageEntry.SSH
+
+
+def find_way_in(image: Path) -> ImageEntry:
+    """Boot the image twice, once to put the agent in, and return how that was done."""
+    before = digest(image)
+    with start("tcg", image=str(image)) as machine:
+        found = machine.attest()
+        assert isinstance(found, GuestMachine)
+        assert found.image is not None
+        assert look(machine, "cat", "/etc/hostname") == "image-guest"
+    assert digest(image) == before
+    return found.image.entered
+
+
+@pytest.mark.thorough
+def test_an_image_that_lets_nobody_in_is_refused_with_what_was_tried(
+    bios_image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = tmp_path / "closed.qcow2"
+    shutil.copy(bios_image, image)
+    hide_programs(monkeypatch, tmp_path / "programs", GUESTFISH, "mkfs.vfat")
+    monkeypatch.setattr(image_login, "LIMIT_S", 5.0)
+    with (
+        pytest.raises(
+            PlatformUnusableError, match=r"guestfish is not installed; it was booted, but no guest agent"
+        ),
+        start("tcg", image=str(image)),
+    ):
+        pass

@@ -394,6 +394,8 @@ class ImageEntry(StrEnum):
 
     OVERLAY = "an overlay that libguestfs wrote"
     SEED = "a seed of cloud-init"
+    GUEST_AGENT = "an overlay that its guest agent wrote, in a boot before"
+    SSH = "an overlay that was written over ssh, in a boot before"
 
 
 class DiskImage(msgspec.Struct, kw_only=True):

@@ -23,7 +23,8 @@ from guestmark.fleet.lab import LabMachine
 from guestmark.fleet.worker import WorkerStart
 from guestmark.ledger.postgres import read_parameters
 from guestmark.page.text import make_inert
-from guestmark.platforms.ssh.session import UNATTENDED, build_ssh_command, explain_refusal, is_final
+from guestmark.platforms.ssh.session import explain_refusal
+from guestmark.platforms.ssh_command import UNATTENDED, build_ssh_command, is_final
 
 _KEPT_LINES, _LONGEST = 20, 300
 _STOP_S, _HEAR_S = 5.0, 1.0

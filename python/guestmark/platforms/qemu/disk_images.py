@@ -1,8 +1,10 @@
 """A user's own disk image as a guest, with the image's boot loader, kernel and system, and the agent in it.
 
 The image itself is never written to. libguestfs puts the agent, and a service that starts it, into an overlay, once for
-each image; the overlay is kept in the cache. Without libguestfs the agent is on a second disk, a seed for cloud-init's
-data source NoCloud, and the image must have cloud-init. Each guest writes to a separate overlay.
+each image; the overlay is kept in the cache. Where libguestfs cannot, the image is booted once, and the image's own
+guest agent or sshd lets the agent in (`image_login`). Without libguestfs the agent is on a second disk, a seed for
+cloud-init's data source NoCloud, if this host can make one, and the image must have cloud-init. Each guest writes to a
+separate overlay.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ from guestmark.platforms.phases import KERNEL as KERNEL_DONE
 from guestmark.platforms.phases import ROOT as ROOT_DONE
 from guestmark.platforms.place import HypervisorProcess, Place
 from guestmark.platforms.qemu.firmware import find_ovmf
+from guestmark.platforms.qemu.image_login import UPLOADED_AGENT, NoLoginError, install_by_login
 from guestmark.setting.base import quote_qemu_value
 from guestmark.setting.machine import IMAGE, KERNEL, KERNEL_ARGS, MODULES, ROOTFS, START, Start
 
@@ -100,6 +103,27 @@ _SCRIPT = f"""\
 # Short-Description: guestmark's agent
 ### END INIT INFO
 [ "${{1:-start}}" != start ] || {_AGENT} serve --channel {_PORT} &
+"""
+# Installs the agent that is already in the guest, as libguestfs does.
+_INSTALL = f"""\
+set -e
+mkdir -p /usr/local/bin
+mv -f {UPLOADED_AGENT} {_AGENT}
+chmod 0755 {_AGENT}
+if command -v systemctl > /dev/null; then
+cat > {_UNIT} <<'END'
+{_SERVICE}END
+systemctl enable guestmark.service
+else
+if [ -d /etc/local.d ]; then script=/etc/local.d/guestmark.start; else script=/etc/init.d/guestmark; fi
+cat > "$script" <<'END'
+{_SCRIPT}END
+chmod 0755 "$script"
+if [ -d /etc/local.d ]; then ln -sf /etc/init.d/local /etc/runlevels/default/local
+else for level in 2 3 4 5; do ln -sf ../init.d/guestmark /etc/rc$level.d/S99guestmark; done; fi
+fi
+if command -v restorecon > /dev/null; then restorecon {_AGENT} || true; fi
+sync
 """
 # Prints systemd's timestamps in microseconds, and the seconds at which the kernel executed the initrd's /init.
 _BOOT_TIMES = r"""
@@ -252,23 +276,58 @@ def find_image_boot(
             _make_seed(part, agent)
     with replace_file(overlay, 0o600) as part:
         image = _make_overlay(path, part, entry)
-        if entry is ImageEntry.OVERLAY:
-            _check_architecture(path, _inject_agent(path, part, agent, accelerator), architecture)
+        if entry is not ImageEntry.SEED:
+            image = _enter_overlay(
+                path, part, image, architecture=architecture, accelerator=accelerator, notify=notify
+            )
         with replace_file(facts) as written:
             written.write_bytes(msgspec.json.encode(image))
     return ImageBoot(overlay, image, seed)
 
 
 def _choose_entry() -> ImageEntry:
-    """Return how to put the agent into an image. Raises `PlatformUnusableError` if both ways lack programs."""
+    """Return how to put the agent into an image: the first way for which this host has the programs."""
     if shutil.which(libguestfs.GUESTFISH):
         return ImageEntry.OVERLAY
     if all(map(shutil.which, _SEED_PROGRAMS)):
         return ImageEntry.SEED
-    raise PlatformUnusableError(
-        "the agent cannot be put into a disk image: neither guestfish nor mkfs.vfat and mcopy are installed",
-        hint="install libguestfs's tools (Debian: apt-get install guestfish)",
-    )
+    return ImageEntry.GUEST_AGENT
+
+
+def _enter_overlay(
+    path: Path,
+    overlay: Path,
+    image: DiskImage,
+    *,
+    architecture: Architecture,
+    accelerator: str,
+    notify: Notify,
+) -> DiskImage:
+    """Put the agent into the overlay of an image; return the image's facts with the way in.
+
+    Raises `PlatformUnusableError` with all that was tried.
+    """
+    agent, tried = find_agent_binary(), "guestfish is not installed"
+    if image.entered is ImageEntry.OVERLAY:
+        try:
+            _check_architecture(path, _inject_agent(path, overlay, agent, accelerator), architecture)
+        except _NoSystemError as error:
+            tried = error.message
+        else:
+            return image
+    notify(f"booting {path.name} once, to be let in by its guest agent or sshd")
+    try:
+        entry = install_by_login(
+            overlay, image.firmware, agent, _INSTALL, architecture=architecture, accelerator=accelerator
+        )
+    except NoLoginError as error:
+        raise PlatformUnusableError(
+            f"the agent cannot be put into {path.name}: {tried}; {error.message}",
+            hint="the image needs a Linux system on an unencrypted filesystem, QEMU's guest agent, "
+            "or an sshd that takes your key for root; the file itself is never modified",
+            cause=error.cause,
+        ) from error
+    return msgspec.structs.replace(image, entered=entry)
 
 
 def _create_command(backing: str, overlay: Path, backing_format: str = "qcow2") -> list[str]:
@@ -284,6 +343,10 @@ def _run_in_place(place: Place, command: Sequence[str]) -> None:
     said = helper.end_by_signal(signal.SIGKILL, 1.0)
     if said.strip():
         raise MachineError(f"{command[0]} failed: {last_inert_line(said)}")
+
+
+class _NoSystemError(PlatformUnusableError):
+    """libguestfs cannot put the agent into the image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,7 +481,7 @@ def _find_firmware(path: Path) -> ImageFirmware:
 def _inject_agent(path: Path, overlay: Path, agent: Path, accelerator: str) -> str:
     """Put the agent and its service into the overlay; return libguestfs's output about the programs' architecture.
 
-    Raises `PlatformUnusableError` if libguestfs finds no Linux system in the image.
+    Raises `_NoSystemError` if libguestfs finds no Linux system in the image.
     """
     with scratch_directory("image-files") as room:
         (room / "service").write_text(_SERVICE)
@@ -438,11 +501,7 @@ def _inject_agent(path: Path, overlay: Path, agent: Path, accelerator: str) -> s
             ["--format=qcow2", "-a", str(overlay), "-i"], script, accelerator, _INSPECT_S, [overlay, room]
         )
     if done.status != 0:
-        raise PlatformUnusableError(
-            f"the agent cannot be put into {path.name}: libguestfs reports {_find_error(done.output)}",
-            hint="the image must contain a Linux system on an unencrypted filesystem; "
-            "the file itself is never modified",
-        )
+        raise _NoSystemError(f"libguestfs reports {_find_error(done.output)}")
     return done.output
 
 

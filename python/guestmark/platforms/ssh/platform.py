@@ -41,7 +41,8 @@ from guestmark.platforms.network.existing import ExistingNetwork, open_existing_
 from guestmark.platforms.place import HERE, Place
 from guestmark.platforms.ssh.connections import Connections
 from guestmark.platforms.ssh.freshness import READY, RESTART
-from guestmark.platforms.ssh.session import Session, UnreachableError, build_ssh_command
+from guestmark.platforms.ssh.session import Session, UnreachableError
+from guestmark.platforms.ssh_command import build_ssh_command
 from guestmark.setting.disk import Disks
 
 _BOOT_PAUSE_S = 1.0

@@ -17,24 +17,23 @@ from pathlib import Path
 from guestmark.agent.binary import build_supervise_command
 from guestmark.agent.frames import Transport
 from guestmark.core.cause import Cause, Speaker, classify_message
-from guestmark.core.errors import AgentError, MachineError, PlatformUnusableError, UsageError
+from guestmark.core.errors import AgentError, MachineError, PlatformUnusableError
 from guestmark.foreign.agents import find_for_machine
 from guestmark.page.text import last_inert_line, make_inert
+from guestmark.platforms.ssh_command import ON_THE_WAY, UNATTENDED, build_ssh_command, is_final
 
 
 class UnreachableError(MachineError):
     """The machine does not answer, but may do so later, for instance because it is starting."""
 
 
-# ssh's name for the other end of a ProxyJump's or ProxyCommand's pipe.
-_ON_THE_WAY = "UNKNOWN port 65535"
 # Parts of the lines that ssh itself prints after the proxy's messages.
-_AFTER = (_ON_THE_WAY, "kex_exchange_identification")
+_AFTER = (ON_THE_WAY, "kex_exchange_identification")
 
 
 def explain_refusal(dest: str, said: str, status: int | None, printed: str = "") -> MachineError:
     """Returns the error for a session that failed to start: `said` by ssh itself, `printed` by the other side."""
-    if _ON_THE_WAY in said:
+    if ON_THE_WAY in said:
         return _explain_proxy_failure(dest, said)
     text = f"{said}\n{printed}"
     last = last_inert_line(said) or last_inert_line(printed)
@@ -70,13 +69,6 @@ def _explain_proxy_failure(dest: str, said: str) -> MachineError:
         hint=f"try it yourself: ssh {dest}",
         console=said,
     )
-
-
-def is_final(said: str) -> bool:
-    """Returns whether another attempt would fail in the same way, because a key, a name or a setting is wrong."""
-    said = "\n".join(line for line in said.splitlines() if _ON_THE_WAY not in line)
-    cause = classify_message(Speaker.SSH, said).cause
-    return cause is not Cause.OTHER and not cause.may_answer_later
 
 
 def make_session_error(dest: str, said: str, why: str, *, gone: bool) -> MachineError:
@@ -203,29 +195,12 @@ def _format_script(script: Sequence[str], **variables: str | int) -> bytes:
     return f"{text}\n".encode()
 
 
-_SSH = "ssh"
-_VARIABLE = "GUESTMARK_SSH"
 # Bytes that a login may print before the greeting.
 _CHATTER = 256 << 10
 _STOP_S = 5.0
 _PIECE = 64 << 10
 # The most pieces of the error stream, which may be endless, that are read at once.
 _PIECES = 16
-# All other options are those of the user's ssh_config. ssh never prompts, gives up a machine that is silent for 15 s,
-# and opens no shared connection, which would have to outlive this process.
-UNATTENDED = (
-    "-T", "-a", "-x", "-e", "none",
-    "-o", "BatchMode=yes",
-    "-o", "ConnectTimeout=10",
-    "-o", "ServerAliveInterval=5",
-    "-o", "ServerAliveCountMax=3",
-    "-o", "ControlMaster=no",
-    "-o", "PermitLocalCommand=no",
-    "-o", "RemoteCommand=none",
-    "-o", "StdinNull=no",
-    "-o", "ForkAfterAuthentication=no",
-    "-o", "SessionType=default",
-)  # fmt: skip
 # An existing shared connection is used.
 OPTIONS = (*UNATTENDED, "-o", "ClearAllForwardings=yes")
 
@@ -528,26 +503,6 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
     with contextlib.suppress(OSError):
         return not os.read(process.stdout.fileno(), _PIECE)
     return False
-
-
-def build_ssh_command() -> list[str]:
-    """Returns the words of `GUESTMARK_SSH`, split as by a shell, or `ssh`: the program and the user's own options.
-
-    Raises `UsageError` if they cannot be split.
-    """
-    return read_command_variable(_VARIABLE, _SSH)
-
-
-def read_command_variable(variable: str, usual: str) -> list[str]:
-    """Returns the words of the variable, split as by a shell; the `usual` program if it is unset.
-
-    Raises `UsageError` if they cannot be split.
-    """
-    try:
-        words = shlex.split(os.environ.get(variable, ""))
-    except ValueError as error:
-        raise UsageError(f"{variable}: {error}", hint=f"e.g. {variable}='{usual} OPTION…'") from error
-    return words or [usual]
 
 
 @contextlib.contextmanager

@@ -31,9 +31,10 @@ from guestmark.platforms.exclusive import encode_own_holder, lock_remote
 from guestmark.platforms.ssh.connections import open_once
 from guestmark.platforms.ssh.freshness import READY
 from guestmark.platforms.ssh.platform import RESTART_S, Remote, await_ready, check_cell
-from guestmark.platforms.ssh.session import Session, read_command_variable
-from guestmark.platforms.ssh.session import build_ssh_command as ssh
+from guestmark.platforms.ssh.session import Session
 from guestmark.platforms.ssh.trial_mark import TrialMark
+from guestmark.platforms.ssh_command import build_ssh_command as ssh
+from guestmark.platforms.ssh_command import read_command_variable
 from guestmark.platforms.virsh.factors import NONE, SNAPSHOT, SSH, THROW_AWAY
 
 VARIABLE = "GUESTMARK_VIRSH"
