@@ -112,23 +112,29 @@ def _log_in(
 ) -> ImageEntry:
     """Try both ways in turn until one lets guestmark in, and install the agent by it."""
     guest_agent, login = _GuestAgent(channel), _SshLogin(port)
+    refusal = ""
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
         if process.wait(0) is not None:
             raise NoLoginError(
                 f"QEMU ended while the image booted: {last_inert_line(process.console.read_text())}"
             )
-        if guest_agent.answers(_PAUSE_S):
-            guest_agent.upload(agent, UPLOADED_AGENT)
-            guest_agent.run_script(install)
-            guest_agent.shut_down()
-            return ImageEntry.GUEST_AGENT
+        if refusal:
+            time.sleep(_PAUSE_S)
+        elif guest_agent.answers(_PAUSE_S):
+            try:
+                guest_agent.install(agent, install)
+            except NoLoginError as error:
+                # Distributions forbid its commands; then sshd may still let the agent in.
+                refusal = error.message
+            else:
+                return ImageEntry.GUEST_AGENT
         if not login.is_refused and login.install(agent, install):
             return ImageEntry.SSH
         if login.is_refused:
             deadline = min(deadline, login.refused_at + _LAST_CHANCE_S)
     raise NoLoginError(
-        "it was booted, but no guest agent of QEMU answered, "
+        f"it was booted, but {refusal or 'no guest agent of QEMU answered'}, "
         f"and ssh as root did not get in ({login.said or 'nothing listened'})"
     )
 
@@ -153,8 +159,14 @@ class _GuestAgent:
                     return True
         return False
 
-    def upload(self, source: Path, target: str) -> None:
-        """Write a file in the guest."""
+    def install(self, agent: Path, script: str) -> None:
+        """Copy the agent, run the script and shut down. Raises `NoLoginError` if the guest agent refuses that."""
+        self._upload(agent, UPLOADED_AGENT)
+        self._run_script(script)
+        # This has no answer.
+        self._send("guest-shutdown", {"mode": "powerdown"})
+
+    def _upload(self, source: Path, target: str) -> None:
         handle = self._execute("guest-file-open", {"path": target, "mode": "wb"})
         with source.open("rb") as stream:
             while piece := stream.read(_CHUNK):
@@ -162,7 +174,7 @@ class _GuestAgent:
                 self._execute("guest-file-write", {"handle": handle, "buf-b64": text})
         self._execute("guest-file-close", {"handle": handle})
 
-    def run_script(self, script: str) -> None:
+    def _run_script(self, script: str) -> None:
         """Run a shell script in the guest until it ends. Raises `MachineError` if it fails."""
         words = {"path": "/bin/sh", "arg": ["-c", script], "capture-output": True}
         started = self._execute("guest-exec", words)
@@ -178,10 +190,6 @@ class _GuestAgent:
                 )
             time.sleep(0.1)
         raise MachineError(f"the agent was not installed within {_ANSWER_S:g} s")
-
-    def shut_down(self) -> None:
-        """Ask for a shutdown, which has no answer."""
-        self._send("guest-shutdown", {"mode": "powerdown"})
 
     def _execute(self, command: str, arguments: Any) -> Any:
         self._send(command, arguments)
