@@ -148,6 +148,15 @@ def test_levels_of_set_are_compared(guestmark: CommandLine) -> None:
     assert [cell["id"] for cell in cells] == ["host env:PAUSE=1", "host env:PAUSE=2"]
 
 
+def test_a_setting_that_is_not_compared_chooses_no_platform(guestmark: CommandLine) -> None:
+    done = guestmark(
+        "ab", "--set", "placement=free", "-r", "1", "--iterations", "1", "--warmup", "0", "--quiet", "--json", "-",
+        "--", "true", "---", "sleep", "0",
+    )  # fmt: skip
+    assert done.status == 0, done.stderr
+    assert {cell["platform"] for cell in json.loads(done.stdout)["cells"]} == {"host"}
+
+
 @pytest.mark.parametrize("words", [(), ("--set", "env:PAUSE=1")])
 def test_nothing_to_compare_is_told(guestmark: CommandLine, words: tuple[str, ...]) -> None:
     done = guestmark("ab", *words, "--", "true")

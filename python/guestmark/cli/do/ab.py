@@ -39,18 +39,19 @@ def run(given: Options) -> int:
     overrides["settings"] = [*overrides["settings"], *_render_settings(pairs)]
     # Impossible levels are refused before a guest boots to find out whether KVM works.
     settings = parse_settings(overrides["settings"])
+    compared = [name for name, levels in settings.items() if len(levels) > 1]
     if len(others) > 1 or (others and pairs):
         raise UsageError(
             "ab compares two programs, or one program under two settings",
             hint="to compare several commands: guestmark exec -- A --- B --- C",
         )
-    if not others and all(len(levels) == 1 for levels in settings.values()):
+    if not compared and not others:
         raise UsageError(
             "there is nothing to compare", hint="e.g. ab -- ./old --- ./new, or --kernel A B, --env NAME A B"
         )
     outputs = collect_outputs(given)
     request = ExecOptions(
-        on=list_platforms(given.on, given.machine) or [_choose_platform(settings, outputs)],
+        on=list_platforms(given.on, given.machine) or [_choose_platform(compared, outputs)],
         metrics=given.metrics or (),
         stdin_path=given.stdin,
         ignore_failure=given.ignore_failure,
@@ -125,7 +126,7 @@ def _make_absolute(path: str) -> str:
 
 
 def _choose_platform(factors: Collection[str], outputs: Outputs) -> str:
-    """Chooses the host if only programs or variables are given, else KVM if guests boot with it, else TCG."""
+    """Chooses the host if only programs or variables differ, else KVM if guests boot with it, else TCG."""
     if all(is_variable(name) for name in factors):
         return "host"
     # The existence of /dev/kvm proves nothing: the host may be a guest without nested virtualization.
