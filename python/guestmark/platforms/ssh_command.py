@@ -1,4 +1,4 @@
-"""The system's ssh program: its words, the options without which it would ask or wait, and what its refusals mean."""
+"""The system's ssh program: how to call it so that it never asks, and which of its refusals are final."""
 
 from __future__ import annotations
 

@@ -190,8 +190,8 @@ pub fn resolve_file(pid: libc::pid_t, directory: i32, name: u64) -> Option<PathB
     fs::canonicalize(read_path_argument(pid, directory, name)?).ok()
 }
 
-/// Returns the path of a name on the disk that a path argument gives: its directory exists, it may not exist yet, and if
-/// it is a link, the link is meant.
+/// Returns the path on the disk that a path argument names. Its directory has to exist, but the file need not, and a
+/// link is not followed.
 pub fn resolve_name(pid: libc::pid_t, directory: i32, name: u64, disk: &Path) -> Option<PathBuf> {
     let path = read_path_argument(pid, directory, name)?;
     let folder = fs::canonicalize(path.parent()?).ok()?;

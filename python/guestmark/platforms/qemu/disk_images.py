@@ -43,7 +43,7 @@ from guestmark.platforms.phases import FIRST_LINE, SETTLED
 from guestmark.platforms.phases import KERNEL as KERNEL_DONE
 from guestmark.platforms.phases import ROOT as ROOT_DONE
 from guestmark.platforms.place import HypervisorProcess, Place
-from guestmark.platforms.qemu.firmware import find_ovmf
+from guestmark.platforms.qemu.firmware import build_flash_arguments, find_ovmf
 from guestmark.platforms.qemu.image_login import UPLOADED_AGENT, NoLoginError, install_by_login
 from guestmark.setting.base import quote_qemu_value
 from guestmark.setting.machine import IMAGE, KERNEL, KERNEL_ARGS, MODULES, ROOTFS, START, Start
@@ -164,10 +164,7 @@ class ImageBoot:
             code, template = find_ovmf()
             variables = process.scratch / "variables.fd"
             _run_in_place(place, ["cp", place.locate_file(Path(template)), str(variables)])
-            arguments += [
-                "-drive", f"if=pflash,format=raw,readonly=on,file={place.locate_file(Path(code))}",
-                "-drive", f"if=pflash,format=raw,file={quote_qemu_value(variables)}",
-            ]  # fmt: skip
+            arguments += build_flash_arguments(place.locate_file(Path(code)), variables)
         return arguments
 
 

@@ -1,8 +1,9 @@
-"""Finds firmware that distributions install in separate packages."""
+"""Finds firmware that distributions install in separate packages, and builds the arguments that boot it."""
 
 from pathlib import Path
 
 from guestmark.core.errors import PlatformUnusableError
+from guestmark.setting.base import quote_qemu_value
 
 # OVMF's code and the template of its variables, as distributions install them.
 _OVMF = (
@@ -21,3 +22,11 @@ def find_ovmf() -> tuple[str, str]:
     raise PlatformUnusableError(
         "UEFI needs the firmware OVMF, which is not installed", hint="install the package ovmf"
     )
+
+
+def build_flash_arguments(code: str, variables: Path) -> list[str]:
+    """Return QEMU's arguments for UEFI: its `code`, and a copy of its variables that the guest may write."""
+    return [
+        "-drive", f"if=pflash,format=raw,readonly=on,file={code}",
+        "-drive", f"if=pflash,format=raw,file={quote_qemu_value(variables)}",
+    ]  # fmt: skip

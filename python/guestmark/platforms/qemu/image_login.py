@@ -27,7 +27,7 @@ from guestmark.core.errors import MachineError, PlatformUnusableError
 from guestmark.core.machine_facts import ImageEntry, ImageFirmware
 from guestmark.page.text import last_inert_line
 from guestmark.platforms.process import SupervisedProcess
-from guestmark.platforms.qemu.firmware import find_ovmf
+from guestmark.platforms.qemu.firmware import build_flash_arguments, find_ovmf
 from guestmark.platforms.ssh_command import UNATTENDED, build_ssh_command, is_final
 from guestmark.setting.base import quote_qemu_value
 
@@ -96,10 +96,7 @@ def _build_firmware_arguments(firmware: ImageFirmware, scratch: Path) -> list[st
     code, template = find_ovmf()
     variables = scratch / "variables.fd"
     shutil.copy(template, variables)
-    return [
-        "-drive", f"if=pflash,format=raw,readonly=on,file={code}",
-        "-drive", f"if=pflash,format=raw,file={quote_qemu_value(variables)}",
-    ]  # fmt: skip
+    return build_flash_arguments(code, variables)
 
 
 def _find_free_port() -> int:
@@ -121,15 +118,15 @@ def _log_in(
             )
         if refusal:
             time.sleep(_PAUSE_S)
-        elif guest_agent.answers(_PAUSE_S):
+        elif guest_agent.answers_sync(_PAUSE_S):
             try:
-                guest_agent.install(agent, install)
+                guest_agent.install_agent(agent, install)
             except NoLoginError as error:
                 # Distributions forbid its commands; then sshd may still let the agent in.
                 refusal = error.message
             else:
                 return ImageEntry.GUEST_AGENT
-        if not login.is_refused and login.install(agent, install):
+        if not login.is_refused and login.install_agent(agent, install):
             return ImageEntry.SSH
         if login.is_refused:
             deadline = min(deadline, login.refused_at + _LAST_CHANCE_S)
@@ -146,12 +143,12 @@ class _GuestAgent:
         self._channel = channel
         self._received = bytearray()
 
-    def answers(self, timeout_s: float) -> bool:
+    def answers_sync(self, timeout_s: float) -> bool:
         """Return whether the guest agent answers a new sync within this time."""
         number = secrets.randbits(31)
         with contextlib.suppress(OSError):
             self._channel.setblocking(False)
-            self._channel.send(_DELIMITER + _encode("guest-sync-delimited", {"id": number}))
+            self._channel.send(_DELIMITER + _encode_command("guest-sync-delimited", {"id": number}))
         for line in self._read_lines(timeout_s):
             answer = line.rpartition(_DELIMITER)[2]
             with contextlib.suppress(msgspec.DecodeError):
@@ -159,28 +156,28 @@ class _GuestAgent:
                     return True
         return False
 
-    def install(self, agent: Path, script: str) -> None:
+    def install_agent(self, agent: Path, script: str) -> None:
         """Copy the agent, run the script and shut down. Raises `NoLoginError` if the guest agent refuses that."""
-        self._upload(agent, UPLOADED_AGENT)
+        self._upload_file(agent, UPLOADED_AGENT)
         self._run_script(script)
         # This has no answer.
-        self._send("guest-shutdown", {"mode": "powerdown"})
+        self._send_command("guest-shutdown", {"mode": "powerdown"})
 
-    def _upload(self, source: Path, target: str) -> None:
-        handle = self._execute("guest-file-open", {"path": target, "mode": "wb"})
+    def _upload_file(self, source: Path, target: str) -> None:
+        handle = self._execute_command("guest-file-open", {"path": target, "mode": "wb"})
         with source.open("rb") as stream:
             while piece := stream.read(_CHUNK):
                 text = base64.b64encode(piece).decode()
-                self._execute("guest-file-write", {"handle": handle, "buf-b64": text})
-        self._execute("guest-file-close", {"handle": handle})
+                self._execute_command("guest-file-write", {"handle": handle, "buf-b64": text})
+        self._execute_command("guest-file-close", {"handle": handle})
 
     def _run_script(self, script: str) -> None:
         """Run a shell script in the guest until it ends. Raises `MachineError` if it fails."""
         words = {"path": "/bin/sh", "arg": ["-c", script], "capture-output": True}
-        started = self._execute("guest-exec", words)
+        started = self._execute_command("guest-exec", words)
         deadline = time.monotonic() + _ANSWER_S
         while time.monotonic() < deadline:
-            status = self._execute("guest-exec-status", started)
+            status = self._execute_command("guest-exec-status", started)
             if isinstance(status, dict) and status.get("exited"):
                 if status.get("exitcode") == 0:
                     return
@@ -191,8 +188,8 @@ class _GuestAgent:
             time.sleep(0.1)
         raise MachineError(f"the agent was not installed within {_ANSWER_S:g} s")
 
-    def _execute(self, command: str, arguments: Any) -> Any:
-        self._send(command, arguments)
+    def _execute_command(self, command: str, arguments: Any) -> Any:
+        self._send_command(command, arguments)
         for line in self._read_lines(_ANSWER_S):
             with contextlib.suppress(msgspec.DecodeError):
                 answer = msgspec.json.decode(line.rpartition(_DELIMITER)[2])
@@ -203,10 +200,10 @@ class _GuestAgent:
                     raise NoLoginError(f"its guest agent refuses {command}: {why}")
         raise NoLoginError(f"its guest agent did not answer {command}")
 
-    def _send(self, command: str, arguments: Any) -> None:
+    def _send_command(self, command: str, arguments: Any) -> None:
         self._channel.settimeout(_ANSWER_S)
         try:
-            self._channel.sendall(_encode(command, arguments))
+            self._channel.sendall(_encode_command(command, arguments))
         except OSError as error:
             raise NoLoginError(f"its guest agent ended before {command}") from error
 
@@ -230,7 +227,7 @@ class _GuestAgent:
                 yield line
 
 
-def _encode(command: str, arguments: Any) -> bytes:
+def _encode_command(command: str, arguments: Any) -> bytes:
     return msgspec.json.encode({"execute": command, "arguments": arguments}) + b"\n"
 
 
@@ -246,7 +243,7 @@ class _SshLogin:
         self.is_refused = False
         self.refused_at = 0.0
 
-    def install(self, agent: Path, script: str) -> bool:
+    def install_agent(self, agent: Path, script: str) -> bool:
         """Copy the agent, run the script and shut down; return whether that worked."""
         remote = f"cat > {UPLOADED_AGENT} && {{ {script} }} && {{ systemctl poweroff || poweroff; }} > /dev/null 2>&1"
         with agent.open("rb") as content:
