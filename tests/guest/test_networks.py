@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -32,6 +33,7 @@ from guestmark.platforms.base import HasNetwork, Machine
 from guestmark.platforms.network import helpers
 from guestmark.platforms.network.trial_network import TrialNetwork
 from guestmark.platforms.qemu.nested.place import InnerProcess
+from guestmark.platforms.vmm.platform import HYPERVISORS
 from tests.framework.guests import start
 from tests.framework.marks import long
 from tests.framework.processes import wait_until
@@ -186,10 +188,12 @@ INSIDE = [
     ("tcg/kvm", "user"),
     ("tcg/uml", "tap"),
 ]
+# Firecracker and Cloud Hypervisor are not packaged.
+SMALL = [f"tcg/{name}" for name, hypervisor in HYPERVISORS.items() if hypervisor.program.path]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("platform", "level"), INSIDE)
+@pytest.mark.parametrize(("platform", "level"), [*INSIDE, *((name, "tap") for name in SMALL)])
 def test_a_guest_inside_another_one_has_its_peer_there(platform: str, level: str) -> None:
     with start(platform, network=level) as machine:
         assert isinstance(machine, HasNetwork)
@@ -242,7 +246,9 @@ def test_without_vhost_one_line_says_what_is_needed(level: str, device: str) -> 
 
 
 @pytest.mark.long
-def test_sockets_of_a_guest_reach_the_kernel_around_it() -> None:
+@pytest.mark.parametrize("platform", ["tcg/kvm", *SMALL])
+def test_sockets_of_a_guest_reach_the_machine_around_it(platform: str) -> None:
+    """QEMU has the kernel answer; Firecracker and Cloud Hypervisor do so themselves."""
     task = TrafficTask(
         test=TrafficTest.UPLOAD, time_ns=200_000_000, flows=2, request=100, response=1000, size=0
     )
@@ -251,14 +257,14 @@ def test_sockets_of_a_guest_reach_the_kernel_around_it() -> None:
         for test in TrafficTest
         if test not in (TrafficTest.DATAGRAMS_UP, TrafficTest.DATAGRAMS_DOWN)
     ]
-    with start("tcg/kvm", network="vsock") as machine:
+    with start(platform, network="vsock") as machine:
         assert isinstance(machine, HasNetwork)
         network = machine.network
         assert isinstance(network, TrialNetwork)
         found = machine.attest()
         assert isinstance(found, NestedMachine)
         facts = found.inner.network
-        with serve_traffic(network.peer, address=network.peer_address) as ports:
+        with serve_traffic(network.peer, address=network.listen_address) as ports:
             sections = list(
                 measure_traffic(
                     machine.agent, network.peer_address, ports, tasks, counters=dict, timeout_s=120
@@ -275,13 +281,31 @@ def test_sockets_of_a_guest_reach_the_kernel_around_it() -> None:
             network.reach_machine(5000)
     assert facts is not None
     assert facts.vsock is not None
-    assert (facts.vhost, facts.machine, facts.vsock.driver) == (True, None, "vmw_vsock_virtio_transport")
-    assert [os.path.basename(mover.program) for mover in facts.movers] == ["qemu-system-x86_64"]
+    by_kernel = platform == "tcg/kvm"
+    assert (facts.vhost, facts.machine) == (by_kernel, None)
+    assert facts.vsock.driver == "vmw_vsock_virtio_transport"
+    program = "qemu-system-x86_64" if by_kernel else platform.removeprefix("tcg/")
+    assert [os.path.basename(mover.program) for mover in facts.movers] == [program]
     for section in sections:
         moved = sum(flow.bytes for flow in section.result.flows)
         answered = section.result.times.count if section.result.times else 0
         assert moved or answered, section.task
         assert all(flow.sender is None for flow in section.result.flows)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", HYPERVISORS)
+def test_a_program_beside_a_small_hypervisor_is_found(name: str, tmp_path: Path) -> None:
+    """It was started by the same script, so it is a descendant of the process that should move the bytes."""
+    script = tmp_path / "beside"
+    vmm = HYPERVISORS[name].program.path
+    if vmm is None:
+        pytest.skip(f"{name} is not installed")
+    script.write_text(f'#!/bin/sh\n[ "$1" = --version ] || while :; do :; done &\nexec {vmm} "$@"\n')
+    script.chmod(0o755)
+    wrong = pytest.raises(AttestationError, match=r"processes that move the network's bytes: .* found 2")
+    with start(f"tcg/{name}", network="tap", vmm=str(script)) as machine, wrong:
+        machine.attest()
 
 
 @pytest.mark.long

@@ -17,8 +17,6 @@ const GET_LOCAL_CID: libc::Ioctl = if cfg!(any(target_arch = "powerpc64", target
     0x7b9
 };
 const BACKLOG: libc::c_int = 128;
-/// How many ports are tried to find a free one.
-const ATTEMPTS: u16 = 64;
 
 /// Connects to a port of the machine with this context identifier. The kernel's own limit is two seconds, which is too
 /// short for an emulated guest.
@@ -31,33 +29,15 @@ pub fn connect(cid: u32, port: u32, limit: Duration) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Listens at a port, or at a free one below 65,536 if it is 0, and returns the port as well.
-pub fn listen(port: u16) -> io::Result<(OwnedFd, u16)> {
+/// Listens at a port.
+pub fn listen(port: u16) -> io::Result<OwnedFd> {
     let socket = open()?;
-    let first = if port == 0 {
-        // The kernel would choose one of 32 bits; ports here have 16.
-        1024 + (crate::sys::monotonic_ns() % 60_000) as u16
-    } else {
-        port
-    };
-    let attempts = if port == 0 { ATTEMPTS } else { 1 };
-    for attempt in 0..attempts {
-        let tried = first + attempt;
-        let (address, size) = make_address(libc::VMADDR_CID_ANY, u32::from(tried));
-        // SAFETY: a plain system call; the address is initialised, has the given size and outlives the call.
-        let bound =
-            check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size) });
-        match bound {
-            Ok(_) => {
-                // SAFETY: a plain system call on a descriptor of ours.
-                check(unsafe { libc::listen(socket.as_raw_fd(), BACKLOG) })?;
-                return Ok((socket, tried));
-            }
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Err(io::ErrorKind::AddrInUse.into())
+    let (address, size) = make_address(libc::VMADDR_CID_ANY, u32::from(port));
+    // SAFETY: a plain system call; the address is initialised, has the given size and outlives the call.
+    check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size) })?;
+    // SAFETY: a plain system call on a descriptor of ours.
+    check(unsafe { libc::listen(socket.as_raw_fd(), BACKLOG) })?;
+    Ok(socket)
 }
 
 /// Waits for a connection to a listening socket.

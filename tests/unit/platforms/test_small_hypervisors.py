@@ -7,18 +7,21 @@ from types import SimpleNamespace
 import pytest
 
 from guestmark.core.architectures import ARCHITECTURES, find_host_architecture
-from guestmark.core.errors import PlatformUnusableError
+from guestmark.core.errors import PlatformUnusableError, UsageError
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_kind import index_platform_kinds
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.platforms import registry
 from guestmark.platforms.base import Unusable
+from guestmark.platforms.network.trial_network import MACHINE_MAC
+from guestmark.platforms.network.vmm_link import TapCard, open_vmm_network
 from guestmark.platforms.place import HERE
 from guestmark.platforms.uml import platform as user_mode
 from guestmark.platforms.vmm import platform as hypervisors
 from guestmark.platforms.vmm.platform import HYPERVISORS, MachineConfig
 from guestmark.setting.drive import Bus
 from guestmark.setting.machine import VMM, StartedGuest
+from guestmark.setting.network import Network, Offloads
 from guestmark.workloads.common import flushes
 from tests.framework.command_line import CommandLine
 from tests.framework.made_facts import guest
@@ -26,14 +29,16 @@ from tests.framework.made_facts import guest
 every = pytest.mark.parametrize("name", HYPERVISORS)
 
 
-def machine(disks: tuple[str, ...] = (), version: tuple[int, ...] = (54, 0, 0)) -> MachineConfig:
+def machine(
+    disks: tuple[str, ...] = (), version: tuple[int, ...] = (54, 0, 0), card: TapCard | None = None
+) -> MachineConfig:
     images = [
         SimpleNamespace(
             path=Path(f"/images/{name}"), spec=SimpleNamespace(name=name, read_only=name == "source")
         )
         for name in disks
     ]
-    return MachineConfig("/vmlinux", "/initrd", "quiet a=b", 2, 512 << 20, images, version)  # type: ignore[arg-type]
+    return MachineConfig("/vmlinux", "/initrd", "quiet a=b", 2, 512 << 20, images, version, card)  # type: ignore[arg-type]
 
 
 def saying(tmp_path: Path, line: str) -> str:
@@ -74,6 +79,43 @@ def test_cloud_hypervisor_is_told_what_an_image_is(version: tuple[int, ...], tol
     assert "readonly=on" in disks[0]
     assert "readonly=off" in disks[1]
     assert "--disk" not in HYPERVISORS["cloud-hypervisor"].command("/ch", machine())
+
+
+def test_a_card_opens_or_inherits_its_tap() -> None:
+    named = TapCard("peer1", (), queues=1, ring=None, offloads=Offloads.ON)
+    told = json.loads(HYPERVISORS["firecracker"].command("/fc", machine(card=named))[3])
+    assert told["network-interfaces"] == [
+        {"iface_id": "network", "host_dev_name": "peer1", "guest_mac": MACHINE_MAC}
+    ]
+    inherited = TapCard("peer1", (7, 8), queues=2, ring=512, offloads=Offloads.OFF)
+    for card, option in (
+        (named, f"tap=peer1,mac={MACHINE_MAC},num_queues=2"),
+        (
+            inherited,
+            f"fd=[7,8],mac={MACHINE_MAC},num_queues=4,queue_size=512,"
+            "offload_tso=off,offload_ufo=off,offload_csum=off",
+        ),
+    ):
+        words = HYPERVISORS["cloud-hypervisor"].command("/ch", machine(card=card))
+        assert words[words.index("--net") + 1] == option
+
+
+@every
+def test_one_line_says_which_networks_they_have(name: str, tmp_path: Path) -> None:
+    for level in set(Network) - {Network.NONE, Network.TAP, Network.VSOCK}:
+        with (
+            pytest.raises(UsageError, match=f"{name} cannot have network={level}") as caught,
+            open_vmm_network(
+                name,
+                cell(name, network=level).levels,
+                HERE,
+                vsock=tmp_path / "vsock",
+                cid=3,
+                inherits=True,
+            ),
+        ):
+            pass
+        assert caught.value.hint == "use tap or vsock, or exclude the combination"
 
 
 def test_a_disk_of_firecracker_is_known_by_its_file(tmp_path: Path) -> None:

@@ -189,6 +189,9 @@ const OF_TAP: &[u32] = &[
     0x4004_54dc, // TUNSETVNETLE
     0x4004_54de, // TUNSETVNETBE
 ];
+/// `TUNSETIFF`, which fails with `EEXIST` for a tap that has its interface. Cloud Hypervisor sends it to each tap and
+/// expects that answer.
+const SET_INTERFACE: u32 = 0x4004_54ca;
 /// `IOPRIO_WHO_USER`, which is refused because it affects all processes of the user.
 const OF_USER: u32 = 3;
 /// Types of Unix sockets that send only to their connected peer; a datagram socket can send anywhere.
@@ -467,6 +470,10 @@ fn allow_requests(refused: Refusals) -> Vec<libc::sock_filter> {
         for &request in OF_TAP {
             allow(&mut tests, request);
         }
+        if refused.network {
+            tests.push(make_instruction(EQUAL, SET_INTERFACE, 0, 1));
+            tests.push(make_instruction(RETURN, ERRNO | libc::EEXIST as u32, 0, 0));
+        }
     }
     if !refused.vhost {
         tests.push(make_instruction(AND, 0xff00, 0, 0));
@@ -596,7 +603,9 @@ fn allow_families(families: &[libc::c_int], local: bool) -> Vec<libc::sock_filte
 
 #[cfg(test)]
 mod tests {
-    use super::{build_program, ConnectPolicy, Refusals, ALLOW, ARCHITECTURE, ASK, ERRNO};
+    use super::{
+        build_program, ConnectPolicy, Refusals, ALLOW, ARCHITECTURE, ASK, ERRNO, SET_INTERFACE,
+    };
 
     /// Returns the filter's answer to a system call, by an interpreter that is just complete enough for our filters.
     fn outcome(refused: Refusals, number: libc::c_long, arguments: [u64; 3]) -> u32 {
@@ -849,9 +858,15 @@ mod tests {
             assert_eq!(asked(vhost, request), ALLOW, "{request:x}");
             assert_eq!(asked(taps, request), UNKNOWN, "{request:x}");
         }
-        for request in [0x4004_54ca, 0x4004_54cb, 0x4004_54cc, 0x8933] {
+        for request in [0x4004_54cb, 0x4004_54cc, 0x8933] {
             assert_eq!(asked(taps, request), UNKNOWN, "{request:x}");
         }
+        assert_eq!(
+            asked(taps, SET_INTERFACE.into()),
+            ERRNO | libc::EEXIST as u32
+        );
+        let opened = but(|refused| (refused.taps, refused.network) = (false, false));
+        assert_eq!(asked(opened, SET_INTERFACE.into()), ALLOW);
         // KVM_RUN, KVM_CREATE_VM; SIOCGIFINDEX, TUNSETIFF, TUNSETVNETBE; FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR
         for (may, requests) in [
             (kvm, &[0xae80, 0xae01][..]),

@@ -82,20 +82,31 @@ fn find(options: &Options) -> Vec<NetworkProcess> {
         if !(in_namespace || holds_tap || options.joiners.contains(&pid)) {
             continue;
         }
+        // Beside a hypervisor without shared directories, this program serves its guest's root and channel.
+        let serves =
+            joiners.contains(&pid) && !options.joiners.contains(&pid) && is_this_program(pid);
         found.push(NetworkProcess {
             pid,
             program: read_link(&format!("/proc/{pid}/exe")),
             processors: read_status_line(pid, "Cpus_allowed_list").unwrap_or_default(),
             in_namespace,
             holds_tap,
-            is_end: ends.contains(&pid),
-            is_joiner: joiners.contains(&pid),
+            is_end: ends.contains(&pid) || serves,
+            is_joiner: joiners.contains(&pid) && !serves,
             worked_ns: sum_worked_ns(pid),
             vhost_ns: sum_vhost_ns(pid, &parents),
         });
     }
     found.sort_by_key(|process| process.pid);
     found
+}
+
+/// Returns whether a process executes a copy of this program: inside a guest there are several.
+fn is_this_program(pid: u32) -> bool {
+    let (own, other) = ("/proc/self/exe", format!("/proc/{pid}/exe"));
+    let size = |path| fs::metadata(path).map(|entry| entry.len()).ok();
+    size(own).is_some_and(|bytes| size(&other) == Some(bytes))
+        && fs::read(own).is_ok_and(|program| fs::read(&other).is_ok_and(|there| there == program))
 }
 
 /// Returns the parent of each process.
@@ -213,13 +224,25 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::MetadataExt;
 
-    use super::{add_descendants, find, Options};
+    use super::{add_descendants, find, is_this_program, Options};
 
     #[test]
     fn descendants_of_descendants_belong_to_the_roots() {
         let parents = HashMap::from([(2, 1), (3, 2), (4, 3), (5, 1)]);
         let found = add_descendants(&[2], &parents);
         assert_eq!(found, [2, 3, 4].into());
+    }
+
+    #[test]
+    fn this_program_is_known_by_its_content() {
+        let mut other = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let found = [std::process::id(), other.id()].map(is_this_program);
+        other.kill().unwrap();
+        other.wait().unwrap();
+        assert_eq!(found, [true, false]);
     }
 
     #[test]

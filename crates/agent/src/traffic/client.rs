@@ -1,8 +1,8 @@
 //! Implements the client's end: connects, measures, and reports to the controller.
 
 use std::ffi::OsString;
-use std::io::{self, Read};
-use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::process::ExitCode;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -239,8 +239,8 @@ impl Test {
         let mut messages = Messages::new(exchange);
         let (times, elapsed_ns) =
             repeat(self.warm_ns(), self.task.time_ns, || messages.ask(stream))?;
-        stream.shutdown(Shutdown::Write)?;
         limit_waits(stream)?;
+        messages.ask_last(stream)?;
         let spent: Spent = read_answer(&mut stream)?;
         Ok((times.summarize(elapsed_ns), spent.cpu_ns))
     }
@@ -262,7 +262,7 @@ impl Test {
             ..TrafficResult::default()
         };
         finish(&mut result, &begin);
-        control.shutdown(Shutdown::Write)?;
+        control.write_all(&[0])?;
         let spent: Spent = read_answer(&mut control)?;
         result.peer_cpu_ns = spent.cpu_ns;
         Ok(Some(result))

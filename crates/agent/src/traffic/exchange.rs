@@ -16,6 +16,10 @@ use crate::sys::monotonic_ns;
 /// Largest size of a request and of a response.
 pub const LARGEST: u32 = 1 << 20;
 
+/// First byte of the last request of a connection. The client says so, as some hypervisors (Firecracker 1.17) do not pass
+/// on to their host that a guest has closed one direction.
+const LAST: u8 = 1;
+
 /// One request and one response buffer, reused for every exchange.
 pub struct Messages {
     request: Vec<u8>,
@@ -37,7 +41,13 @@ impl Messages {
         stream.read_exact(&mut self.response)
     }
 
-    /// Answers one request; returns `false` at the end of the stream.
+    /// Sends a request that the server knows to be the last, and waits for its response.
+    pub fn ask_last(&mut self, stream: &TcpStream) -> io::Result<()> {
+        self.request[0] = LAST;
+        self.ask(stream)
+    }
+
+    /// Answers one request; returns `false` after the last one and at the end of the stream.
     pub fn answer(&mut self, mut stream: &TcpStream) -> io::Result<bool> {
         if let Err(error) = stream.read_exact(&mut self.request) {
             return match error.kind() {
@@ -46,7 +56,7 @@ impl Messages {
             };
         }
         stream.write_all(&self.response)?;
-        Ok(true)
+        Ok(self.request[0] != LAST)
     }
 }
 

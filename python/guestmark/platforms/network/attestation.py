@@ -52,7 +52,8 @@ class Path:
 
     `drivers` are those that may drive the machine's interface. `direct` is true if packets of one kernel reach the
     other, `offloads` if both ends can leave checksums and segmentation to each other. `counts` is false if the
-    machine's kernel may be one that counts no bytes.
+    machine's kernel may be one that counts no bytes. The peer `listens` at an address of its own. `by_kernel` is true
+    if threads of the kernel move the bytes for the hypervisor.
     """
 
     levels: Levels
@@ -66,6 +67,8 @@ class Path:
     offloads: bool = True
     tap: str = ""
     counts: bool = True
+    listens: str = ANY_ADDRESS
+    by_kernel: bool = False
 
     @property
     def level(self) -> Network:
@@ -135,8 +138,7 @@ def _watch_probe(path: Path) -> _Probed:
     _require_no_strangers(around)
     before = {process.pid: process.worked_ns for process in around}
     vhost_before = count_vhost_ns(around)
-    listens = ANY_ADDRESS if path.level is not Network.VSOCK else path.peer.address
-    send_probe(path.machine.agent, path.peer.agent, path.peer.address, listens, direct=path.direct)
+    send_probe(path.machine.agent, path.peer.agent, path.peer.address, path.listens, direct=path.direct)
     around = path.surroundings.find_processes(path.roots, path.tap)
     vhost = (count_vhost_ns(around) or 0) > (vhost_before or 0)
     return _Probed(describe_movers(around, before), vhost, _find_processors(around, path.peer_pid))
@@ -179,8 +181,7 @@ def _wait_for_carrier(end: End) -> LinkState:
 
 def _require_carriers(path: Path, probed: _Probed) -> None:
     """Raises `AttestationError` unless the kernel and as many processes moved the bytes as the network needs."""
-    by_kernel = path.level in (Network.VHOST, Network.VSOCK)
-    _require(Check("whether a vhost thread of the kernel moved bytes", by_kernel, probed.vhost))
+    _require(Check("whether a vhost thread of the kernel moved bytes", path.by_kernel, probed.vhost))
     needed = len(path.roots.joiners)
     if len(probed.movers) != needed:
         names = ", ".join(sorted(mover.program for mover in probed.movers)) or "none"

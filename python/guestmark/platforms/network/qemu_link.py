@@ -6,14 +6,14 @@ import contextlib
 import os
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from guestmark.agent.client import Agent
 from guestmark.core.architectures import Bus as MachineBus
 from guestmark.core.errors import PlatformUnusableError, UsageError
 from guestmark.core.levels import Levels
 from guestmark.platforms.drives import VirtioBus
 from guestmark.platforms.network.helpers import FORWARDED, SLIRP_PEER, serve_guest
+from guestmark.platforms.network.hypervisor_link import HypervisorLink
 from guestmark.platforms.network.inner import make_peer_command_prefix, open_inner_network
 from guestmark.platforms.network.namespaces import (
     MACHINE_ADDRESS,
@@ -26,10 +26,10 @@ from guestmark.platforms.network.trial_network import (
     MACHINE_MAC,
     TrialNetwork,
     read_link_options,
+    refuse_packet_settings,
     start_peer,
 )
-from guestmark.platforms.place import HERE, HypervisorProcess, Place
-from guestmark.platforms.process import SupervisedProcess
+from guestmark.platforms.place import HERE, Place
 from guestmark.setting.network import MTU, NETWORK, NIC, NIC_QUEUES, NIC_RING, OFFLOADS, Network, Offloads
 
 NETDEV = "network"  # its id in QEMU
@@ -56,37 +56,6 @@ _USER_MACHINE = "10.0.2.15"
 _USUAL_MTU = 1500
 
 
-@dataclass(frozen=True, slots=True)
-class QemuLink:
-    """QEMU's arguments for a network, and the descriptors that it inherits; empty with network=none."""
-
-    network: TrialNetwork | None = None
-    arguments: tuple[str, ...] = ()
-    pass_fds: tuple[int, ...] = ()
-    # The command prefix that starts QEMU in the peer's namespace, where it opens its own sockets.
-    within: tuple[str, ...] = ()
-    # The helper without which QEMU cannot run.
-    helper: SupervisedProcess | None = None
-
-    def connect(self, agent: Agent, process: HypervisorProcess) -> TrialNetwork | None:
-        """Sets up the guest's end, once its agent answers, and returns its network. Raises `MachineError`."""
-        if self.network is None:
-            return None
-        helper = self.helper
-
-        def list_joiners() -> list[int]:
-            pid = process.pid()
-            return [*([] if pid is None else [pid]), *(helper.list_pids() if helper else [])]
-
-        if isinstance(process, SupervisedProcess):
-            self.network.list_ends = process.list_supervisors
-        if helper is not None:
-            self.network.list_helpers, self.network.list_others = helper.list_supervisors, helper.list_pids
-        self.network.list_joiners = list_joiners
-        self.network.connect(agent)
-        return self.network
-
-
 def list_modules(levels: Levels) -> Sequence[str]:
     """Returns the modules that drive the card or sockets of a guest with a network."""
     if levels[NETWORK] is Network.VSOCK:
@@ -95,14 +64,14 @@ def list_modules(levels: Levels) -> Sequence[str]:
 
 
 @contextlib.contextmanager
-def open_qemu_network(name: str, levels: Levels, virtio: VirtioBus, place: Place) -> Iterator[QemuLink]:
+def open_qemu_network(name: str, levels: Levels, virtio: VirtioBus, place: Place) -> Iterator[HypervisorLink]:
     """Creates the network of a guest of the platform `name`; yields an empty link with network=none.
 
     Raises `UsageError` for an impossible combination, and `PlatformUnusableError`.
     """
     level = levels[NETWORK]
     if level is Network.NONE:
-        yield QemuLink()
+        yield HypervisorLink()
         return
     joint = _LINK_KINDS.get(level)
     if joint is None:
@@ -130,31 +99,32 @@ def open_qemu_network(name: str, levels: Levels, virtio: VirtioBus, place: Place
             levels, namespaces, peer, pid, options.name, machine_mac=MACHINE_MAC, drivers=nic.drivers, tap=tap
         )
         network.leaves_work = level in _BY_TAP and nic.is_virtio
+        network.by_kernel = level is Network.VHOST
         if level in _BY_TAP:
             taps = namespaces.taps
             vhost = stack.enter_context(_open_vhost(level, len(taps))) if level is Network.VHOST else ()
             netdev = f"tap,id={NETDEV}{_list_descriptors('fd', taps)}"
             if vhost:
                 netdev += f",vhost=on{_list_descriptors('vhostfd', vhost)}"
-            yield QemuLink(network, ("-netdev", netdev, "-device", device), (*taps, *vhost))
+            yield HypervisorLink(network, ("-netdev", netdev, "-device", device), (*taps, *vhost))
             return
         if level is Network.USER:
             network.set_socket_addresses(SLIRP_PEER, _USER_MACHINE, forwards=True)
             words = ("-netdev", _format_user_network(), "-device", device)
             within = namespaces.make_command_prefix(namespaces.peer)
-            yield QemuLink(network, words, namespaces.list_descriptors(), tuple(within))
+            yield HypervisorLink(network, words, namespaces.list_descriptors(), tuple(within))
             return
         mtu = levels.get(MTU) or _USUAL_MTU
         descriptor, helper = stack.enter_context(serve_guest(namespaces, mtu))
         network.set_socket_addresses(PEER_ADDRESS, MACHINE_ADDRESS, forwards=True)
         netdev = f"stream,id={NETDEV},server=off,addr.type=fd,addr.str={descriptor}"
-        yield QemuLink(network, ("-netdev", netdev, "-device", device), (descriptor,), helper=helper)
+        yield HypervisorLink(network, ("-netdev", netdev, "-device", device), (descriptor,), helper=helper)
 
 
 @contextlib.contextmanager
 def _open_inside(
     levels: Levels, place: Place, joint: LinkKind, options: LinkOptions, device: str
-) -> Iterator[QemuLink]:
+) -> Iterator[HypervisorLink]:
     """Creates the network of a nested guest, whose QEMU opens its interfaces in the peer's namespace.
 
     Raises `UsageError` for a network that is impossible there, and `PlatformUnusableError`.
@@ -165,6 +135,7 @@ def _open_inside(
     nic = levels[NIC]
     with open_inner_network(levels, place, joint, replace(options, named=True), nic.drivers) as network:
         network.leaves_work = level in _BY_TAP and nic.is_virtio
+        network.by_kernel = level is Network.VHOST
         if level in _BY_TAP:
             netdev = f"tap,id={NETDEV},ifname={options.name},script=no,downscript=no"
             if options.queues > 1:
@@ -174,36 +145,25 @@ def _open_inside(
         else:
             network.set_socket_addresses(SLIRP_PEER, _USER_MACHINE, forwards=True)
             netdev = _format_user_network()
-        yield QemuLink(
+        yield HypervisorLink(
             network, ("-netdev", netdev, "-device", device), within=make_peer_command_prefix(network)
         )
 
 
 @contextlib.contextmanager
-def _open_vsock(levels: Levels, virtio: VirtioBus, place: Place) -> Iterator[QemuLink]:
+def _open_vsock(levels: Levels, virtio: VirtioBus, place: Place) -> Iterator[HypervisorLink]:
     """Gives a guest sockets to its hypervisor's kernel, where the peer listens.
 
     Raises `UsageError` for settings of packets, and `PlatformUnusableError`.
     """
-    given = {
-        MTU.name: levels.get(MTU) is not None,
-        NIC.name: levels[NIC] is not NIC.read(NIC.default),
-        NIC_QUEUES.name: levels[NIC_QUEUES] > 1,
-        NIC_RING.name: levels.get(NIC_RING) is not None,
-    }
-    for name, is_given in given.items():
-        if is_given:
-            raise UsageError(
-                f"network=vsock has neither packets nor a card, so {name} does not apply",
-                hint=f"leave out {name}, or exclude the combination",
-            )
+    refuse_packet_settings(levels)
     options = read_link_options(levels)
     cid = _CIDS[secrets.randbelow(len(_CIDS))]
     device = f"{virtio.format_device('vhost-vsock')},guest-cid={cid}"
     if place is not HERE:
         with open_inner_network(levels, place, LinkKind.NOTHING, options, ()) as network:
             network.set_vsock(cid)
-            yield QemuLink(network, ("-device", device))
+            yield HypervisorLink(network, ("-device", device))
         return
     with (
         _open_vhost(Network.VSOCK) as opened,
@@ -212,7 +172,7 @@ def _open_vsock(levels: Levels, virtio: VirtioBus, place: Place) -> Iterator[Qem
     ):
         network = TrialNetwork(levels, namespaces, peer, pid, options.name)
         network.set_vsock(cid)
-        yield QemuLink(network, ("-device", f"{device},vhostfd={opened[0]}"), opened)
+        yield HypervisorLink(network, ("-device", f"{device},vhostfd={opened[0]}"), opened)
 
 
 @contextlib.contextmanager

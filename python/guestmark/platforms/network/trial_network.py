@@ -28,7 +28,7 @@ from guestmark.platforms.network.namespaces import (
     Namespaces,
 )
 from guestmark.platforms.place import HERE
-from guestmark.setting.network import MTU, NETWORK, NIC_QUEUES, OFFLOADS, Network, Offloads
+from guestmark.setting.network import MTU, NETWORK, NIC, NIC_QUEUES, NIC_RING, OFFLOADS, Network, Offloads
 
 LOOPBACK = "lo"
 # The agent's address of the kernel that runs the hypervisor, by its context identifier.
@@ -106,6 +106,10 @@ class TrialNetwork:
     tap: str = ""
     # The machine's context identifier with network=vsock.
     cid: int = 0
+    # Address at which servers on the peer listen.
+    listen_address: str = ANY_ADDRESS
+    # Whether threads of the kernel move the bytes for the hypervisor.
+    by_kernel: bool = False
     # The last attestation.
     found: NetworkFacts | None = None
 
@@ -118,15 +122,14 @@ class TrialNetwork:
         self.machine_address = machine_address if forwards else None
         self.forwarded_at = "127.0.0.1" if forwards else ""
 
-    def set_vsock(self, cid: int) -> None:
-        """Sets the addresses of a guest that has sockets to its hypervisor's kernel in place of an interface."""
+    def set_vsock(self, cid: int, listen_address: str = VSOCK_HOST) -> None:
+        """Sets the addresses of a guest that has sockets to its hypervisor's kernel in place of an interface.
+
+        If the hypervisor itself answers, the peer listens on Unix sockets, at another `listen_address`.
+        """
         self.cid, self.machine_mac, self.peer_name = cid, "", LOOPBACK
         self.peer_address, self.own_address, self.machine_address = VSOCK_HOST, "", None
-
-    @property
-    def listen_address(self) -> str:
-        """The address at which servers on the peer listen."""
-        return VSOCK_HOST if self.level is Network.VSOCK else ANY_ADDRESS
+        self.listen_address, self.by_kernel = listen_address, listen_address == VSOCK_HOST
 
     @property
     def level(self) -> Network:
@@ -195,6 +198,8 @@ class TrialNetwork:
             offloads=self.leaves_work,
             tap=self.tap,
             counts=self.kernel_pid is None,
+            listens=self.listen_address,
+            by_kernel=self.by_kernel,
         )
         self.found = attest_vsock(path, self.cid) if self.level is Network.VSOCK else attest_network(path)
         return self.found
@@ -210,7 +215,7 @@ class TrialNetwork:
     def read_mover_s(self) -> float:
         """Returns the seconds of processor time, so far, of movers on this host other than the machine's hypervisor."""
         others = sum(read_processor_s(pid) or 0.0 for pid in self.list_others())
-        if self.level not in (Network.VHOST, Network.VSOCK):
+        if not self.by_kernel:
             return others
         return others + sum(map(read_vhost_s, self.list_ends()))
 
@@ -241,6 +246,22 @@ def read_link_options(levels: Levels, *, headers: bool = False) -> LinkOptions:
     return LinkOptions(
         f"peer{secrets.token_hex(3)}", levels.get(MTU), levels[OFFLOADS], levels[NIC_QUEUES], headers
     )
+
+
+def refuse_packet_settings(levels: Levels) -> None:
+    """Raises `UsageError` for settings of packets or a card, which network=vsock does not have."""
+    given = {
+        MTU.name: levels.get(MTU) is not None,
+        NIC.name: levels[NIC] is not NIC.read(NIC.default),
+        NIC_QUEUES.name: levels[NIC_QUEUES] > 1,
+        NIC_RING.name: levels.get(NIC_RING) is not None,
+    }
+    for name, is_given in given.items():
+        if is_given:
+            raise UsageError(
+                f"network=vsock has neither packets nor a card, so {name} does not apply",
+                hint=f"leave out {name}, or exclude the combination",
+            )
 
 
 @contextlib.contextmanager

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from guestmark.agent.client import Agent
 from guestmark.core.errors import UsageError
 from guestmark.core.levels import Levels
+from guestmark.platforms.network.hypervisor_link import HypervisorLink
 from guestmark.platforms.network.inner import make_peer_command_prefix, open_inner_network
 from guestmark.platforms.network.namespaces import MACHINE_INTERFACE, LinkKind, LinkOptions, open_namespaces
 from guestmark.platforms.network.trial_network import (
@@ -17,48 +17,21 @@ from guestmark.platforms.network.trial_network import (
     read_link_options,
     start_peer,
 )
-from guestmark.platforms.place import HERE, HypervisorProcess, Place
-from guestmark.platforms.process import SupervisedProcess
+from guestmark.platforms.place import HERE, Place
 from guestmark.setting.network import NETWORK, Network
 
 _LINK_KINDS = {Network.TAP: LinkKind.TAP, Network.HYBRID: LinkKind.TAP, Network.RAW: LinkKind.VETH}
 
 
-@dataclass(frozen=True, slots=True)
-class UmlLink:
-    """UML's arguments for a network, and the descriptors that it inherits; empty with network=none."""
-
-    network: TrialNetwork | None = None
-    arguments: tuple[str, ...] = ()
-    pass_fds: tuple[int, ...] = ()
-    # The command prefix that starts UML in the namespace whose interface it opens.
-    within: tuple[str, ...] = ()
-
-    def connect(self, agent: Agent, process: HypervisorProcess) -> TrialNetwork | None:
-        """Sets up the guest's end, once its agent answers, and returns its network. Raises `MachineError`."""
-        if self.network is None:
-            return None
-        if isinstance(process, SupervisedProcess):
-            self.network.list_ends = process.list_supervisors
-
-        def list_joiners() -> list[int]:
-            pid = process.pid()
-            return [] if pid is None else [pid]
-
-        self.network.list_joiners = list_joiners
-        self.network.connect(agent)
-        return self.network
-
-
 @contextlib.contextmanager
-def open_uml_network(levels: Levels, place: Place) -> Iterator[UmlLink]:
+def open_uml_network(levels: Levels, place: Place) -> Iterator[HypervisorLink]:
     """Creates the network of a guest; yields an empty link with network=none.
 
     Raises `UsageError` for a network that UML cannot have, and `PlatformUnusableError`.
     """
     level = levels[NETWORK]
     if level is Network.NONE:
-        yield UmlLink()
+        yield HypervisorLink()
         return
     joint = _LINK_KINDS.get(level)
     if joint is None:
@@ -82,13 +55,18 @@ def open_uml_network(levels: Levels, place: Place) -> Iterator[UmlLink]:
         inside = namespaces.peer if namespaces.machine is None else namespaces.machine
         interface = options.name if taps else MACHINE_INTERFACE
         within = namespaces.make_command_prefix(inside)
-        yield UmlLink(
-            network, (_format_card(level, interface),), namespaces.list_descriptors(), tuple(within)
+        yield HypervisorLink(
+            network,
+            (_format_card(level, interface),),
+            pass_fds=namespaces.list_descriptors(),
+            within=tuple(within),
         )
 
 
 @contextlib.contextmanager
-def _open_inside(levels: Levels, place: Place, joint: LinkKind, options: LinkOptions) -> Iterator[UmlLink]:
+def _open_inside(
+    levels: Levels, place: Place, joint: LinkKind, options: LinkOptions
+) -> Iterator[HypervisorLink]:
     """Creates the network of a nested guest. Raises `UsageError` and `PlatformUnusableError`."""
     level = levels[NETWORK]
     if joint is not LinkKind.TAP:
@@ -98,7 +76,9 @@ def _open_inside(levels: Levels, place: Place, joint: LinkKind, options: LinkOpt
         )
     with open_inner_network(levels, place, joint, options, ("uml-vector",)) as network:
         network.leaves_work = True
-        yield UmlLink(network, (_format_card(level, options.name),), within=make_peer_command_prefix(network))
+        yield HypervisorLink(
+            network, (_format_card(level, options.name),), within=make_peer_command_prefix(network)
+        )
 
 
 def _format_card(level: Network, interface: str) -> str:

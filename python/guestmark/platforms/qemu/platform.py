@@ -30,6 +30,7 @@ from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.drives import VirtioBus
 from guestmark.platforms.guest import Guest, await_ready, stop_on_exit
 from guestmark.platforms.network import qemu_link
+from guestmark.platforms.network.hypervisor_link import HypervisorLink
 from guestmark.platforms.phases import ANSWERED, Watch
 from guestmark.platforms.place import HERE, HypervisorProcess, Line, Place
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
@@ -394,7 +395,7 @@ def _start_process(
     process: HypervisorProcess,
     command: Sequence[str],
     lines: Sequence[Line],
-    link: qemu_link.QemuLink,
+    link: HypervisorLink,
     written: Sequence[Path],
 ) -> None:
     """Starts QEMU, which inherits its ends of the lines and the network. Raises `MachineError`."""

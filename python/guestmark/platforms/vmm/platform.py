@@ -44,6 +44,8 @@ from guestmark.platforms.attest import (
 )
 from guestmark.platforms.base import Unusable, Usable
 from guestmark.platforms.guest import Guest, await_ready, stop_on_exit
+from guestmark.platforms.network.vmm_link import TapCard, open_vmm_network
+from guestmark.platforms.network.vmm_link import list_modules as list_network_modules
 from guestmark.platforms.phases import Watch
 from guestmark.platforms.place import HERE, FileIdentity, Place
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
@@ -61,6 +63,7 @@ from guestmark.setting.machine import (
     attest_levels,
     list_kernel_command_line_words,
 )
+from guestmark.setting.network import NETWORK, Network, Offloads
 
 DEFAULTS: Mapping[str, str] = {MEMORY.name: "1G", SMP.name: "1"}
 # Name of the socket in the scratch directory; hypervisors append `_PORT` for connections of the guest to that port.
@@ -93,6 +96,7 @@ class MachineConfig:
     disks: Sequence[Image]
     # Version of the hypervisor.
     version: tuple[int, ...]
+    card: TapCard | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,8 @@ class Hypervisor:
     command: Callable[[str, MachineConfig], list[str]]
     # Returns the serial number of a disk, by its name and its image.
     serial: Callable[[str, FileIdentity], str]
+    # Whether it takes the descriptors of a tap; without privileges, Cloud Hypervisor cannot open one by its name.
+    inherits_taps: bool
 
 
 def _build_firecracker_command(program: str, machine: MachineConfig) -> list[str]:
@@ -135,6 +141,10 @@ def _build_firecracker_command(program: str, machine: MachineConfig) -> list[str
             for image in machine.disks
         ],
     }
+    if machine.card is not None:
+        described["network-interfaces"] = [
+            {"iface_id": "network", "host_dev_name": machine.card.tap, "guest_mac": machine.card.mac}
+        ]
     script = 'printf %s "$0" > machine.json && exec "$@"'
     return [
         "sh",
@@ -164,6 +174,17 @@ def _build_cloud_hypervisor_command(program: str, machine: MachineConfig) -> lis
         if machine.version >= _KNOWS_IMAGES:
             words += ",image_type=raw"
         disks.append(words)
+    card: list[str] = []
+    if machine.card is not None:
+        # One queue in each direction.
+        taps = ",".join(map(str, machine.card.descriptors))
+        words = f"fd=[{taps}]" if taps else f"tap={machine.card.tap}"
+        words += f",mac={machine.card.mac},num_queues={2 * machine.card.queues}"
+        if machine.card.ring is not None:
+            words += f",queue_size={machine.card.ring}"
+        if machine.card.offloads is Offloads.OFF:
+            words += ",offload_tso=off,offload_ufo=off,offload_csum=off"
+        card = ["--net", words]
     return [
         program,
         "--kernel", machine.kernel, "--initramfs", machine.initramfs, "--cmdline", machine.words,
@@ -171,6 +192,7 @@ def _build_cloud_hypervisor_command(program: str, machine: MachineConfig) -> lis
         "--vsock", f"cid={_GUEST_CID},socket={_VSOCK}",
         "--serial", "tty", "--console", "off",
         *(["--disk", *disks] if disks else []),
+        *card,
     ]  # fmt: skip
 
 
@@ -186,6 +208,7 @@ HYPERVISORS: Mapping[str, Hypervisor] = {
             words="reboot=k pci=off",
             command=_build_firecracker_command,
             serial=_choose_firecracker_serial,
+            inherits_taps=False,
         ),
         Hypervisor(
             CLOUD_HYPERVISOR,
@@ -195,6 +218,7 @@ HYPERVISORS: Mapping[str, Hypervisor] = {
             words="",
             command=_build_cloud_hypervisor_command,
             serial=lambda name, _image: name,
+            inherits_taps=True,
         ),
     )
 }
@@ -227,12 +251,23 @@ class VmmPlatform:
         initramfs = build_initramfs(find_agent_binary(), kernel.modules, _list_modules(hypervisor, cell))
         watch = Watch.for_cell(cell)
         rings = any(disk.aio is Aio.IO_URING for disk in cell.view(Disks))
-        process = place.make_process(self.name, Confinement(sockets=True, rings=rings, kvm=True))
+        by_tap = levels[NETWORK] is Network.TAP
+        opens = by_tap and not hypervisor.inherits_taps
+        confinement = Confinement(sockets=True, rings=rings, kvm=True, network=opens, taps=by_tap)
+        process = place.make_process(self.name, confinement)
         line = place.make_inherited_line()
         with (
             take_seat(cell, emulator=False) as seat,
             stop_on_exit(process, line.close),
             place.prepare_disks(cell) as made,
+            open_vmm_network(
+                self.name,
+                levels,
+                place,
+                vsock=process.scratch / _VSOCK,
+                cid=_GUEST_CID,
+                inherits=hypervisor.inherits_taps,
+            ) as connection,  # fmt: skip
         ):
             machine = MachineConfig(
                 place.locate_file(kernel.elf or kernel.image),
@@ -242,6 +277,7 @@ class VmmPlatform:
                 levels[MEMORY],
                 made,
                 tuple(map(int, re.findall(r"[0-9]+", version))),
+                connection.card,
             )
             agent_there = place.locate_file(find_agent_binary())
             command = [
@@ -249,7 +285,12 @@ class VmmPlatform:
                 *_build_listen_command(agent_there, _ROOT, [agent_there, "share", "/"]),
                 *hypervisor.command(program, machine),
             ]
-            process.start(command, pass_fds=line.fds, writable=drives.list_writable_paths(made))
+            process.start(
+                command,
+                pass_fds=(*line.fds, *connection.link.pass_fds),
+                writable=drives.list_writable_paths(made),
+                within=connection.link.within,
+            )
             line.close_inherited()
             agent = Agent(line.transport())
             check = functools.partial(
@@ -263,6 +304,7 @@ class VmmPlatform:
                     for image in made
                 }
                 guest.disks = drives.find_attached_disks(made, agent, serials)
+                guest.network = connection.link.connect(agent, process)
                 yield guest
             finally:
                 agent.close()
@@ -351,7 +393,8 @@ def _format_direct_boot_command_line(hypervisor: Hypervisor, levels: Levels, wat
 
 def _list_modules(hypervisor: Hypervisor, cell: Cell) -> ModuleList:
     for_disks, filesystems = drives.list_qemu_modules(cell)
-    return ModuleList((*hypervisor.modules, *_MODULES, *for_disks), filesystems)
+    network = list_network_modules(cell.levels)
+    return ModuleList((*hypervisor.modules, *_MODULES, *for_disks, *network), filesystems)
 
 
 def _rank_kernel(kernel: Kernel) -> int | None:
