@@ -95,7 +95,7 @@ missing_dev() {
     command -v mcopy >/dev/null || echo mtools
     for tool in mkfs.nilfs2:nilfs-tools mkfs.jfs:jfsutils mkfs.erofs:erofs-utils ethtool:ethtool nginx:nginx wrk:wrk \
         redis-server:redis-server libvirtd:libvirt-daemon slurmctld:slurmctld slurmd:slurmd munged:munge \
-        gtlsclient:ngtcp2-client gtlsserver:ngtcp2-server; do
+        gtlsclient:ngtcp2-client gtlsserver:ngtcp2-server slirp-fullbolt:slirp; do
         command -v "${tool%:*}" >/dev/null || [ -x "/usr/sbin/${tool%:*}" ] || [ -x "/sbin/${tool%:*}" ] || echo "${tool#*:}"
     done
     [ -e /usr/lib/ipxe/ipxe.lkrn ] || echo ipxe
@@ -132,7 +132,7 @@ why() {
         fio) echo "is measured as a workload" ;;
         hyperfine) echo "has its options and tables compared with guestmark's" ;;
         bwrap | crun | runc | podman | runsc) echo "is measured as a sandbox" ;;
-        passt | slirp4netns) echo "joins machines to their network" ;;
+        passt | slirp4netns | slirp) echo "joins machines to their network" ;;
         virsh) echo "is asked about domains of libvirt" ;;
         zsh | fish) echo "completes command lines" ;;
         sshd) echo "answers the tests on a port of their own; its service is masked, so that none starts here" ;;

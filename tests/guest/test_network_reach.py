@@ -16,7 +16,7 @@ from tests.framework.marks import long
 LEVELS = [
     ("host", "veth"), ("host", "host"), ("host", "pasta"), ("host", "slirp4netns"), long("bwrap", "veth"),
     long("gvisor", "veth"), ("tcg", "tap"), long("tcg", "user"), long("tcg", "passt"), long("uml", "tap"),
-    long("uml", "raw"), long("uml", "hybrid"),
+    long("uml", "raw"), long("uml", "hybrid"), long("uml", "slirp"),
 ]  # fmt: skip
 
 

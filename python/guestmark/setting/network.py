@@ -140,6 +140,8 @@ class Network(StrEnum):
     PASST = "passt"
     PASTA = "pasta"
     SLIRP4NETNS = "slirp4netns"
+    # The program slirp, which UML starts at the other end of a serial line.
+    SLIRP = "slirp"
     # An interface in the peer's namespace whose packets the hypervisor reads and writes.
     TAP = "tap"
     # The same, but a kernel thread reads and writes the packets in place of the hypervisor.
@@ -157,7 +159,7 @@ class Network(StrEnum):
     EXISTING = "existing"
 
 
-_NETWORK_ALIASES = {"slirp": "user", "off": "none"}
+_NETWORK_ALIASES = {"off": "none"}
 NETWORK = Setting(
     "network",
     "how the machine is connected to its peer (to nothing else, but for vsock and existing): none, user, passt, tap, "

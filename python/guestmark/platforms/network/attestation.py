@@ -53,7 +53,8 @@ class Path:
     `drivers` are those that may drive the machine's interface. `direct` is true if packets of one kernel reach the
     other, `offloads` if both ends can leave checksums and segmentation to each other. `counts` is false if the
     machine's kernel may be one that counts no bytes. The peer `listens` at an address of its own. `by_kernel` is true
-    if threads of the kernel move the bytes for the hypervisor.
+    if threads of the kernel move the bytes for the hypervisor. `serial_program` is the program that it starts
+    to carry the packets of a serial line.
     """
 
     levels: Levels
@@ -69,6 +70,7 @@ class Path:
     counts: bool = True
     listens: str = ANY_ADDRESS
     by_kernel: bool = False
+    serial_program: str = ""
 
     @property
     def level(self) -> Network:
@@ -182,10 +184,13 @@ def _wait_for_carrier(end: End) -> LinkState:
 def _require_carriers(path: Path, probed: _Probed) -> None:
     """Raises `AttestationError` unless the kernel and as many processes moved the bytes as the network needs."""
     _require(Check("whether a vhost thread of the kernel moved bytes", path.by_kernel, probed.vhost))
-    needed = len(path.roots.joiners)
+    needed = len(path.roots.joiners) + bool(path.serial_program)
     if len(probed.movers) != needed:
         names = ", ".join(sorted(mover.program for mover in probed.movers)) or "none"
         _require(Check("processes that move the network's bytes", needed, f"{len(probed.movers)} ({names})"))
+    if path.serial_program and path.serial_program not in (mover.program for mover in probed.movers):
+        names = ", ".join(sorted(mover.program for mover in probed.movers))
+        _require(Check("the program that carries the packets", path.serial_program, names))
 
 
 def send_probe(machine: Agent, peer: Agent, address: str, listen_address: str, *, direct: bool) -> None:

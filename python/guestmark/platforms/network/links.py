@@ -39,9 +39,12 @@ class LinkSetup:
         return [f"--{name}={value}" for name, value in given.items() if value is not None]
 
 
-def set_up_link(agent: Agent, mac: str, setup: LinkSetup) -> LinkState:
-    """Sets up the interface with a hardware address, and returns its new state. Raises `MachineError`."""
-    return _ask_agent(agent, [f"--mac={mac}", *setup.format_options()])
+def set_up_link(agent: Agent, setup: LinkSetup, *, mac: str = "", name: str = "") -> LinkState:
+    """Sets up the interface with a hardware address, or with a name if it has none, and returns its new state.
+
+    Raises `MachineError`.
+    """
+    return _ask_agent(agent, [f"--mac={mac}" if mac else f"--name={name}", *setup.format_options()])
 
 
 def describe_link(agent: Agent, name: str) -> LinkState:

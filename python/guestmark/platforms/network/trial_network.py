@@ -35,13 +35,14 @@ LOOPBACK = "lo"
 VSOCK_HOST = "vsock:2"
 # Ports of servers on a machine that its peer can reach, unless a process forwards a few of them.
 _OPEN = range(1024, 32768)
-# The kernel's taps leave room for a header of Ethernet in 64 KiB; libslirp in QEMU knows no other than the usual one.
+# The kernel's taps leave room for a header of Ethernet in 64 KiB; libslirp in QEMU and slirp know only the usual one.
 _LARGEST_MTU = {
     Network.USER: 1500,
+    Network.SLIRP: 1500,
     **dict.fromkeys((Network.TAP, Network.VHOST, Network.RAW, Network.HYBRID), 65521),
 }
 _FORWARDING = frozenset({Network.USER, Network.PASST, Network.PASTA})
-_ONE_WAY = frozenset({Network.NONE, Network.SLIRP4NETNS, Network.VSOCK, Network.EXISTING})
+_ONE_WAY = frozenset({Network.NONE, Network.SLIRP4NETNS, Network.SLIRP, Network.VSOCK, Network.EXISTING})
 _READY_S = 10.0
 _STOP_S = 2.0
 # A locally administered address; the network has no other machines.
@@ -96,6 +97,8 @@ class TrialNetwork:
     list_joiners: Callable[[], Sequence[int]] = tuple
     # Returns those of the movers that are neither the machine nor its hypervisor.
     list_others: Callable[[], Sequence[int]] = tuple
+    # The program that the hypervisor starts to carry the packets of a serial line, which has no hardware addresses.
+    serial_program: str = ""
     # The process on this host that is the machine's kernel, if it handles the interface's packets itself.
     kernel_pid: int | None = None
     # Drivers that the machine's interface may have; any if empty.
@@ -160,7 +163,7 @@ class TrialNetwork:
     def connect(self, agent: Agent) -> None:
         """Sets up the machine's end once its agent answers. Raises `MachineError`."""
         self.machine = agent
-        if not self.machine_mac:
+        if not (self.machine_mac or self.serial_program):
             return
         if self.tap and self.levels[OFFLOADS] is Offloads.OFF:
             switch_offloads(self.peer, self.peer_name, Offloads.OFF)
@@ -170,7 +173,7 @@ class TrialNetwork:
             self.levels.get(OFFLOADS),
             self.levels.get(NIC_QUEUES),
         )
-        self.machine_name = set_up_link(agent, self.machine_mac, setup).name
+        self.machine_name = set_up_link(agent, setup, mac=self.machine_mac, name=self.machine_name).name
 
     def reach_machine(self, port: int) -> tuple[str, int]:
         """Returns the address and port at which the peer reaches a server on the machine.
@@ -200,6 +203,7 @@ class TrialNetwork:
             counts=self.kernel_pid is None,
             listens=self.listen_address,
             by_kernel=self.by_kernel,
+            serial_program=self.serial_program,
         )
         self.found = attest_vsock(path, self.cid) if self.level is Network.VSOCK else attest_network(path)
         return self.found

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 
 from guestmark.core.errors import UsageError
 from guestmark.core.levels import Levels
+from guestmark.core.platform_kind import Program
+from guestmark.platforms.network.helpers import SLIRP_PEER, find_program
 from guestmark.platforms.network.hypervisor_link import HypervisorLink
 from guestmark.platforms.network.inner import make_peer_command_prefix, open_inner_network
 from guestmark.platforms.network.namespaces import MACHINE_INTERFACE, LinkKind, LinkOptions, open_namespaces
@@ -20,7 +23,16 @@ from guestmark.platforms.network.trial_network import (
 from guestmark.platforms.place import HERE, Place
 from guestmark.setting.network import NETWORK, Network
 
-_LINK_KINDS = {Network.TAP: LinkKind.TAP, Network.HYBRID: LinkKind.TAP, Network.RAW: LinkKind.VETH}
+_LINK_KINDS = {
+    Network.TAP: LinkKind.TAP,
+    Network.HYBRID: LinkKind.TAP,
+    Network.RAW: LinkKind.VETH,
+    Network.SLIRP: LinkKind.NOTHING,
+}
+# Its usual build relays at the speed of a modem.
+_SLIRP = Program("slirp-fullbolt", "slirp")
+# The interface of UML's serial line, and the machine's address, which slirp determines.
+_SERIAL, _SERIAL_ADDRESS = "eth0", "10.0.2.15"
 
 
 @contextlib.contextmanager
@@ -46,6 +58,15 @@ def open_uml_network(levels: Levels, place: Place) -> Iterator[HypervisorLink]:
             yield link
         return
     with open_namespaces(joint, options) as namespaces, start_peer(namespaces) as (peer, pid):
+        if level is Network.SLIRP:
+            network = TrialNetwork(levels, namespaces, peer, pid, options.name)
+            yield HypervisorLink(
+                network,
+                (_add_serial_line(network),),
+                pass_fds=namespaces.list_descriptors(),
+                within=tuple(namespaces.make_command_prefix(namespaces.peer)),
+            )
+            return
         taps = joint is LinkKind.TAP
         network = TrialNetwork(
             levels, namespaces, peer, pid, options.name,
@@ -69,16 +90,30 @@ def _open_inside(
 ) -> Iterator[HypervisorLink]:
     """Creates the network of a nested guest. Raises `UsageError` and `PlatformUnusableError`."""
     level = levels[NETWORK]
-    if joint is not LinkKind.TAP:
+    if joint is LinkKind.VETH:
         raise UsageError(
             f"a nested guest cannot have network={level}",
             hint=f"use network={Network.TAP} or {Network.HYBRID}",
         )
     with open_inner_network(levels, place, joint, options, ("uml-vector",)) as network:
+        if level is Network.SLIRP:
+            yield HypervisorLink(
+                network, (_add_serial_line(network),), within=make_peer_command_prefix(network)
+            )
+            return
         network.leaves_work = True
         yield HypervisorLink(
             network, (_format_card(level, options.name),), within=make_peer_command_prefix(network)
         )
+
+
+def _add_serial_line(network: TrialNetwork) -> str:
+    """Sets the network up for slirp, and returns UML's argument that starts it. Raises `PlatformUnusableError`."""
+    program = find_program(_SLIRP, network.level)
+    network.set_socket_addresses(SLIRP_PEER, _SERIAL_ADDRESS, forwards=False)
+    network.machine_mac, network.machine_name, network.drivers = "", _SERIAL, ("uml-netdev",)
+    network.serial_program = os.path.realpath(program)
+    return f"{_SERIAL}=slirp,,{program}"
 
 
 def _format_card(level: Network, interface: str) -> str:

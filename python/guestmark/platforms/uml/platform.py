@@ -112,7 +112,8 @@ class UmlPlatform:
         served = any(disk.bus is Bus.VHOST_USER for disk in cell.view(Disks))
         confinement = replace(
             WITH_MEMORY_FILE,
-            sockets=served,
+            # slirp has a Unix socket of its own.
+            sockets=served or levels[NETWORK] is Network.SLIRP,
             network=levels[NETWORK] is not Network.NONE,
             packets=levels[NETWORK] in (Network.RAW, Network.HYBRID),
         )
