@@ -1,4 +1,4 @@
-"""Measure what the user's own definition of a machine costs: `.venv/bin/python -m bench.own null|start` as root.
+"""Measure what a machine of the user's own costs: `.venv/bin/python -m bench.own null|start|image` as root.
 
 * `null [--blocks 30]`: one command in podman's containers, created by a definition and by the platform `podman`, on
   this host's root: the ratio of its times on the machine's clock, block by block. Exits with 1 if the interval does
@@ -6,6 +6,8 @@
 * `start [--rounds 30]`: the time until a machine's first answer, beside its commands typed by hand: create, then exec
   with `true`. The machines are namespaces, whose start takes a few milliseconds, and podman's. Exits with 1 if the
   difference exceeds 10 % or 20 ms.
+* `image --image FILE [--rounds 8]`: the time until the agent's first answer of a guest that boots a disk image, beside
+  QEMU started by hand with the same line and a new overlay. Exits with 1 if the ratio exceeds 1.1.
 
 Leave the machine alone meanwhile.
 """
@@ -13,9 +15,12 @@ Leave the machine alone meanwhile.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
+import re
 import resource
+import socket
 import statistics
 import subprocess
 import sys
@@ -27,13 +32,19 @@ from pathlib import Path
 from bench.sharing.__main__ import judge
 from bench.sidebyside import contenders_table, measure_contenders, median_ratio
 
+from guestmark.agent.client import Agent
+from guestmark.agent.frames import Transport
 from guestmark.core.machine_facts import OWN_MACHINE_PREFIX
 from guestmark.core.model import Cell, WorkloadSpec
+from guestmark.core.placement import FREE
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.ledger import open_ledger
 from guestmark.platforms import registry
+from guestmark.platforms.guest import Guest
 from guestmark.platforms.own.definition import ID, Definition
 from guestmark.platforms.own.store import VARIABLE, find_definition, trust
+from guestmark.platforms.qemu.disk_images import NODE, START_LIMIT_S
+from guestmark.setting.machine import IMAGE, PLACEMENT
 from guestmark.workloads.common.starting import StartedMachine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -149,11 +160,72 @@ def _compare_starts(folder: Path, given: argparse.Namespace) -> int:
     return 1 if late else 0
 
 
+def _boot_ours(image: Path) -> tuple[float, tuple[str, ...], str]:
+    """Boot the image by guestmark; return the seconds until its first answer, QEMU's words and the overlay's base."""
+    spec = PlatformSpec.read("tcg")
+    cell = Cell("bench", WorkloadSpec("bench"), spec, {IMAGE.name: str(image), PLACEMENT.name: FREE})
+    started = StartedMachine.start(registry.get_platform(spec), cell)
+    guest = started.machine
+    assert isinstance(guest, Guest)
+    assert guest.query is not None
+    nodes = guest.query("query-named-block-nodes")
+    base = next(str(node["image"]["backing-filename"]) for node in nodes if node["node-name"] == NODE)
+    took, words = started.answered - started.decided, guest.command_line
+    started.end_machine()
+    return took, words, base
+
+
+def _boot_by_hand(words: Sequence[str], base: str, folder: Path) -> float:
+    """Boot with the same words, a new overlay and new sockets; return the seconds until the agent's first answer."""
+    overlay = folder / "by-hand.qcow2"
+    overlay.unlink(missing_ok=True)
+    sockets: dict[str, socket.socket] = {}
+    with contextlib.ExitStack() as stack:
+        begin = time.monotonic()
+        _run_quietly(["qemu-img", "create", "-f", "qcow2", "-F", "qcow2", "-b", base, str(overlay)])
+        command, inherited = [], []
+        for word in words:
+            changed = re.sub(r"(?<=file\.filename=)/.*/image\.qcow2", str(overlay), word)
+            if found := re.fullmatch(r"socket,id=(\w+),fd=\d+", word):
+                sockets[found[1]], there = map(stack.enter_context, socket.socketpair())
+                inherited.append(there.fileno())
+                changed = f"socket,id={found[1]},fd={there.fileno()}"
+            command.append(changed)
+        null = subprocess.DEVNULL
+        process = subprocess.Popen(command, pass_fds=inherited, stdin=null, stdout=null, stderr=null)
+        try:
+            agent = Agent(Transport.of_socket(sockets["agent"]))
+            agent.hello(timeout_s=START_LIMIT_S)
+            agent.ping(1)
+            return time.monotonic() - begin
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _compare_boots(folder: Path, given: argparse.Namespace) -> int:
+    # The first start prepares the overlay, and shows the words.
+    _, words, base = _boot_ours(given.image)
+    ours, by_hand = "guestmark", "by hand"
+    values = measure_contenders(
+        {ours: lambda: _boot_ours(given.image)[0], by_hand: lambda: _boot_by_hand(words, base, folder)},
+        given.rounds,
+        given.seed,
+    )
+    contenders_table("Until the first answer of an image", values, [by_hand], "s")
+    ratio = median_ratio(values[ours], values[by_hand])
+    print(f"×{ratio:.3f}: {'within' if ratio <= 1 + _AIM else 'above'} the aim")
+    print(f"load: {Path('/proc/loadavg').read_text().strip()}")
+    return 0 if ratio <= 1 + _AIM else 1
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("null", "start"))
+    compared = {"null": _compare_null, "start": _compare_starts, "image": _compare_boots}
+    parser.add_argument("what", choices=compared)
+    parser.add_argument("--image", type=Path, help="disk image that is booted")
     parser.add_argument("--blocks", type=int, default=30)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
@@ -162,11 +234,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="guestmark-own-") as folder:
         for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):
             os.environ[variable] = folder
-        return (
-            _compare_null(Path(folder), given)
-            if given.what == "null"
-            else _compare_starts(Path(folder), given)
-        )
+        return compared[given.what](Path(folder), given)
 
 
 if __name__ == "__main__":

@@ -6,22 +6,24 @@ import hashlib
 import os
 import shutil
 import subprocess
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from guestmark.core.architectures import ARCHITECTURES
 from guestmark.core.errors import AttestationError, PlatformUnusableError
 from guestmark.core.machine_facts import GuestMachine, ImageEntry, ImageFirmware, NestedMachine
 from guestmark.platforms.base import LoggedIn, Machine, find_login
-from guestmark.platforms.drives import VirtioBus
 from guestmark.platforms.libguestfs import GUESTFISH
-from guestmark.platforms.place import HypervisorProcess, Place
+from guestmark.platforms.place import Place
 from guestmark.platforms.qemu import image_login
 from guestmark.platforms.qemu.disk_images import ImageBoot
+from guestmark.platforms.qemu.restored import TEMPLATES
 from tests.framework.cells import cell_of
 from tests.framework.disk_images import make_disk_image, make_root_archive
-from tests.framework.guests import prepared, start
+from tests.framework.guests import prepared, start, start_cell
 
 NETWORK = "systemd-networkd.service"
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
@@ -88,6 +90,59 @@ def test_uefi_boots_a_raw_image_with_a_disk_beside_it(uefi_image: Path) -> None:
         assert all(measurement.value > 0 for measurement in workload.run(machine))
 
 
+@pytest.mark.parametrize("kind", ["bios", "uefi"])
+def test_restored_guests_of_an_image_go_on_from_the_same_boot_with_disks_of_their_own(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    image = request.getfixturevalue(f"{kind}_image")
+    before = digest(image)
+    trial = cell_of("tcg", "exec", {"image": str(image), "start": "restored"}, command=["true"])
+    boots, drawn, templates = set(), set(), set()
+    with TEMPLATES.share_in_block([trial]):
+        for number in range(2):
+            with start_cell(trial) as machine:
+                found = machine.attest()
+                assert isinstance(found, GuestMachine)
+                assert found.image is not None
+                assert found.restored is not None
+                assert found.restored.clone == number + 1
+                assert look(machine, "systemctl", "is-system-running") in {"running", "degraded"}
+                assert abs(int(look(machine, "date", "+%s")) - time.time()) < 5
+                assert (
+                    look(machine, "sh", "-c", "cat /root/mark 2>/dev/null; echo here > /root/mark; sync")
+                    == ""
+                )
+                templates.add(found.restored.template)
+                boots.add(look(machine, "cat", "/proc/sys/kernel/random/boot_id"))
+                drawn.add(look(machine, "sh", "-c", "head -c 16 /dev/urandom | od -x"))
+    assert (len(boots), len(templates), len(drawn)) == (1, 1, 2)
+    assert digest(image) == before
+
+
+@pytest.mark.thorough
+def test_an_image_of_another_architecture_boots_by_its_own_firmware(tmp_path: Path) -> None:
+    row = ARCHITECTURES["arm64"]
+    image = make_disk_image(
+        make_root_archive("bookworm", architecture=row),
+        tmp_path / "arm64.qcow2",
+        uefi=True,
+        architecture=row,
+    )
+    with start("tcg@arm64", image=str(image)) as machine:
+        found = machine.attest()
+        assert isinstance(found, GuestMachine)
+        assert found.image is not None
+        assert found.image.firmware is ImageFirmware.UEFI
+        assert look(machine, "uname", "-m") == "aarch64"
+        assert look(machine, "cat", "/etc/hostname") == "image-guest"
+    refused = pytest.raises(
+        PlatformUnusableError, match=r"contains a system for aarch64, but the machine is x86_64"
+    )
+    with refused as error, start("tcg", image=str(image)):
+        pass
+    assert error.value.hint == "use --on tcg@arm64, or another image"
+
+
 @pytest.mark.thorough
 def test_a_pushed_program_runs_in_an_image(bios_image: Path, tmp_path: Path) -> None:
     program = tmp_path / "greet"
@@ -101,14 +156,14 @@ def test_a_pushed_program_runs_in_an_image(bios_image: Path, tmp_path: Path) -> 
 def test_another_image_than_the_one_asked_for_is_noticed(
     bios_image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_arguments = ImageBoot.make_arguments
+    create_files = ImageBoot.create_files
     other = tmp_path / "other.qcow2"
 
-    def boot_other(self: ImageBoot, place: Place, process: HypervisorProcess, virtio: VirtioBus) -> list[str]:
+    def create_others(self: ImageBoot, place: Place, directory: Path, saved: Path | None = None) -> None:
         shutil.copy(self.overlay, other)
-        return make_arguments(replace(self, overlay=other), place, process, virtio)
+        create_files(replace(self, overlay=other), place, directory, saved)
 
-    monkeypatch.setattr(ImageBoot, "make_arguments", boot_other)
+    monkeypatch.setattr(ImageBoot, "create_files", create_others)
     with (
         start("tcg", image=str(bios_image)) as machine,
         pytest.raises(AttestationError, match=r"the image is not what was asked for: .*found .*other\.qcow2"),

@@ -20,8 +20,9 @@ from guestmark.appliance.kernel import find_kernel
 from guestmark.capture.binary import analyse_file
 from guestmark.capture.startup import find_startup
 from guestmark.capture.table import render_trace
+from guestmark.core.architectures import X86_64
 from guestmark.platforms.qemu.boots import rank_kernel
-from guestmark.platforms.qemu.firmware import find_ovmf
+from guestmark.platforms.qemu.firmware import find_uefi
 from guestmark.workloads.netboot import network
 from guestmark.workloads.netboot.dhcp import DhcpServer, Lease
 from guestmark.workloads.netboot.network import get_bound_port
@@ -59,7 +60,7 @@ def serving(folder: Path, listening: socket.socket, dhcp: socket.socket) -> Iter
 
 def firmware(scratch: Path, tap_fd: int, capture: Path) -> list[str]:
     """QEMU with OVMF and a card without a ROM, which tries HTTP at once instead of PXE."""
-    code, template = find_ovmf()
+    code, template = find_uefi(X86_64)
     variables = scratch / "variables.fd"
     shutil.copyfile(template, variables)
     # HTTP boot needs random numbers for its ports and transactions.

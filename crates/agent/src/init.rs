@@ -7,10 +7,8 @@
 //!   initramfs, the default);
 //! - `guestmark.rootopts=` options for mounting that root;
 //! - `guestmark.overlay=` size of the throw-away layer over it (as tmpfs's `size=`, default `50%`);
-//! - `guestmark.template=1`: before mounting the root, reports this on the console and waits on the channel for the
-//!   renewal (see [`await_renewal`]): the machine may be saved at this point and continue as any number of clones;
-//! - `guestmark.renewal=ignored`: ignores the renewal. Such a machine is a control: the check that clones differ has to
-//!   fail for it;
+//! - `guestmark.template=1`: before mounting the root, waits for the renewal (see [`await_renewal`]): the machine may be
+//!   saved at this point and continue as any number of clones;
 //! - `guestmark.realtime=` seconds since 1970 at the start of the machine, for machines without a clock that keeps the
 //!   date;
 //! - `GUESTMARK_MARKS=1` (an environment variable of PID 1, so that it is known before `/proc` is mounted): prints a
@@ -27,6 +25,7 @@ use guestmark_wire::Phase;
 use rustix::mount::MountFlags;
 
 use crate::channel::{self, Channel};
+use crate::renewal::await_renewal;
 use crate::serve::{self, End};
 use crate::sys;
 
@@ -77,7 +76,7 @@ fn boot_and_serve() -> io::Result<()> {
     let old_root = File::open("/")?;
     let waited = options
         .template
-        .then(|| await_renewal(&options, &mut phases));
+        .then(|| wait_as_template(&options, &mut phases));
     let waited = waited.transpose()?;
     if options.root != "none" {
         mount_root(&options)?;
@@ -131,7 +130,6 @@ struct Options {
     overlay: String,
     realtime: String,
     template: bool,
-    unrenewed: bool,
 }
 
 impl Options {
@@ -151,7 +149,6 @@ impl Options {
             overlay: of("overlay", "50%"),
             realtime: of("realtime", ""),
             template: of("template", "") == "1",
-            unrenewed: of("renewal", "") == "ignored",
         }
     }
 }
@@ -171,32 +168,11 @@ fn set_clock(started: &str) {
     }
 }
 
-/// Size of what a clone of a saved machine needs: the time, and random bytes that only its controller knows.
-const RENEWAL: usize = 8 + ENTROPY;
-const ENTROPY: usize = 32;
-
-/// Waits for the renewal on the channel: nanoseconds since 1970 as a little-endian `u64`, then 32 random bytes. Answers
-/// with one byte when the clock has been set and the kernel's random generator reseeded.
-fn await_renewal(options: &Options, phases: &mut Phases) -> io::Result<Channel> {
+/// Starts the resident program and lets the machine be saved; see [`await_renewal`].
+fn wait_as_template(options: &Options, phases: &mut Phases) -> io::Result<Channel> {
     let channel = channel::open(&options.channel)?;
     start_resident()?;
-    print_on_console("template ready");
-    let mut renewal = [0; RENEWAL];
-    let mut port = File::from(channel.input.try_clone()?);
-    io::Read::read_exact(&mut port, &mut renewal)?;
-    let (now, entropy) = renewal.split_at(8);
-    if !options.unrenewed {
-        let now = u64::from_le_bytes(now.try_into().map_err(io::Error::other)?);
-        rustix::time::clock_settime(
-            rustix::time::ClockId::Realtime,
-            rustix::time::Timespec {
-                tv_sec: (now / 1_000_000_000) as i64,
-                tv_nsec: (now % 1_000_000_000) as _,
-            },
-        )?;
-        reseed(entropy.try_into().map_err(io::Error::other)?)?;
-    }
-    port.write_all(&[0])?;
+    await_renewal(&channel)?;
     phases.mark_ended("renewed");
     Ok(channel)
 }
@@ -223,46 +199,6 @@ fn start_resident() -> io::Result<()> {
             .map_err(|error| sys::add_context(program, &error))?;
     }
     crate::reap::spare(resident.id() as libc::pid_t);
-    Ok(())
-}
-
-/// Mixes bytes into the kernel's random generator, credited as random, and makes it draw a new key at once: otherwise
-/// it would produce the same bytes as in every other clone.
-fn reseed(entropy: [u8; ENTROPY]) -> io::Result<()> {
-    /// `RNDADDENTROPY` of `linux/random.h`.
-    const ADD_ENTROPY: rustix::ioctl::Opcode =
-        rustix::ioctl::opcode::write::<[libc::c_int; 2]>(b'R', 3);
-    /// `RNDRESEEDCRNG`.
-    const RESEED: rustix::ioctl::Opcode = rustix::ioctl::opcode::none(b'R', 7);
-    /// `struct rand_pool_info` of `linux/random.h`.
-    #[repr(C)]
-    struct Pool {
-        bits: libc::c_int,
-        size: libc::c_int,
-        bytes: [u8; ENTROPY],
-    }
-    let pool = Pool {
-        bits: (ENTROPY * 8) as libc::c_int,
-        size: ENTROPY as libc::c_int,
-        bytes: entropy,
-    };
-    let random = File::options().write(true).open("/dev/urandom")?;
-    let descriptor = random.as_raw_fd();
-    // SAFETY: the pool outlives the call and has the size that it says; the second request has no argument.
-    let refused = unsafe {
-        libc::ioctl(
-            descriptor,
-            libc::c_ulong::from(ADD_ENTROPY),
-            &raw const pool,
-        ) != 0
-            || libc::ioctl(descriptor, libc::c_ulong::from(RESEED)) != 0
-    };
-    if refused {
-        return Err(sys::add_context(
-            "/dev/urandom",
-            &io::Error::last_os_error(),
-        ));
-    }
     Ok(())
 }
 

@@ -50,6 +50,7 @@ mod options;
 mod output;
 mod reap;
 mod records;
+mod renewal;
 mod sandbox;
 mod serve;
 mod share;
@@ -68,7 +69,7 @@ mod world;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: guestmark-agent serve [--channel NAME] [--alive SECONDS] [--ahead FD] [--hold FD]... [--remove DIR]
+const USAGE: &str = "usage: guestmark-agent serve [--channel NAME] [--alive SECONDS] [--ahead FD] [--hold FD]... [--remove DIR] [--template]
        guestmark-agent trials --directory DIR [--alive SECONDS]
        guestmark-agent supervise --lifeline FD [--remove PATH]... [--hold FD]... [--grace MS] -- COMMAND [ARGUMENT]...
        guestmark-agent keep --lifeline FD [--controller FD]

@@ -17,6 +17,7 @@ use crate::channel::{self, Channel};
 use crate::exec::{open_oom_counts, Job};
 use crate::failure::failure;
 use crate::frame::{Decoder, Outbox};
+use crate::renewal::await_renewal;
 use crate::transfer::Transfer;
 use crate::{calls, keep, lock, reap, sys};
 
@@ -43,9 +44,10 @@ pub enum End {
 /// Exit status when the controller has ended the conversation and its channel stays open.
 pub const LEFT: u8 = 64;
 
-/// `guestmark-agent serve [--channel NAME] [--alive SECONDS] [--ahead FD] [--remove DIR]` serves on a channel of the
-/// kinds that process 1 knows (`init`), or else on standard input and output. The greeting contains the time at which
-/// this program began. The directory is removed at the end, unless the channel stays open.
+/// `guestmark-agent serve [--channel NAME] [--alive SECONDS] [--ahead FD] [--remove DIR] [--template]` serves on a channel
+/// of the kinds that process 1 knows (`init`), or else on standard input and output. The greeting contains the time at
+/// which this program began. The directory is removed at the end, unless the channel stays open. With `--template` the
+/// machine may be saved before that; see [`await_renewal`].
 pub fn serve_stdio(
     arguments: impl Iterator<Item = OsString>,
     began_ns: u64,
@@ -79,6 +81,9 @@ pub fn serve_stdio(
         // If the parent is killed, shut down in order, so that everything this agent has started ends too.
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
     }
+    if options.template {
+        await_renewal(&channel)?;
+    }
     let began = Phase {
         name: "began".to_owned(),
         at_ns: began_ns,
@@ -106,6 +111,7 @@ struct Options {
     alive: Option<Duration>,
     ahead: Option<File>,
     removed: Option<PathBuf>,
+    template: bool,
     holds: keep::HeldDescriptors,
 }
 
@@ -126,6 +132,7 @@ fn parse_options(arguments: impl Iterator<Item = OsString>) -> Result<Options, l
             }
             Arg::Long("hold") => found.holds.take(parser.value()?.parse()?)?,
             Arg::Long("remove") => found.removed = Some(keep::require_removable(parser.value()?)?),
+            Arg::Long("template") => found.template = true,
             other => return Err(other.unexpected()),
         }
     }

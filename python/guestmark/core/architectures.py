@@ -31,6 +31,17 @@ class Bus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Uefi:
+    """UEFI firmware for an architecture's machines: its package, and pairs of its code and a template of its variables.
+
+    Distributions install them in different places.
+    """
+
+    package: str
+    files: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Architecture:
     """One architecture. Names of devices and processors are QEMU's.
 
@@ -95,6 +106,10 @@ class Architecture:
     early_console: str = ""
     # The firmware that the machine needs besides the emulator.
     firmware: Program | None = None
+    # The UEFI firmware that boots disks.
+    uefi: Uefi | None = None
+    # Whether the emulator has firmware of its own that boots disks.
+    boots_disks: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -155,6 +170,16 @@ X86_64 = Architecture(
     user_emulator="qemu-x86_64",
     firmware_log="isa-debugcon,iobase=0x402",
     early_console="earlyprintk=ttyS0",
+    uefi=Uefi(
+        "ovmf",
+        (
+            ("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd"),
+            ("/usr/share/OVMF/OVMF_CODE.fd", "/usr/share/OVMF/OVMF_VARS.fd"),
+            ("/usr/share/edk2/ovmf/OVMF_CODE.fd", "/usr/share/edk2/ovmf/OVMF_VARS.fd"),
+            ("/usr/share/edk2/x64/OVMF_CODE.4m.fd", "/usr/share/edk2/x64/OVMF_VARS.4m.fd"),
+        ),
+    ),
+    boots_disks=True,
 )
 
 ARM64 = Architecture(
@@ -173,6 +198,16 @@ ARM64 = Architecture(
     kernel_package="linux-image-arm64",
     early_console="earlycon=pl011,mmio32,0x9000000",
     user_emulator="qemu-aarch64",
+    uefi=Uefi(
+        "qemu-efi-aarch64",
+        (
+            ("/usr/share/AAVMF/AAVMF_CODE.fd", "/usr/share/AAVMF/AAVMF_VARS.fd"),
+            (
+                "/usr/share/edk2/aarch64/QEMU_EFI-silent-pflash.raw",
+                "/usr/share/edk2/aarch64/vars-template-pflash.raw",
+            ),
+        ),
+    ),
     outer_machine="virt,gic-version=3,virtualization=on",
 )
 
@@ -192,6 +227,7 @@ ARMHF = Architecture(
     kernel_marks=((36, b"\x18\x28\x6f\x01"),),
     kernel_package="linux-image-armmp",
     user_emulator="qemu-arm",
+    uefi=Uefi("qemu-efi-arm", (("/usr/share/AAVMF/AAVMF32_CODE.fd", "/usr/share/AAVMF/AAVMF32_VARS.fd"),)),
 )
 
 PPC64EL = Architecture(
@@ -211,6 +247,7 @@ PPC64EL = Architecture(
     kernel_marks=((_ELF_MACHINE, b"\x15\x00"),),
     kernel_package="linux-image-powerpc64le",
     user_emulator="qemu-ppc64le",
+    boots_disks=True,
 )
 
 RISCV64 = Architecture(
@@ -226,6 +263,15 @@ RISCV64 = Architecture(
     kernel_marks=((56, b"RSC\x05"), _EFI_UNPACKED),
     kernel_package="linux-image-riscv64",
     user_emulator="qemu-riscv64",
+    uefi=Uefi(
+        "qemu-efi-riscv64",
+        (
+            (
+                "/usr/share/qemu-efi-riscv64/RISCV_VIRT_CODE.fd",
+                "/usr/share/qemu-efi-riscv64/RISCV_VIRT_VARS.fd",
+            ),
+        ),
+    ),
     firmware=Program("opensbi", "opensbi"),
 )
 
@@ -244,6 +290,7 @@ S390X = Architecture(
     kernel_marks=((0x10008, b"S390EP"),),
     kernel_package="linux-image-s390x",
     user_emulator="qemu-s390x",
+    boots_disks=True,
     big_endian=True,
 )
 

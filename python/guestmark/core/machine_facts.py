@@ -387,6 +387,8 @@ class ImageFirmware(StrEnum):
 
     BIOS = "bios"
     UEFI = "uefi"
+    # The emulator's own, on architectures with a single one.
+    EMULATOR = "emulator"
 
 
 class ImageEntry(StrEnum):

@@ -24,7 +24,7 @@ from guestmark.ledger.validation import LONGEST_S, MOST_BLOCKS, find_policy_prob
 from guestmark.platforms import affinity, registry
 from guestmark.platforms.base import Platform, Unusable, Usable
 from guestmark.platforms.probe import PlatformVariant, Startable, list_deciding_factors, recall_findings
-from guestmark.setting.machine import KERNEL, MACHINE, MEMORY
+from guestmark.setting.machine import IMAGE, KERNEL, MACHINE, MEMORY
 from guestmark.setting.memory import check_memory
 from guestmark.setting.network import MTU, NETWORK, NIC, NIC_QUEUES, NIC_RING, OFFLOADS, PEER_ADDRESS, Network
 from guestmark.workloads import base as workloads
@@ -40,7 +40,8 @@ def build_boot_files(cells: Iterable[Cell], progress: Progress = SILENT) -> tupl
     """
     groups: dict[str, dict[tuple[str, ...], list[Cell]]] = {}
     for cell in cells:
-        if cell.platform.foreign_architecture and cell.null_of is None:
+        # An image brings all but the agent, which is built where the image is prepared.
+        if cell.platform.foreign_architecture and cell.null_of is None and IMAGE not in cell.levels:
             groups.setdefault(str(cell.platform), {}).setdefault(find_packages(cell), []).append(cell)
     found: list[LeftOut] = []
     for name, by_packages in groups.items():
@@ -102,7 +103,7 @@ def _explain_misplaced(cell: Cell, row: Architecture) -> Iterator[tuple[str, str
         and cell.platform.is_guest
     ):
         yield f"{row.name} machines have only one processor", "use one: --set smp=1"
-    elif kind.runs_programs(cell.workload) and not row.root:
+    elif kind.runs_programs(cell.workload) and not row.root and IMAGE not in cell.levels:
         able = ", ".join(
             sorted(name for name, each in index_workload_kinds().items() if each.agent_is_enough)
         )

@@ -191,6 +191,12 @@ def check_parts(architecture: Architecture, besides: Sequence[Program] = ()) -> 
     _require_installable(architecture, [*besides, *list_missing(architecture)])
 
 
+def check_agent(architecture: Architecture, besides: Sequence[Program] = ()) -> None:
+    """Raises `PlatformUnusableError` naming all programs to install first for the agent, and those in `besides`."""
+    missing = [] if agents.find_agent(architecture) else agents.list_missing(architecture)
+    _require_installable(architecture, [*besides, *missing])
+
+
 def _require_installable(architecture: Architecture, found: Sequence[Program]) -> None:
     if found:
         names = ", ".join(dict.fromkeys(program.name for program in found))

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from guestmark.core.architectures import ARCHITECTURES, X86_64
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.machine_facts import ImageFirmware
 from guestmark.platforms import libguestfs
@@ -49,6 +50,19 @@ def test_firmware_is_that_of_the_boot_loader(head: bytes, expected: ImageFirmwar
     assert disk_images.choose_firmware(head) is expected
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("arm64", [None, ImageFirmware.UEFI]),
+        ("riscv64", [None, ImageFirmware.UEFI]),
+        ("ppc64el", [ImageFirmware.EMULATOR] * 2),
+    ],
+)
+def test_firmware_is_the_architecture_s(name: str, expected: list[ImageFirmware | None]) -> None:
+    heads = (boot_record(b"\xeb\x63", (0x83,)), boot_record(b"\xeb\x63", (0xEF, 0x83)))
+    assert [disk_images.choose_firmware(head, ARCHITECTURES[name]) for head in heads] == expected
+
+
 @given(st.binary(max_size=34 * _SECTOR))
 def test_any_first_sectors_are_read(head: bytes) -> None:
     assert disk_images.choose_firmware(head) in (None, ImageFirmware.BIOS, ImageFirmware.UEFI)
@@ -56,7 +70,7 @@ def test_any_first_sectors_are_read(head: bytes) -> None:
 
 def prepare(path: Path, tmp_path: Path) -> None:
     disk_images._describe_image(path)
-    disk_images._find_firmware(path)
+    disk_images._find_firmware(path, X86_64)
 
 
 def test_what_is_no_bootable_image_is_said(tmp_path: Path) -> None:

@@ -69,11 +69,17 @@ def attest_qemu(guest: Guest, vmm: Vmm, levels: Levels, boot: Boot | ImageBoot) 
 
 
 def _find_backing_file(guest: Guest) -> str:
-    """Return the backing file of the guest's overlay, as QEMU's monitor reports it; empty if it has no overlay."""
+    """Return the file below the guest's overlay, as QEMU's monitor reports it; empty if it has no overlay.
+
+    Between the two a restored guest has the overlay of its template.
+    """
     nodes = guest.query("query-named-block-nodes") if guest.query else []
     for node in nodes:
         if node.get("node-name") == NODE:
-            return str(node.get("image", {}).get("backing-filename", ""))
+            image = node.get("image", {})
+            if guest.restored is not None:
+                image = image.get("backing-image", {})
+            return str(image.get("backing-filename", ""))
     return ""
 
 

@@ -26,14 +26,16 @@ import msgspec
 
 from guestmark.appliance.kernel import Notify
 from guestmark.appliance.paths import compute_file_identity, locate_cache
-from guestmark.core.architectures import Architecture
+from guestmark.core.architectures import X86_64, Architecture, find_architecture
+from guestmark.core.architectures import Bus as MachineBus
 from guestmark.core.context import Caller
 from guestmark.core.distribution import read_pretty_name
-from guestmark.core.errors import MachineError, PlatformUnusableError
+from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError
 from guestmark.core.levels import Levels
 from guestmark.core.machine_facts import DiskImage, ImageEntry, ImageFirmware
 from guestmark.core.own_program import find_agent_binary
 from guestmark.core.temporary import replace_file, scratch_directory
+from guestmark.foreign import parts
 from guestmark.page.text import last_inert_line, make_inert
 from guestmark.platforms import libguestfs
 from guestmark.platforms.drives import VirtioBus
@@ -42,8 +44,8 @@ from guestmark.platforms.login import read_caller
 from guestmark.platforms.phases import FIRST_LINE, SETTLED
 from guestmark.platforms.phases import KERNEL as KERNEL_DONE
 from guestmark.platforms.phases import ROOT as ROOT_DONE
-from guestmark.platforms.place import HypervisorProcess, Place
-from guestmark.platforms.qemu.firmware import build_flash_arguments, find_ovmf
+from guestmark.platforms.place import Place
+from guestmark.platforms.qemu.firmware import build_flash_arguments, find_uefi
 from guestmark.platforms.qemu.image_login import UPLOADED_AGENT, NoLoginError, install_by_login
 from guestmark.setting.base import quote_qemu_value
 from guestmark.setting.machine import IMAGE, KERNEL, KERNEL_ARGS, MODULES, ROOTFS, START, Start
@@ -70,16 +72,36 @@ _EFI_SYSTEM_TYPE = 0xEF
 _EFI_SYSTEM_GUID = bytes.fromhex("28732ac11ff8d211ba4b00a0c93ec93b")
 # An image has at least one of these that is not a link, as libguestfs does not follow links.
 _PROGRAMS = ("/usr/bin/bash", "/bin/bash", "/bin/busybox", "/usr/bin/coreutils", "/usr/bin/env")
-_SERVICE = f"""\
+# The service of the agent in a guest that is saved: the machine stands still once the whole system has booted.
+_SERVE = f"{_AGENT} serve --channel {_PORT}"
+_SERVE_TEMPLATE = (
+    "/bin/sh -c 'command -v systemctl > /dev/null && systemctl is-system-running --wait > /dev/null; "
+    f"exec {_SERVE} --template'"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Installation:
+    """The files that start the agent in an image's system by the command `serve`."""
+
+    serve: str
+
+    @property
+    def service(self) -> str:
+        """systemd's unit."""
+        return f"""\
 [Unit]
 Description=guestmark's agent
 [Service]
-ExecStart={_AGENT} serve --channel {_PORT}
+ExecStart={self.serve}
 [Install]
 WantedBy=multi-user.target
 """
-# cloud-init runs these commands early in a boot, before the network is up.
-_USER_DATA = f"""\
+
+    @property
+    def user_data(self) -> str:
+        """The commands that cloud-init runs early in a boot, before the network is up."""
+        return f"""\
 #cloud-config
 bootcmd:
 - |
@@ -88,11 +110,15 @@ bootcmd:
   install -m 0755 /run/guestmark/agent {_AGENT}
   umount /run/guestmark
   cat >{_UNIT} <<'END'
-{textwrap.indent(_SERVICE, "  ")}  END
+{textwrap.indent(self.service, "  ")}  END
   systemctl daemon-reload
   systemctl start --no-block guestmark.service
 """
-_SCRIPT = f"""\
+
+    @property
+    def script(self) -> str:
+        """The script of a System V init, which OpenRC's local.d runs, too."""
+        return f"""\
 #!/bin/sh
 ### BEGIN INIT INFO
 # Provides: guestmark
@@ -102,22 +128,25 @@ _SCRIPT = f"""\
 # Default-Stop:
 # Short-Description: guestmark's agent
 ### END INIT INFO
-[ "${{1:-start}}" != start ] || {_AGENT} serve --channel {_PORT} &
+[ "${{1:-start}}" != start ] || {self.serve} &
 """
-# Installs the agent that is already in the guest, as libguestfs does.
-_INSTALL = f"""\
+
+    @property
+    def install(self) -> str:
+        """The commands that install the agent where it has been uploaded, as libguestfs does."""
+        return f"""\
 set -e
 mkdir -p /usr/local/bin
 mv -f {UPLOADED_AGENT} {_AGENT}
 chmod 0755 {_AGENT}
 if command -v systemctl > /dev/null; then
 cat > {_UNIT} <<'END'
-{_SERVICE}END
+{self.service}END
 systemctl enable guestmark.service
 else
 if [ -d /etc/local.d ]; then script=/etc/local.d/guestmark.start; else script=/etc/init.d/guestmark; fi
 cat > "$script" <<'END'
-{_SCRIPT}END
+{self.script}END
 chmod 0755 "$script"
 if [ -d /etc/local.d ]; then ln -sf /etc/init.d/local /etc/runlevels/default/local
 else for level in 2 3 4 5; do ln -sf ../init.d/guestmark /etc/rc$level.d/S99guestmark; done; fi
@@ -125,6 +154,8 @@ fi
 if command -v restorecon > /dev/null; then restorecon {_AGENT} || true; fi
 sync
 """
+
+
 # Prints systemd's timestamps in microseconds, and the seconds at which the kernel executed the initrd's /init.
 _BOOT_TIMES = r"""
 systemctl show --property=InitRDTimestampMonotonic --property=UserspaceTimestampMonotonic
@@ -138,18 +169,18 @@ class ImageBoot:
 
     overlay: Path
     image: DiskImage
+    architecture: Architecture
     # The disk from which cloud-init installs the agent; None if the overlay contains it.
     seed: Path | None = None
     # Empty: the host's root is not shared with the guest.
     share: str = ""
 
-    def make_arguments(self, place: Place, process: HypervisorProcess, virtio: VirtioBus) -> list[str]:
-        """Create the guest's own overlay in its scratch directory; return the arguments that boot from it.
+    def make_arguments(self, place: Place, directory: Path, virtio: VirtioBus) -> list[str]:
+        """Return the arguments that boot from the files in a directory; see `create_files`.
 
-        Raises `MachineError` if the overlay cannot be created, `PlatformUnusableError` if the firmware is missing.
+        Raises `PlatformUnusableError` if the firmware is missing.
         """
-        disk = process.scratch / "image.qcow2"
-        _run_in_place(place, _create_command(place.locate_file(self.overlay), disk))
+        disk, variables = self.list_files(directory)
         arguments = [
             "-blockdev", f"driver=qcow2,node-name={NODE},file.driver=file,file.filename={quote_qemu_value(disk)}",
             "-device", f"{virtio.format_device('virtio-blk')},drive={NODE},bootindex=0",
@@ -160,12 +191,33 @@ class ImageBoot:
                 "-drive", f"file={seed},format=raw,if=none,id={NODE}-seed,readonly=on",
                 "-device", f"{virtio.format_device('virtio-blk')},drive={NODE}-seed",
             ]  # fmt: skip
-        if self.image.firmware is ImageFirmware.UEFI:
-            code, template = find_ovmf()
-            variables = process.scratch / "variables.fd"
-            _run_in_place(place, ["cp", place.locate_file(Path(template)), str(variables)])
+        if self._has_uefi:
+            code, _ = find_uefi(self.architecture)
             arguments += build_flash_arguments(place.locate_file(Path(code)), variables)
         return arguments
+
+    def list_files(self, directory: Path) -> tuple[Path, Path]:
+        """Return the guest's own overlay and UEFI's variables."""
+        return directory / "image.qcow2", directory / "variables.fd"
+
+    def create_files(self, place: Place, directory: Path, saved: Path | None = None) -> None:
+        """Create a guest's own overlay, and UEFI's variables, in a directory.
+
+        They begin with those of a saved guest in the directory `saved`, if there is one. Raises `MachineError`.
+        """
+        disk, variables = self.list_files(directory)
+        if saved is not None:
+            base, first = map(str, self.list_files(saved))
+        else:
+            base, first = place.locate_file(self.overlay), ""
+        _run_in_place(place, _create_command(base, disk))
+        if self._has_uefi:
+            first = first or place.locate_file(Path(find_uefi(self.architecture)[1]))
+            _run_in_place(place, ["cp", first, str(variables)])
+
+    @property
+    def _has_uefi(self) -> bool:
+        return self.image.firmware is ImageFirmware.UEFI
 
 
 @dataclass(slots=True)
@@ -193,7 +245,8 @@ class ImageGuest(Guest):
                 console=self.console(),
             )
         self.phases[SETTLED] = time.monotonic() - self.started_at
-        self._add_boot_phases()
+        if self.restored is None:
+            self._add_boot_phases()
 
     def _add_boot_phases(self) -> None:
         """Add phases for the image's kernel, initrd and systemd, converted from the guest's clock to the host's."""
@@ -243,21 +296,25 @@ def find_image_boot(
                 f"an image boots its own kernel and root, which {factor.name} cannot change",
                 hint=f"leave out image or {factor.name}",
             )
-    if levels[START] is Start.RESTORED:
-        raise PlatformUnusableError("a guest with an image cannot be restored", hint="use start=cold for it")
-    if not architecture.is_host:
+    if architecture.uefi is None and not architecture.boots_disks:
         raise PlatformUnusableError(
-            f"images for {architecture.name} are not supported",
-            hint="use an image for this host's architecture",
+            f"no firmware for {architecture.name} machines boots a disk here",
+            hint="leave out image: such guests boot a kernel directly",
         )
-    if not virtio.on_pci:
+    if virtio.bus is MachineBus.MMIO:
         raise PlatformUnusableError(
             "a machine without PCI has no firmware that boots a disk", hint="leave out machine"
         )
     path = Path(levels[IMAGE])
-    agent = find_agent_binary()
+    serve = _SERVE_TEMPLATE if levels[START] is Start.RESTORED else _SERVE
+    agent = find_agent_binary() if architecture.is_host else parts.get_agent(architecture)
     key = hashlib.sha256(
-        repr([*map(compute_file_identity, (*list_backing_files(path), agent)), str(path)]).encode()
+        repr(
+            [
+                *map(compute_file_identity, (*list_backing_files(path), agent)),
+                *(str(path), architecture.name, serve),
+            ]
+        ).encode()
     ).hexdigest()[:24]
     entry = _choose_entry()
     overlay = locate_cache() / "images" / f"{key}-{entry.name.lower()}.qcow2"
@@ -265,21 +322,29 @@ def find_image_boot(
     seed = overlay.with_suffix(".seed") if entry is ImageEntry.SEED else None
     with contextlib.suppress(OSError, msgspec.MsgspecError):
         if overlay.exists():
-            return ImageBoot(overlay, msgspec.json.decode(facts.read_bytes(), type=DiskImage), seed)
+            image = msgspec.json.decode(facts.read_bytes(), type=DiskImage)
+            return ImageBoot(overlay, image, architecture, seed)
     notify(f"preparing an overlay of {path.name}")
     overlay.parent.mkdir(exist_ok=True)
     if seed is not None:
         with replace_file(seed, 0o600) as part:
-            _make_seed(part, agent)
+            _make_seed(part, agent, _Installation(serve))
     with replace_file(overlay, 0o600) as part:
-        image = _make_overlay(path, part, entry)
+        image = _make_overlay(path, part, entry, architecture)
         if entry is not ImageEntry.SEED:
             image = _enter_overlay(
-                path, part, image, architecture=architecture, accelerator=accelerator, notify=notify
+                path,
+                part,
+                image,
+                agent,
+                _Installation(serve),
+                architecture=architecture,
+                accelerator=accelerator,
+                notify=notify,
             )
         with replace_file(facts) as written:
             written.write_bytes(msgspec.json.encode(image))
-    return ImageBoot(overlay, image, seed)
+    return ImageBoot(overlay, image, architecture, seed)
 
 
 def _choose_entry() -> ImageEntry:
@@ -295,6 +360,8 @@ def _enter_overlay(
     path: Path,
     overlay: Path,
     image: DiskImage,
+    agent: Path,
+    files: _Installation,
     *,
     architecture: Architecture,
     accelerator: str,
@@ -304,10 +371,10 @@ def _enter_overlay(
 
     Raises `PlatformUnusableError` with all that was tried.
     """
-    agent, tried = find_agent_binary(), "guestfish is not installed"
+    tried = "guestfish is not installed"
     if image.entered is ImageEntry.OVERLAY:
         try:
-            _check_architecture(path, _inject_agent(path, overlay, agent, accelerator), architecture)
+            _check_architecture(path, _inject_agent(overlay, agent, files, accelerator), architecture)
         except _NoSystemError as error:
             tried = error.message
         else:
@@ -315,7 +382,7 @@ def _enter_overlay(
     notify(f"booting {path.name} once, to be let in by its guest agent or sshd")
     try:
         entry = install_by_login(
-            overlay, image.firmware, agent, _INSTALL, architecture=architecture, accelerator=accelerator
+            overlay, image.firmware, agent, files.install, architecture=architecture, accelerator=accelerator
         )
     except NoLoginError as error:
         raise PlatformUnusableError(
@@ -374,12 +441,19 @@ def _describe_image(path: Path) -> _Description:
     return _Description(str(found["format"]), int(found["virtual-size"]))
 
 
-def choose_firmware(head: bytes) -> ImageFirmware | None:
+def choose_firmware(head: bytes, architecture: Architecture = X86_64) -> ImageFirmware | None:
     """Return the firmware that can boot a disk with these first sectors; None if none can.
 
     A disk that both can boot is booted by BIOS, the default of QEMU and most clouds.
     """
-    if len(head) >= _SECTOR and head[510:512] == b"\x55\xaa" and any(head[_BOOT_CODE]):
+    if architecture.uefi is None:
+        return ImageFirmware.EMULATOR
+    if (
+        architecture.boots_disks
+        and len(head) >= _SECTOR
+        and head[510:512] == b"\x55\xaa"
+        and any(head[_BOOT_CODE])
+    ):
         return ImageFirmware.BIOS
     types = [head[446 + 16 * number + 4] for number in range(4)] if len(head) >= _SECTOR else []
     entries = head[2 * _SECTOR :]
@@ -404,10 +478,10 @@ def list_backing_files(path: Path) -> tuple[Path, ...]:
     return (path, *(file for file in files[1:] if file.is_file()))
 
 
-def _make_overlay(path: Path, overlay: Path, entry: ImageEntry) -> DiskImage:
+def _make_overlay(path: Path, overlay: Path, entry: ImageEntry, architecture: Architecture) -> DiskImage:
     """Create an overlay of an image; return facts about the image. Raises `PlatformUnusableError` if it cannot boot."""
     described = _describe_image(path)
-    firmware = _find_firmware(path)
+    firmware = _find_firmware(path, architecture)
     command = _create_command(str(path), overlay, described.format)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -433,23 +507,31 @@ def _check_architecture(path: Path, said: str, architecture: Architecture) -> No
     named = [line for line in said.splitlines() if line.replace("_", "").isalnum()]
     if named and named[0] != architecture.machine_name:
         raise PlatformUnusableError(
-            f"{path.name} contains a system for {named[0]}, but this host is {architecture.machine_name}",
-            hint="use an image for this host's architecture",
+            f"{path.name} contains a system for {named[0]}, but the machine is {architecture.machine_name}",
+            hint=_name_other_platform(named[0]),
         )
 
 
-def _make_seed(target: Path, agent: Path) -> None:
+def _name_other_platform(machine_name: str) -> str:
+    """Return the remedy for an image of another architecture."""
+    with contextlib.suppress(UsageError):
+        row = find_architecture(machine_name)
+        return f"use --on tcg{'' if row.is_host else f'@{row.name}'}, or another image"
+    return "use an image for the machine's architecture"
+
+
+def _make_seed(target: Path, agent: Path, files: _Installation) -> None:
     """Create the filesystem with cloud-init's configuration and the agent that it installs."""
     with scratch_directory("image-seed") as room:
-        (room / "user-data").write_text(_USER_DATA)
+        (room / "user-data").write_text(files.user_data)
         # The instance id differs from any that the image has stored, so that cloud-init runs.
         (room / "meta-data").write_text("instance-id: guestmark\n")
         shutil.copy(agent, room / "agent")
         with target.open("wb") as stream:
             stream.truncate((agent.stat().st_size // _MEBIBYTE + 4) * _MEBIBYTE)
         made, copied = _SEED_PROGRAMS
-        files = [str(room / name) for name in ("user-data", "meta-data", "agent")]
-        for command in ([made, "-n", "cidata", str(target)], [copied, "-i", str(target), *files, "::"]):
+        copies = [str(room / name) for name in ("user-data", "meta-data", "agent")]
+        for command in ([made, "-n", "cidata", str(target)], [copied, "-i", str(target), *copies, "::"]):
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise PlatformUnusableError(
@@ -457,7 +539,7 @@ def _make_seed(target: Path, agent: Path) -> None:
                 )
 
 
-def _find_firmware(path: Path) -> ImageFirmware:
+def _find_firmware(path: Path, architecture: Architecture) -> ImageFirmware:
     with scratch_directory("image-head") as room:
         head = room / "head"
         command = [
@@ -466,23 +548,25 @@ def _find_firmware(path: Path) -> ImageFirmware:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise PlatformUnusableError(f"{path.name} cannot be read: {last_inert_line(done.stderr)}")
-        firmware = choose_firmware(head.read_bytes())
+        firmware = choose_firmware(head.read_bytes(), architecture)
     if firmware is None:
         raise PlatformUnusableError(
-            f"{path.name} has neither a boot loader for BIOS nor an EFI system partition",
+            f"{path.name} has "
+            + ("neither a boot loader for BIOS nor an" if architecture.boots_disks else "no")
+            + " EFI system partition",
             hint="if it is only a root filesystem, unpack it and use --set rootfs=DIRECTORY",
         )
     return firmware
 
 
-def _inject_agent(path: Path, overlay: Path, agent: Path, accelerator: str) -> str:
+def _inject_agent(overlay: Path, agent: Path, files: _Installation, accelerator: str) -> str:
     """Put the agent and its service into the overlay; return libguestfs's output about the programs' architecture.
 
     Raises `_NoSystemError` if libguestfs finds no Linux system in the image.
     """
     with scratch_directory("image-files") as room:
-        (room / "service").write_text(_SERVICE)
-        (room / "script").write_text(_SCRIPT)
+        (room / "service").write_text(files.service)
+        (room / "script").write_text(files.script)
         # Commands with a hyphen may fail; which of them do depends on the image's init system.
         script = [
             *(f"-file-architecture {program}" for program in _PROGRAMS),

@@ -2,25 +2,22 @@
 
 from pathlib import Path
 
+from guestmark.core.architectures import Architecture
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.setting.base import quote_qemu_value
 
-# OVMF's code and the template of its variables, as distributions install them.
-_OVMF = (
-    ("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd"),
-    ("/usr/share/OVMF/OVMF_CODE.fd", "/usr/share/OVMF/OVMF_VARS.fd"),
-    ("/usr/share/edk2/ovmf/OVMF_CODE.fd", "/usr/share/edk2/ovmf/OVMF_VARS.fd"),
-    ("/usr/share/edk2/x64/OVMF_CODE.4m.fd", "/usr/share/edk2/x64/OVMF_VARS.4m.fd"),
-)
 
-
-def find_ovmf() -> tuple[str, str]:
-    """Return OVMF's code and the template of its variables. Raises `PlatformUnusableError` if it is not installed."""
-    for pair in _OVMF:
+def find_uefi(architecture: Architecture) -> tuple[str, str]:
+    """Return UEFI's code and the template of its variables. Raises `PlatformUnusableError` if it is not installed."""
+    uefi = architecture.uefi
+    if uefi is None:
+        raise PlatformUnusableError(f"there is no UEFI firmware for {architecture.name} machines")
+    for pair in uefi.files:
         if all(Path(file).is_file() for file in pair):
             return pair
     raise PlatformUnusableError(
-        "UEFI needs the firmware OVMF, which is not installed", hint="install the package ovmf"
+        f"UEFI for {architecture.name} machines needs firmware that is not installed",
+        hint=f"install the package {uefi.package}",
     )
 
 

@@ -26,8 +26,9 @@ from guestmark.core.architectures import Architecture
 from guestmark.core.errors import MachineError, PlatformUnusableError
 from guestmark.core.machine_facts import ImageEntry, ImageFirmware
 from guestmark.page.text import last_inert_line
+from guestmark.platforms.drives import VirtioBus
 from guestmark.platforms.process import SupervisedProcess
-from guestmark.platforms.qemu.firmware import build_flash_arguments, find_ovmf
+from guestmark.platforms.qemu.firmware import build_flash_arguments, find_uefi
 from guestmark.platforms.ssh_command import UNATTENDED, build_ssh_command, is_final
 from guestmark.setting.base import quote_qemu_value
 
@@ -68,18 +69,21 @@ def install_by_login(
     """
     here, there = socket.socketpair()
     port = _find_free_port()
+    virtio = VirtioBus.for_machine(architecture, architecture.machine)
     process = SupervisedProcess("image-login", Confinement(network=True, kvm=accelerator == "kvm"))
     try:
         with there:
             command = [
                 architecture.emulator.command, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
-                "-accel", accelerator, "-cpu", "max", "-m", _MEMORY, "-serial", "stdio",
-                "-drive", f"file={quote_qemu_value(overlay)},format=qcow2,if=virtio",
-                "-device", "virtio-serial-pci", "-chardev", f"socket,id=login,fd={there.fileno()}",
+                "-machine", architecture.machine, "-accel", accelerator, "-cpu", architecture.cpu,
+                "-m", _MEMORY, "-chardev", "stdio,id=console", *architecture.console_device,
+                "-drive", f"file={quote_qemu_value(overlay)},format=qcow2,if=none,id=disk",
+                "-device", f"{virtio.format_device('virtio-blk')},drive=disk,bootindex=0",
+                "-device", virtio.format_device("virtio-serial"), "-chardev", f"socket,id=login,fd={there.fileno()}",
                 "-device", f"virtserialport,chardev=login,name={_PORT_NAME}",
                 "-netdev", f"user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{port}-:22",
-                "-device", "virtio-net-pci,netdev=net,romfile=",
-                *_build_firmware_arguments(firmware, process.scratch),
+                "-device", f"{virtio.format_device('virtio-net')},netdev=net",
+                *_build_firmware_arguments(architecture, firmware, process.scratch),
             ]  # fmt: skip
             process.start(command, pass_fds=(there.fileno(),), writable=(overlay,))
         entry = _log_in(here, port, process, agent, install)
@@ -90,10 +94,12 @@ def install_by_login(
         process.stop()
 
 
-def _build_firmware_arguments(firmware: ImageFirmware, scratch: Path) -> list[str]:
+def _build_firmware_arguments(
+    architecture: Architecture, firmware: ImageFirmware, scratch: Path
+) -> list[str]:
     if firmware is not ImageFirmware.UEFI:
         return []
-    code, template = find_ovmf()
+    code, template = find_uefi(architecture)
     variables = scratch / "variables.fd"
     shutil.copy(template, variables)
     return build_flash_arguments(code, variables)

@@ -107,12 +107,12 @@ class Extras:
     writable: tuple[Path, ...] = ()
     # True if the arguments create sockets.
     sockets: bool = False
-    # Words for the command line of the guest's kernel.
-    kernel: tuple[str, ...] = ()
     # Further files of the initramfs.
     programs: Mapping[str, Path | bytes] = field(default_factory=dict)
     # True if a restored guest gets a generation id, if its machine supports that.
     generation_id: bool = True
+    # True if a restored guest gets the time and random bytes.
+    renews: bool = True
 
 
 NO_EXTRAS = Extras()
@@ -130,6 +130,16 @@ class _GuestStart:
     virtio: VirtioBus
     watch: Watch | None
     extras: Extras
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """QEMU's command line, with the template and the descriptor of its state if the guest is restored."""
+
+    command: Sequence[str]
+    template: restored.Template | None = None
+    state: int = -1
+    written: tuple[Path, ...] = ()
 
 
 class QemuPlatform:
@@ -173,7 +183,7 @@ class QemuPlatform:
         watch = Watch.for_cell(cell)
         is_restored = levels[START] is Start.RESTORED
         generation_id = is_restored and extras.generation_id and _has_generation_id(self.architecture)
-        if is_restored and isinstance(boot, Boot):
+        if is_restored:
             _require_restorable(cell, boot, place, virtio, watched=watch is not None)
         process = place.make_process(self.name, _choose_confinement(cell, boot, extras, self.accelerator))
         line, monitor_line = place.make_line("agent"), place.make_line("monitor")
@@ -188,19 +198,10 @@ class QemuPlatform:
             arguments = [*self._make_arguments(stack, start, made, line, monitor_line), *link.arguments]
             if generation_id:
                 arguments += ["-device", "vmgenid,guid=auto"]
-            written = (*drives.list_writable_paths(made), *extras.writable)
-            command = drives.add_storage_daemon(arguments, made, process.scratch, place)
-            template, state = None, -1
-            if is_restored and isinstance(boot, Boot):
-                template = stack.enter_context(self._take_template(cell, arguments, levels, boot, made))
-                state = stack.enter_context(restored.open_inheritable(template.state, os.O_RDONLY))
-                command = [
-                    *restored.drop_kernel(arguments, boot.kernel, self.architecture),
-                    *restored.build_memory_arguments(template.memory, levels[MEMORY], shared=False),
-                    *("-incoming", "defer"),
-                ]
-                written = (*written, template.memory)
-            _start_process(process, command, (line, monitor_line), link, written)
+            launch = self._prepare_launch(stack, start, arguments, made, limit_s)
+            written = (*launch.written, *drives.list_writable_paths(made), *extras.writable)
+            template = launch.template
+            _start_process(process, launch.command, (line, monitor_line), link, written)
             agent = Agent(line.transport())
             kind = ImageGuest if isinstance(boot, ImageBoot) else Guest
             guest = kind(
@@ -216,7 +217,9 @@ class QemuPlatform:
                 _place_threads(guest, monitor)
             if template is not None:
                 guest.restored = template.describe_clone(generation_id=generation_id)
-                answered = restored.resume_clone(monitor, state, line.own_socket(), limit_s)
+                answered = restored.resume_clone(
+                    monitor, launch.state, line.own_socket(), limit_s, renews=extras.renews
+                )
                 if answered is not None:
                     guest.phases[ANSWERED] = answered - process.started_at
             await_ready(agent, process, limit_s, guest.phases)
@@ -250,11 +253,11 @@ class QemuPlatform:
             *extras.arguments,
         ]
         if isinstance(boot, ImageBoot):
-            return [*arguments, *boot.make_arguments(place, process, virtio)]
+            return [*arguments, *boot.make_arguments(place, process.scratch, virtio)]
         arguments += command_line.build_root_arguments(stack, process, virtio, boot)
         modules = _list_modules(boot.share, virtio, extras, start.cell)
         initramfs = build_initramfs(boot.agent, boot.kernel.modules, modules, extras.programs)
-        words = [self._format_kernel_command_line(place, boot.share, levels, watch), *extras.kernel]
+        words = [self._format_kernel_command_line(place, boot.share, levels, watch)]
         return [
             *arguments,
             *command_line.build_kernel_arguments(place, boot.kernel, initramfs, " ".join(words)),
@@ -268,24 +271,48 @@ class QemuPlatform:
             return find_image_boot(self.architecture, accelerator.name, levels, virtio, self._notify)
         return find_boot(self.architecture, cell, levels, self._notify)
 
+    def _prepare_launch(
+        self,
+        stack: contextlib.ExitStack,
+        start: _GuestStart,
+        arguments: list[str],
+        made: Sequence[Image],
+        limit_s: float,
+    ) -> _Launch:
+        """Return the command with these arguments; creates the files of an image's guest, and takes a template."""
+        boot, place, scratch = start.boot, start.place, start.process.scratch
+        command = drives.add_storage_daemon(arguments, made, scratch, place)
+        if start.levels[START] is not Start.RESTORED:
+            if isinstance(boot, ImageBoot):
+                boot.create_files(place, scratch)
+            return _Launch(command)
+        template = stack.enter_context(self._take_template(start, arguments, made, limit_s))
+        state = stack.enter_context(restored.open_inheritable(template.state, os.O_RDONLY))
+        if isinstance(boot, ImageBoot):
+            boot.create_files(place, scratch, template.directory)
+        else:
+            arguments = restored.drop_kernel(arguments, boot.kernel, self.architecture)
+        memory_arguments = restored.build_memory_arguments(
+            template.memory, start.levels[MEMORY], shared=False
+        )
+        command = [*arguments, *memory_arguments, "-incoming", "defer"]
+        return _Launch(command, template, state, (template.memory,))
+
     @contextlib.contextmanager
     def _take_template(
-        self,
-        cell: Cell,
-        arguments: Sequence[str],
-        levels: Levels,
-        boot: Boot,
-        made: Sequence[Image],
+        self, start: _GuestStart, arguments: Sequence[str], made: Sequence[Image], limit_s: float
     ) -> Iterator[restored.Template]:
         """Yields the template for a guest with these arguments: the block's, or one created for this guest.
 
-        The template has disks like the guest's but never accesses them, so the first guest's own disks are used.
+        The template has disks like the guest's but never accesses them, so the first guest's own disks are used; the
+        disk of an image is its own.
         """
+        boot, scratch, size = start.boot, str(start.process.scratch), start.levels[MEMORY]
 
         def make(template: restored.Template) -> None:
             with contextlib.ExitStack() as stack:
                 process = SupervisedProcess(
-                    self.name, _choose_confinement(cell, boot, NO_EXTRAS, self.accelerator)
+                    self.name, _choose_confinement(start.cell, boot, NO_EXTRAS, self.accelerator)
                 )
                 line, monitor_line = HERE.make_line("agent"), HERE.make_line("monitor")
                 monitor = Monitor(monitor_line.own_socket())
@@ -296,17 +323,24 @@ class QemuPlatform:
                 named = dict(zip(_find_descriptors(arguments), (*line.fds, *monitor_line.fds), strict=True))
                 command = [
                     *_replace_descriptors(arguments, named),
-                    *restored.build_memory_arguments(template.memory, levels[MEMORY], shared=True),
+                    *restored.build_memory_arguments(template.memory, size, shared=True),
                 ]
-                written = (template.memory, *drives.list_writable_paths(made))
+                written = [template.memory, *drives.list_writable_paths(made)]
+                if isinstance(boot, ImageBoot):
+                    boot.create_files(HERE, template.directory)
+                    command = [word.replace(scratch, str(template.directory)) for word in command]
+                    written += filter(Path.exists, boot.list_files(template.directory))
                 process.start(command, pass_fds=(*line.fds, *monitor_line.fds), writable=written)
                 line.close_inherited()
                 monitor_line.close_inherited()
-                restored.save_template(process, monitor, state, self.accelerator.start_limit_s)
+                restored.save_template(process, monitor, line.own_socket(), state, limit_s)
 
         program = shutil.which(arguments[0]) or arguments[0]
-        key = restored.compute_template_key(drives.replace_paths(arguments, made), os.path.realpath(program))
-        with restored.TEMPLATES.take_template(key, levels[MEMORY], make) as template:
+        words = [word.replace(scratch, "") for word in drives.replace_paths(arguments, made)]
+        if isinstance(boot, ImageBoot):
+            words.append(str(boot.overlay))
+        key = restored.compute_template_key(words, os.path.realpath(program))
+        with restored.TEMPLATES.take_template(key, size, make) as template:
             yield template
 
     def _list_default_factors(self) -> dict[str, str]:
@@ -344,7 +378,10 @@ class QemuPlatform:
         if row.is_host:
             return find_missing_program(row.emulator)
         try:
-            parts.check_parts(row, self._list_missing_programs())
+            if IMAGE in levels:
+                parts.check_agent(row, self._list_missing_programs())
+            else:
+                parts.check_parts(row, self._list_missing_programs())
         except PlatformUnusableError as error:
             return Unusable.from_error(error)
         return None
@@ -412,13 +449,15 @@ def _has_generation_id(architecture: Architecture) -> bool:
     return architecture.is_host and architecture.generation_id
 
 
-def _require_restorable(cell: Cell, boot: Boot, place: Place, virtio: VirtioBus, *, watched: bool) -> None:
+def _require_restorable(
+    cell: Cell, boot: Boot | ImageBoot, place: Place, virtio: VirtioBus, *, watched: bool
+) -> None:
     """Raises `PlatformUnusableError` for a guest that cannot be saved, or whose boot is to be measured."""
     disks = cell.view(Disks)
     unsavable = next((disk.bus for disk in disks if disk.bus in _UNSAVABLE_BUSES), None)
     if place is not HERE:
         why = "nested guests cannot be restored"
-    elif boot.share != NINE_P:
+    elif isinstance(boot, Boot) and boot.share != NINE_P:
         why = "guests whose root is not served by 9p cannot be saved"
     elif unsavable is not None:
         why = f"guests with a disk of bus={unsavable} cannot be saved"

@@ -1,10 +1,11 @@
 """Guests that are restored from a saved guest, the *template*, instead of booting.
 
-A template boots until its agent waits before mounting the root (a mounted 9p share cannot be saved), and is stopped
-there: its memory is one file, the state of its devices another. A clone maps that memory privately, so any number of
-clones share it and none changes it. On its channel a clone first receives the time and random bytes: without them all
-clones would draw the same random numbers. Templates are created for one block and one command line, and removed when
-the block ends: clones share a layout of memory, so one template for all blocks would make one boot look like many.
+A template boots until its agent waits before mounting the root (a mounted 9p share cannot be saved), or until the
+system of a disk image has booted, and is stopped there: its memory is one file, the state of its devices another. A
+clone maps that memory privately, so any number of clones share it and none changes it. On its channel a clone first
+receives the time and random bytes: without them all clones would draw the same random numbers. Templates are created
+for one block and one command line, and removed when the block ends: clones share a layout of memory, so one template
+for all blocks would make one boot look like many.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ from guestmark.setting.disk import Disks
 from guestmark.setting.filesystem import Filesystem
 from guestmark.setting.machine import START, Start
 
-_READY = "guestmark-agent: template ready"
 _POLL_S = 0.001
+_TICK_S = 0.05
 _SAVE_S = 30.0
 # With this capability QEMU saves only the devices, and leaves memory in a shared file where it is.
 _CAPABILITY = {"capabilities": [{"capability": "x-ignore-shared", "state": True}]}
@@ -58,6 +59,11 @@ class Template:
     state: Path
     clones: int = 0
     made_s: float = 0.0
+
+    @property
+    def directory(self) -> Path:
+        """The directory of its files, which is removed with it."""
+        return self.memory.parent
 
     def describe_clone(self, *, generation_id: bool) -> TemplateFacts:
         """Returns the facts about the most recent clone."""
@@ -93,7 +99,7 @@ class Templates:
         finally:
             self._sharing, self.filesystems = False, ()
             for template in self._held.values():
-                keeper().remove(template.memory.parent)
+                keeper().remove(template.directory)
             self._held.clear()
 
     @contextlib.contextmanager
@@ -119,7 +125,7 @@ class Templates:
             yield template
         finally:
             if self._held.get(key) is not template and not self._sharing:
-                keeper().remove(template.memory.parent)
+                keeper().remove(template.directory)
 
 
 TEMPLATES = Templates()
@@ -164,17 +170,21 @@ def drop_kernel(arguments: Sequence[str], kernel: Kernel, architecture: Architec
     return [*left, "-option-rom", rom]
 
 
-def save_template(process: SupervisedProcess, monitor: Monitor, state: int, deadline_s: float) -> None:
+def save_template(
+    process: SupervisedProcess, monitor: Monitor, channel: socket.socket, state: int, deadline_s: float
+) -> None:
     """Waits until a template's agent is ready, then stops the guest and saves its devices through descriptor `state`.
 
     Raises `MachineError` with the console.
     """
     check, end = make_watchdog(process, "the template"), time.monotonic() + deadline_s
-    while _READY not in process.console.read_text():
+    while not select.select([channel], [], [], _TICK_S)[0]:
         check()
         if time.monotonic() > end:
             raise MachineError("the template was not ready in time", console=process.console.read_text())
-        time.sleep(_POLL_S)
+    if not channel.recv(1):
+        check()
+        raise MachineError("the template ended before it was ready", console=process.console.read_text())
     monitor.execute("stop")
     monitor.execute("migrate-set-capabilities", _CAPABILITY)
     monitor.send_descriptor(_STATE_NAME, state)
@@ -186,10 +196,13 @@ def save_template(process: SupervisedProcess, monitor: Monitor, state: int, dead
         time.sleep(_POLL_S)
 
 
-def resume_clone(monitor: Monitor, state: int, channel: socket.socket, deadline_s: float) -> float | None:
+def resume_clone(
+    monitor: Monitor, state: int, channel: socket.socket, deadline_s: float, *, renews: bool
+) -> float | None:
     """Loads the devices through descriptor `state`, sends the clone the time and random bytes, and lets it run.
 
-    Returns the monotonic time at which it answered; None if it did not answer in time, or has ended.
+    A clone that is not to be renewed is sent neither. Returns the monotonic time at which it answered; None if it did
+    not answer in time, or has ended.
     """
     monitor.execute("migrate-set-capabilities", _CAPABILITY)
     monitor.send_descriptor(_STATE_NAME, state)
@@ -199,7 +212,8 @@ def resume_clone(monitor: Monitor, state: int, channel: socket.socket, deadline_
         if time.monotonic() > end:
             return None
         time.sleep(_POLL_S)
-    channel.sendall(struct.pack("<Q", time.time_ns()) + secrets.token_bytes(_ENTROPY_BYTES))
+    # Of the time 0 the agent takes no notice, nor of the bytes after it.
+    channel.sendall(struct.pack("<Q", time.time_ns() if renews else 0) + secrets.token_bytes(_ENTROPY_BYTES))
     monitor.execute("cont")
     if not select.select([channel], [], [], max(0.0, end - time.monotonic()))[0]:
         return None

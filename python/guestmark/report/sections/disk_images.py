@@ -6,7 +6,11 @@ from guestmark.core.machine_facts import DiskImage, GuestMachine, ImageFirmware,
 from guestmark.ledger.model import StoredRun
 
 _DIGEST_CHARACTERS = 12  # that are shown
-_FIRMWARE = {ImageFirmware.BIOS: "BIOS", ImageFirmware.UEFI: "UEFI"}
+_FIRMWARE = {
+    ImageFirmware.BIOS: "BIOS",
+    ImageFirmware.UEFI: "UEFI",
+    ImageFirmware.EMULATOR: "the emulator's firmware",
+}
 
 
 def describe_images(run: StoredRun) -> dict[str, str]:

@@ -18,7 +18,7 @@ from guestmark.platforms import registry
 from guestmark.platforms.base import BareMachine, Machine, Platform
 from guestmark.platforms.own.platform import OwnPlatform
 from guestmark.platforms.qemu.platform import NO_EXTRAS, Extras, QemuPlatform
-from guestmark.setting.machine import START, Start
+from guestmark.setting.machine import IMAGE, START, Start
 from guestmark.workloads import clones
 from guestmark.workloads.clones import ClonesWorkload, Control, Twins, Word, judge
 from guestmark.workloads.clones.judge import ComparedClock, ShownValues
@@ -37,7 +37,6 @@ from guestmark.workloads.clones.sources import (
 )
 
 _LOOK_S = 60.0  # limit for one command
-_UNRENEWED = ("guestmark.renewal=ignored",)
 
 
 class ClonesTrial(ClonesWorkload):
@@ -175,7 +174,7 @@ class ClonesTrial(ClonesWorkload):
         if isinstance(self._platform, OwnPlatform):
             yield self._check_saved_secret()
             return
-        looks = self._read_control_clones(Extras(kernel=_UNRENEWED), ())
+        looks = self._read_control_clones(Extras(renews=False), ())
         # Without renewal a clone continues at the time of its template, which has to be detected.
         clock = judge.judge_clocks(self._clocks)
         yield Control(
@@ -183,9 +182,11 @@ class ClonesTrial(ClonesWorkload):
         )
         # After some seconds their kernel also draws from the processor's generator; only the first values are equal.
         first = (BOOT_ID, GETRANDOM, URANDOM)
-        looks = self._read_control_clones(Extras(kernel=_UNRENEWED, generation_id=False), first)
+        looks = self._read_control_clones(Extras(renews=False, generation_id=False), first)
         yield self._check_identical_clones("neither renewed nor with a generation ID", looks, first, some=any)
-        if self.cell.platform.foreign_architecture in (None, find_host_architecture()):
+        # An image's system starts no program of guestmark's before it is saved, but for the agent.
+        foreign = self.cell.platform.foreign_architecture not in (None, find_host_architecture())
+        if not foreign and IMAGE not in self.cell.levels:
             looks = self._read_control_clones(Extras(programs=collect_resident_files()), RESIDENTS)
             yield self._check_identical_clones(
                 "a program that ran before it was saved", looks, RESIDENTS, some=all

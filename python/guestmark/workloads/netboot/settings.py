@@ -11,7 +11,7 @@ from guestmark.core.errors import UsageError
 from guestmark.core.model import Cell
 from guestmark.core.units import format_size
 from guestmark.platforms.qemu.accelerators import ACCELERATORS
-from guestmark.platforms.qemu.firmware import find_ovmf
+from guestmark.platforms.qemu.firmware import find_uefi
 from guestmark.setting.machine import CPU, MACHINE, MEMORY, SMP
 from guestmark.setting.network import (
     CONSOLE,
@@ -107,7 +107,7 @@ class Settings:
             network=network,
             ip=ip,
             serving=serving,
-            ovmf=None if firmware is Firmware.BIOS else find_ovmf(),
+            ovmf=None if firmware is Firmware.BIOS else find_uefi(X86_64),
         )
 
     @property
