@@ -3,11 +3,16 @@
 `python -m bench.network [ROUNDS]`; needs iperf3 and sockperf (Debian packages). Every round runs all of them in random
 order, between the same two network namespaces. Fails when our stream carries less than 0.95 of iperf3's, either way, or
 when the median of our request takes more than 1.05 of sockperf's.
+
+`python -m bench.network start [ROUNDS]` starts machines with and without a network in turn. Fails when a network adds
+more than 30 ms to the median start of a kind.
 """
 
+import functools
 import json
 import re
 import shutil
+import statistics
 import sys
 import time
 
@@ -17,12 +22,14 @@ from guestmark.agent.client import Agent
 from guestmark.agent.traffic import measure_traffic, serve_traffic
 from guestmark.agent.wire import TrafficPorts, TrafficResult, TrafficTask, TrafficTest
 from guestmark.core.model import Cell, WorkloadSpec
-from guestmark.core.platform_spec import HOST
+from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.platforms import registry
 from guestmark.platforms.base import HasNetwork
 
 SECONDS = 2
 LEAST_STREAM, MOST_REQUEST = 0.95, 1.05
+MOST_ADDED_S = 0.030
+_STARTED = (("host", "veth"), ("bwrap", "veth"), ("uml", "tap"), ("tcg", "tap"))
 _MEDIAN = re.compile(r"percentile 50\.000 *= *([0-9.]+)")
 # A contender returns seconds: a stream's are those of 10^9 bits.
 _GBIT = 1e9
@@ -69,8 +76,35 @@ class Contenders:
         return float(found[1]) / 1e6
 
 
+def _start_machine(platform: str, level: str) -> float:
+    """Return the seconds until a machine can be used."""
+    spec = PlatformSpec.read(platform)
+    cell = Cell("bench", WorkloadSpec("network"), spec, {"network": level})
+    begin = time.monotonic()
+    with registry.get_platform(platform).start(cell) as machine:
+        machine.agent.ping(1)
+        return time.monotonic() - begin
+
+
+def _compare_starts(rounds: int) -> int:
+    late = 0
+    for platform, level in _STARTED:
+        values = measure_contenders(
+            {name: functools.partial(_start_machine, platform, name) for name in (level, "none")}, rounds, 1
+        )
+        contenders_table(f"Until {platform} can be used", values, ["none"], "ms")
+        more_s = statistics.median(a - b for a, b in zip(values[level], values["none"], strict=True))
+        late += more_s > MOST_ADDED_S
+        print(
+            f"{platform}: network={level} adds {1e3 * more_s:.1f} ms (aim: {1e3 * MOST_ADDED_S:.0f} or less)"
+        )
+    return int(late > 0)
+
+
 def main() -> int:
     """Compare, print a table, and return 1 when an aim is missed."""
+    if sys.argv[1:2] == ["start"]:
+        return _compare_starts(int(sys.argv[2]) if len(sys.argv) > 2 else 20)
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 10
     if missing := [name for name in ("iperf3", "sockperf") if shutil.which(name) is None]:
         print(f"bench.network needs {' and '.join(missing)}")

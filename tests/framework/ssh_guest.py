@@ -33,16 +33,6 @@ def guest_with_sshd(platform: str, directory: Path) -> Iterator[str]:
 
     The guest serves one connection after the other.
     """
-    with (
-        start_cell(cell_of(platform, "exec", command=[_SSHD])) as machine,
-        serve_ssh(machine, directory) as command,
-    ):
-        yield command
-
-
-@contextlib.contextmanager
-def serve_ssh(machine: Machine, directory: Path) -> Iterator[str]:
-    """Yield the command that reaches this machine; see `guest_with_sshd`."""
     host, user = key(directory / "host"), key(directory / "user")
     (directory / "known").write_text(f"guest {host.with_suffix('.pub').read_text()}")
     path = directory / "socket"
@@ -51,7 +41,10 @@ def serve_ssh(machine: Machine, directory: Path) -> Iterator[str]:
         f" ProxyCommand {shlex.join([sys.executable, '-c', _CONNECT, str(path)])}\n"
         f" UserKnownHostsFile {directory}/known\n GlobalKnownHostsFile none\n StrictHostKeyChecking yes\n"
     )
-    with socket.socket(socket.AF_UNIX) as listening:
+    with (
+        start_cell(cell_of(platform, "exec", command=[_SSHD])) as machine,
+        socket.socket(socket.AF_UNIX) as listening,
+    ):
         machine.agent.exec(["sh", "-ec", f"{_FURNISH}; mkdir -m 700 {_THERE}"], timeout_s=60)
         for name, content in (("host", host.read_bytes()), ("keys", user.with_suffix(".pub").read_bytes())):
             machine.agent.write_file(f"{_THERE}/{name}", content)

@@ -137,9 +137,20 @@ def homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_every_shipped_definition_is_sound(homes: Path) -> None:
     found = load_definitions()
-    assert {"podman", "docker", "kata", "nspawn", "lxc", "chroot", "pod", "incus", "lima", "gcloud"} <= set(
-        found
-    )
+    assert {
+        "podman",
+        "docker",
+        "kata",
+        "nspawn",
+        "lxc",
+        "chroot",
+        "pod",
+        "incus",
+        "lima",
+        "gcloud",
+        "firecracker",
+        "cloud-hypervisor",
+    } <= set(found)
     assert all(is_trusted(definition) and definition.help for definition in found.values())
     assert all(definition.path.stem == name for name, definition in found.items())
 

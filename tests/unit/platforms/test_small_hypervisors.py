@@ -115,7 +115,7 @@ def test_one_line_says_which_networks_they_have(name: str, tmp_path: Path) -> No
             ),
         ):
             pass
-        assert caught.value.hint == "use tap or vsock, or exclude the combination"
+        assert caught.value.hint == "use tap, vsock, or exclude the combination"
 
 
 def test_a_disk_of_firecracker_is_known_by_its_file(tmp_path: Path) -> None:

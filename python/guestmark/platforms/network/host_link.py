@@ -5,11 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from guestmark.core.errors import UsageError
 from guestmark.core.levels import Levels
 from guestmark.platforms.network.helpers import join_namespace
 from guestmark.platforms.network.namespaces import MACHINE_INTERFACE, LinkKind, open_namespaces
-from guestmark.platforms.network.trial_network import LOOPBACK, TrialNetwork, read_link_options, start_peer
+from guestmark.platforms.network.trial_network import (
+    LOOPBACK,
+    TrialNetwork,
+    choose_link_kind,
+    read_link_options,
+    start_peer,
+)
 from guestmark.setting.network import MTU, NETWORK, Network
 
 _LINK_KINDS = {
@@ -32,12 +37,7 @@ def open_host_network(name: str, levels: Levels) -> Iterator[TrialNetwork | None
     if level is Network.NONE:
         yield None
         return
-    joint = _LINK_KINDS.get(level)
-    if joint is None:
-        raise UsageError(
-            f"{name} cannot have network={level}",
-            hint=f"use {', '.join(_LINK_KINDS)}, or exclude the combination",
-        )
+    joint = choose_link_kind(name, level, _LINK_KINDS)
     options = read_link_options(levels)
     with contextlib.ExitStack() as stack:
         namespaces = stack.enter_context(open_namespaces(joint, options))

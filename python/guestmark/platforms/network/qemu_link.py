@@ -25,6 +25,7 @@ from guestmark.platforms.network.namespaces import (
 from guestmark.platforms.network.trial_network import (
     MACHINE_MAC,
     TrialNetwork,
+    choose_link_kind,
     read_link_options,
     refuse_packet_settings,
     start_peer,
@@ -73,12 +74,7 @@ def open_qemu_network(name: str, levels: Levels, virtio: VirtioBus, place: Place
     if level is Network.NONE:
         yield HypervisorLink()
         return
-    joint = _LINK_KINDS.get(level)
-    if joint is None:
-        raise UsageError(
-            f"{name} cannot have network={level}",
-            hint=f"use {', '.join(_LINK_KINDS)}, or exclude the combination",
-        )
+    joint = choose_link_kind(name, level, _LINK_KINDS)
     if level is Network.VSOCK:
         with _open_vsock(levels, virtio, place) as link:
             yield link

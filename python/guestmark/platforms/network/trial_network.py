@@ -6,7 +6,7 @@ import contextlib
 import os
 import secrets
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from guestmark.agent.binary import start_host_agent
@@ -24,6 +24,7 @@ from guestmark.platforms.network.namespaces import (
     MACHINE_ADDRESS,
     PEER_ADDRESS,
     PREFIX,
+    LinkKind,
     LinkOptions,
     Namespaces,
 )
@@ -231,6 +232,15 @@ class TrialNetwork:
             for mover in movers
             if mover.debug
         ]
+
+
+def choose_link_kind(name: str, level: Network, kinds: Mapping[Network, LinkKind]) -> LinkKind:
+    """Returns the kind of link for `level` from those of the platform `name`. Raises `UsageError` if it has none."""
+    if level not in kinds:
+        raise UsageError(
+            f"{name} cannot have network={level}", hint=f"use {', '.join(kinds)}, or exclude the combination"
+        )
+    return kinds[level]
 
 
 def read_link_options(levels: Levels, *, headers: bool = False) -> LinkOptions:

@@ -17,6 +17,7 @@ from guestmark.platforms.network.namespaces import MACHINE_INTERFACE, LinkKind, 
 from guestmark.platforms.network.trial_network import (
     MACHINE_MAC,
     TrialNetwork,
+    choose_link_kind,
     read_link_options,
     start_peer,
 )
@@ -45,12 +46,7 @@ def open_uml_network(levels: Levels, place: Place) -> Iterator[HypervisorLink]:
     if level is Network.NONE:
         yield HypervisorLink()
         return
-    joint = _LINK_KINDS.get(level)
-    if joint is None:
-        raise UsageError(
-            f"uml cannot have network={level}",
-            hint=f"use {', '.join(_LINK_KINDS)}, or exclude the combination",
-        )
+    joint = choose_link_kind("uml", level, _LINK_KINDS)
     # UML opens the interface itself, because only then its packets have a virtio header, which offloads need.
     options = replace(read_link_options(levels), named=True, addressed=False)
     if place is not HERE:
@@ -93,7 +89,7 @@ def _open_inside(
     if joint is LinkKind.VETH:
         raise UsageError(
             f"a nested guest cannot have network={level}",
-            hint=f"use network={Network.TAP} or {Network.HYBRID}",
+            hint=f"use network={Network.TAP}, {Network.HYBRID} or {Network.SLIRP}",
         )
     with open_inner_network(levels, place, joint, options, ("uml-vector",)) as network:
         if level is Network.SLIRP:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from guestmark.core.errors import UsageError
 from guestmark.core.levels import Levels
 from guestmark.platforms.network.hypervisor_link import HypervisorLink
 from guestmark.platforms.network.inner import make_peer_command_prefix, open_inner_network
@@ -15,6 +14,7 @@ from guestmark.platforms.network.namespaces import LinkKind, open_namespaces
 from guestmark.platforms.network.trial_network import (
     MACHINE_MAC,
     TrialNetwork,
+    choose_link_kind,
     read_link_options,
     refuse_packet_settings,
     start_peer,
@@ -65,12 +65,7 @@ def open_vmm_network(
     if level is Network.NONE:
         yield VmmLink()
         return
-    kind = _LINK_KINDS.get(level)
-    if kind is None:
-        raise UsageError(
-            f"{name} cannot have network={level}",
-            hint=f"use {' or '.join(_LINK_KINDS)}, or exclude the combination",
-        )
+    kind = choose_link_kind(name, level, _LINK_KINDS)
     if level is Network.VSOCK:
         refuse_packet_settings(levels)
     inherits = inherits and place is HERE
