@@ -47,7 +47,7 @@ def guid_table(*types: bytes) -> bytes:
     ],
 )
 def test_firmware_is_that_of_the_boot_loader(head: bytes, expected: ImageFirmware | None) -> None:
-    assert disk_images.choose_firmware(head) is expected
+    assert disk_images.choose_firmware(head, X86_64) is expected
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_firmware_is_the_architecture_s(name: str, expected: list[ImageFirmware 
 
 @given(st.binary(max_size=34 * _SECTOR))
 def test_any_first_sectors_are_read(head: bytes) -> None:
-    assert disk_images.choose_firmware(head) in (None, ImageFirmware.BIOS, ImageFirmware.UEFI)
+    assert disk_images.choose_firmware(head, X86_64) in (None, ImageFirmware.BIOS, ImageFirmware.UEFI)
 
 
 def prepare(path: Path, tmp_path: Path) -> None:

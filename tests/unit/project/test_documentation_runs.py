@@ -26,7 +26,7 @@ PAGES = {page.name: page for page in documented.pages()}
 WITH_COMMANDS = [
     name for name, page in PAGES.items() if any(not each.why_not for each in documented.commands(page))
 ]
-MOST_UNRUN = 75  # a page that adds one says why, and this number changes with it
+MOST_UNRUN = 81  # a page that adds one says why, and this number changes with it
 GATED = "--fail-if"
 PLACEHOLDERS = {"COMMAND": "./program", "RUN…": "last"}
 COMPARED = {"ab.md", "gates.md"}  # pages about runs that were made before, by this user

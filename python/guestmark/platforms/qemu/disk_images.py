@@ -26,7 +26,7 @@ import msgspec
 
 from guestmark.appliance.kernel import Notify
 from guestmark.appliance.paths import compute_file_identity, locate_cache
-from guestmark.core.architectures import X86_64, Architecture, find_architecture
+from guestmark.core.architectures import Architecture, find_architecture
 from guestmark.core.architectures import Bus as MachineBus
 from guestmark.core.context import Caller
 from guestmark.core.distribution import read_pretty_name
@@ -441,7 +441,7 @@ def _describe_image(path: Path) -> _Description:
     return _Description(str(found["format"]), int(found["virtual-size"]))
 
 
-def choose_firmware(head: bytes, architecture: Architecture = X86_64) -> ImageFirmware | None:
+def choose_firmware(head: bytes, architecture: Architecture) -> ImageFirmware | None:
     """Return the firmware that can boot a disk with these first sectors; None if none can.
 
     A disk that both can boot is booted by BIOS, the default of QEMU and most clouds.
