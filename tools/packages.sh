@@ -95,10 +95,12 @@ missing_dev() {
     command -v mcopy >/dev/null || echo mtools
     for tool in mkfs.nilfs2:nilfs-tools mkfs.jfs:jfsutils mkfs.erofs:erofs-utils ethtool:ethtool nginx:nginx wrk:wrk \
         redis-server:redis-server libvirtd:libvirt-daemon slurmctld:slurmctld slurmd:slurmd munged:munge \
-        gtlsclient:ngtcp2-client gtlsserver:ngtcp2-server slirp-fullbolt:slirp; do
+        gtlsclient:ngtcp2-client gtlsserver:ngtcp2-server slirp-fullbolt:slirp \
+        arch-test:arch-test; do
         command -v "${tool%:*}" >/dev/null || [ -x "/usr/sbin/${tool%:*}" ] || [ -x "/sbin/${tool%:*}" ] || echo "${tool#*:}"
     done
     [ -e /usr/lib/ipxe/ipxe.lkrn ] || echo ipxe
+    [ -e /usr/share/AAVMF/AAVMF_CODE.fd ] || echo qemu-efi-aarch64
     # Of the distribution's own interpreter, whose programs are measured.
     for module in dbm.gnu:python3-gdbm plyvel:python3-plyvel bsddb3:python3-bsddb3; do
         /usr/bin/python3 -I -c "import ${module%:*}" 2>/dev/null || echo "${module#*:}"
@@ -149,7 +151,8 @@ why() {
         python3-*) echo "is a store of data whose power is cut" ;;
         ngtcp2-*) echo "speaks QUIC, whose captures are examined" ;;
         ip) echo "makes the network namespaces of the tests" ;;
-        qemu-user-static) echo "runs programs of other architectures" ;;
+        qemu-user-static | arch-test) echo "runs programs of other architectures" ;;
+        qemu-efi-*) echo "boots disk images of another architecture" ;;
         grub-* | mtools) echo "makes disk images that boot" ;;
         mmdebstrap) echo "makes the fresh Debian root in which set-up is tested" ;;
         cargo) echo "builds the agent (Rust, at least $rust_wanted)" ;;
