@@ -1,6 +1,6 @@
 """Runs a command whose children may be programs of another architecture, by emulation of single programs.
 
-The kernel is told in a user namespace of its own (Linux 6.7 and later), so that nothing changes outside of it.
+The emulator is registered in a separate user namespace (Linux 6.7 and later), so nothing changes outside it.
 """
 
 from __future__ import annotations

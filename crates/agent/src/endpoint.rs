@@ -1,5 +1,5 @@
-//! Where stream sockets connect to and listen: an IP address, a vsock context identifier or the Unix sockets that a
-//! hypervisor has for its guest's vsock, and a port.
+//! Addresses and ports to which stream sockets connect and at which they listen: of IP, of vsock, and of the Unix sockets
+//! by which some hypervisors carry their guest's vsock.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use crate::vsock;
 
-/// What stands before the context identifier in an address of vsock.
+/// Prefix of a vsock address; the context identifier follows.
 const VSOCK: &str = "vsock:";
-/// What stands before the path that Unix sockets have in common.
+/// Prefix of an address of Unix sockets; the path of the hypervisor's socket follows.
 const UNIX: &str = "unix:";
 /// The limit of a connection by vsock that has none of its own.
 const LONGEST: Duration = Duration::from_secs(20);
@@ -26,8 +26,8 @@ pub enum Address {
     Ip(IpAddr),
     /// The context identifier of a guest or of its host. Listeners take connections to any.
     Vsock(u32),
-    /// The path of a hypervisor's socket. Behind it, `_PORT` names the one to which the hypervisor connects when its
-    /// guest connects to that port of its host, as with Firecracker and Cloud Hypervisor.
+    /// The path of a hypervisor's socket. If its guest connects to a port of its host, the hypervisor connects to the
+    /// socket `PATH_PORT`. Firecracker and Cloud Hypervisor do so.
     Unix(&'static Path),
 }
 
@@ -162,8 +162,8 @@ impl Listener {
     }
 }
 
-/// Listens at a port, or at a free one if it is 0, and returns the port as well. The kernel has no free port of 16 bits
-/// to offer for such sockets.
+/// Listens at a port, or at a free one if it is 0, and returns the port as well. For these sockets the kernel chooses no
+/// port of 16 bits.
 fn try_ports<S>(port: u16, listen: impl Fn(u16) -> io::Result<S>) -> io::Result<(S, u16)> {
     if port != 0 {
         return listen(port).map(|socket| (socket, port));

@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use crate::channel::Channel;
 use crate::sys;
 
-/// Size of what a clone of a saved machine needs: the time, and random bytes that only its controller knows.
+/// Bytes that are sent to a clone of a saved machine: the time, and random ones that only its controller knows.
 const RENEWAL: usize = 8 + ENTROPY;
 const ENTROPY: usize = 32;
 
@@ -15,7 +15,7 @@ const ENTROPY: usize = 32;
 /// 1970 as a little-endian `u64`, then 32 random bytes. Answers with one byte when the clock has been set and the
 /// kernel's random generator reseeded.
 ///
-/// With the time 0 neither is done. Such a machine is a control: the check that clones differ has to fail for it.
+/// If the time is 0, neither is done. Such a machine is a control: the check that clones differ has to fail for it.
 pub fn await_renewal(channel: &Channel) -> io::Result<()> {
     let mut input = File::from(channel.input.try_clone()?);
     let mut output = File::from(channel.output.try_clone()?);

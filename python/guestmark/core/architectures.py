@@ -32,12 +32,12 @@ class Bus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Uefi:
-    """UEFI firmware for an architecture's machines: its package, and pairs of its code and a template of its variables.
+    """The UEFI firmware of an architecture: `files` are the paths of its code and of a template of its variables.
 
-    Distributions install them in different places.
+    Each distribution has other paths.
     """
 
-    package: str
+    package: str  # Debian's
     files: tuple[tuple[str, str], ...]
 
 

@@ -185,11 +185,11 @@ def _require_carriers(path: Path, probed: _Probed) -> None:
     """Raises `AttestationError` unless the kernel and as many processes moved the bytes as the network needs."""
     _require(Check("whether a vhost thread of the kernel moved bytes", path.by_kernel, probed.vhost))
     needed = len(path.roots.joiners) + bool(path.serial_program)
-    if len(probed.movers) != needed:
-        names = ", ".join(sorted(mover.program for mover in probed.movers)) or "none"
-        _require(Check("processes that move the network's bytes", needed, f"{len(probed.movers)} ({names})"))
-    if path.serial_program and path.serial_program not in (mover.program for mover in probed.movers):
-        names = ", ".join(sorted(mover.program for mover in probed.movers))
+    programs = sorted(mover.program for mover in probed.movers)
+    names = ", ".join(programs) or "none"
+    if len(programs) != needed:
+        _require(Check("processes that move the network's bytes", needed, f"{len(programs)} ({names})"))
+    if path.serial_program and path.serial_program not in programs:
         _require(Check("the program that carries the packets", path.serial_program, names))
 
 

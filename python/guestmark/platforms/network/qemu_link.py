@@ -95,7 +95,6 @@ def open_qemu_network(name: str, levels: Levels, virtio: VirtioBus, place: Place
             levels, namespaces, peer, pid, options.name, machine_mac=MACHINE_MAC, drivers=nic.drivers, tap=tap
         )
         network.leaves_work = level in _BY_TAP and nic.is_virtio
-        network.by_kernel = level is Network.VHOST
         if level in _BY_TAP:
             taps = namespaces.taps
             vhost = stack.enter_context(_open_vhost(level, len(taps))) if level is Network.VHOST else ()
@@ -131,7 +130,6 @@ def _open_inside(
     nic = levels[NIC]
     with open_inner_network(levels, place, joint, replace(options, named=True), nic.drivers) as network:
         network.leaves_work = level in _BY_TAP and nic.is_virtio
-        network.by_kernel = level is Network.VHOST
         if level in _BY_TAP:
             netdev = f"tap,id={NETDEV},ifname={options.name},script=no,downscript=no"
             if options.queues > 1:

@@ -112,8 +112,6 @@ class TrialNetwork:
     cid: int = 0
     # Address at which servers on the peer listen.
     listen_address: str = ANY_ADDRESS
-    # Whether threads of the kernel move the bytes for the hypervisor.
-    by_kernel: bool = False
     # The last attestation.
     found: NetworkFacts | None = None
 
@@ -133,7 +131,12 @@ class TrialNetwork:
         """
         self.cid, self.machine_mac, self.peer_name = cid, "", LOOPBACK
         self.peer_address, self.own_address, self.machine_address = VSOCK_HOST, "", None
-        self.listen_address, self.by_kernel = listen_address, listen_address == VSOCK_HOST
+        self.listen_address = listen_address
+
+    @property
+    def by_kernel(self) -> bool:
+        """Whether threads of the kernel move the bytes for the hypervisor."""
+        return self.level is Network.VHOST or self.listen_address == VSOCK_HOST
 
     @property
     def level(self) -> Network:

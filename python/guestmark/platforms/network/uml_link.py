@@ -54,15 +54,6 @@ def open_uml_network(levels: Levels, place: Place) -> Iterator[HypervisorLink]:
             yield link
         return
     with open_namespaces(joint, options) as namespaces, start_peer(namespaces) as (peer, pid):
-        if level is Network.SLIRP:
-            network = TrialNetwork(levels, namespaces, peer, pid, options.name)
-            yield HypervisorLink(
-                network,
-                (_add_serial_line(network),),
-                pass_fds=namespaces.list_descriptors(),
-                within=tuple(namespaces.make_command_prefix(namespaces.peer)),
-            )
-            return
         taps = joint is LinkKind.TAP
         network = TrialNetwork(
             levels, namespaces, peer, pid, options.name,
@@ -74,7 +65,7 @@ def open_uml_network(levels: Levels, place: Place) -> Iterator[HypervisorLink]:
         within = namespaces.make_command_prefix(inside)
         yield HypervisorLink(
             network,
-            (_format_card(level, interface),),
+            (_add_card(network, interface),),
             pass_fds=namespaces.list_descriptors(),
             within=tuple(within),
         )
@@ -92,28 +83,23 @@ def _open_inside(
             hint=f"use network={Network.TAP}, {Network.HYBRID} or {Network.SLIRP}",
         )
     with open_inner_network(levels, place, joint, options, ("uml-vector",)) as network:
-        if level is Network.SLIRP:
-            yield HypervisorLink(
-                network, (_add_serial_line(network),), within=make_peer_command_prefix(network)
-            )
-            return
-        network.leaves_work = True
+        network.leaves_work = joint is LinkKind.TAP
         yield HypervisorLink(
-            network, (_format_card(level, options.name),), within=make_peer_command_prefix(network)
+            network, (_add_card(network, options.name),), within=make_peer_command_prefix(network)
         )
 
 
-def _add_serial_line(network: TrialNetwork) -> str:
-    """Sets the network up for slirp, and returns UML's argument that starts it. Raises `PlatformUnusableError`."""
-    program = find_program(_SLIRP, network.level)
-    network.set_socket_addresses(SLIRP_PEER, _SERIAL_ADDRESS, forwards=False)
-    network.machine_mac, network.machine_name, network.drivers = "", _SERIAL, ("uml-netdev",)
-    network.serial_program = os.path.realpath(program)
-    return f"{_SERIAL}=slirp,,{program}"
+def _add_card(network: TrialNetwork, interface: str) -> str:
+    """Returns UML's argument for a card that opens an interface by its name, or for a serial line to slirp.
 
-
-def _format_card(level: Network, interface: str) -> str:
-    """Returns UML's argument for a card that opens an interface by its name."""
+    Sets the network up for the latter. Raises `PlatformUnusableError` without slirp.
+    """
+    if network.level is Network.SLIRP:
+        program = find_program(_SLIRP, network.level)
+        network.set_socket_addresses(SLIRP_PEER, _SERIAL_ADDRESS, forwards=False)
+        network.machine_mac, network.machine_name, network.drivers = "", _SERIAL, ("uml-netdev",)
+        network.serial_program = os.path.realpath(program)
+        return f"{_SERIAL}=slirp,,{program}"
     # Whatever its MTU, UML requests packets as long as the kernel makes them, but has room for them only with gro=1.
     # Without it, the first long packet blocks all that follow.
-    return f"vec0:transport={level},ifname={interface},gro=1,mac={MACHINE_MAC}"
+    return f"vec0:transport={network.level},ifname={interface},gro=1,mac={MACHINE_MAC}"

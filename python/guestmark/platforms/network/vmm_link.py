@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from guestmark.core.levels import Levels
@@ -40,11 +40,10 @@ class TapCard:
 
 
 @dataclass(frozen=True, slots=True)
-class VmmLink:
-    """The card of a guest, if it has one, and what its hypervisor needs to connect it."""
+class VmmLink(HypervisorLink):
+    """A link with the guest's card, if it has one."""
 
     card: TapCard | None = None
-    link: HypervisorLink = field(default_factory=HypervisorLink)
 
 
 def list_modules(levels: Levels) -> tuple[str, ...]:
@@ -91,8 +90,8 @@ def open_vmm_network(
             within = make_peer_command_prefix(network)
         if level is Network.VSOCK:
             network.set_vsock(cid, listen_address=f"unix:{vsock}")
-            yield VmmLink(link=HypervisorLink(network))
+            yield VmmLink(network)
             return
         network.leaves_work = True
         card = TapCard(options.name, taps, levels[NIC_QUEUES], levels.get(NIC_RING), levels[OFFLOADS])
-        yield VmmLink(card, HypervisorLink(network, pass_fds=pass_fds, within=within))
+        yield VmmLink(network, pass_fds=pass_fds, within=within, card=card)

@@ -87,7 +87,7 @@ class _Installation:
     serve: str
 
     @property
-    def service(self) -> str:
+    def systemd_unit(self) -> str:
         """systemd's unit."""
         return f"""\
 [Unit]
@@ -110,13 +110,13 @@ bootcmd:
   install -m 0755 /run/guestmark/agent {_AGENT}
   umount /run/guestmark
   cat >{_UNIT} <<'END'
-{textwrap.indent(self.service, "  ")}  END
+{textwrap.indent(self.systemd_unit, "  ")}  END
   systemctl daemon-reload
   systemctl start --no-block guestmark.service
 """
 
     @property
-    def script(self) -> str:
+    def init_script(self) -> str:
         """The script of a System V init, which OpenRC's local.d runs, too."""
         return f"""\
 #!/bin/sh
@@ -132,7 +132,7 @@ bootcmd:
 """
 
     @property
-    def install(self) -> str:
+    def install_script(self) -> str:
         """The commands that install the agent where it has been uploaded, as libguestfs does."""
         return f"""\
 set -e
@@ -141,12 +141,12 @@ mv -f {UPLOADED_AGENT} {_AGENT}
 chmod 0755 {_AGENT}
 if command -v systemctl > /dev/null; then
 cat > {_UNIT} <<'END'
-{self.service}END
+{self.systemd_unit}END
 systemctl enable guestmark.service
 else
 if [ -d /etc/local.d ]; then script=/etc/local.d/guestmark.start; else script=/etc/init.d/guestmark; fi
 cat > "$script" <<'END'
-{self.script}END
+{self.init_script}END
 chmod 0755 "$script"
 if [ -d /etc/local.d ]; then ln -sf /etc/init.d/local /etc/runlevels/default/local
 else for level in 2 3 4 5; do ln -sf ../init.d/guestmark /etc/rc$level.d/S99guestmark; done; fi
@@ -382,7 +382,12 @@ def _enter_overlay(
     notify(f"booting {path.name} once, to be let in by its guest agent or sshd")
     try:
         entry = install_by_login(
-            overlay, image.firmware, agent, files.install, architecture=architecture, accelerator=accelerator
+            overlay,
+            image.firmware,
+            agent,
+            files.install_script,
+            architecture=architecture,
+            accelerator=accelerator,
         )
     except NoLoginError as error:
         raise PlatformUnusableError(
@@ -550,10 +555,9 @@ def _find_firmware(path: Path, architecture: Architecture) -> ImageFirmware:
             raise PlatformUnusableError(f"{path.name} cannot be read: {last_inert_line(done.stderr)}")
         firmware = choose_firmware(head.read_bytes(), architecture)
     if firmware is None:
+        lacks = "neither a boot loader for BIOS nor an" if architecture.boots_disks else "no"
         raise PlatformUnusableError(
-            f"{path.name} has "
-            + ("neither a boot loader for BIOS nor an" if architecture.boots_disks else "no")
-            + " EFI system partition",
+            f"{path.name} has {lacks} EFI system partition",
             hint="if it is only a root filesystem, unpack it and use --set rootfs=DIRECTORY",
         )
     return firmware
@@ -565,8 +569,8 @@ def _inject_agent(overlay: Path, agent: Path, files: _Installation, accelerator:
     Raises `_NoSystemError` if libguestfs finds no Linux system in the image.
     """
     with scratch_directory("image-files") as room:
-        (room / "service").write_text(files.service)
-        (room / "script").write_text(files.script)
+        (room / "service").write_text(files.systemd_unit)
+        (room / "script").write_text(files.init_script)
         # Commands with a hyphen may fail; which of them do depends on the image's init system.
         script = [
             *(f"-file-architecture {program}" for program in _PROGRAMS),

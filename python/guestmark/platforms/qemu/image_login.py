@@ -24,10 +24,13 @@ import msgspec
 from guestmark.agent.confinement import Confinement
 from guestmark.core.architectures import Architecture
 from guestmark.core.errors import MachineError, PlatformUnusableError
+from guestmark.core.levels import Levels
 from guestmark.core.machine_facts import ImageEntry, ImageFirmware
 from guestmark.page.text import last_inert_line
 from guestmark.platforms.drives import VirtioBus
+from guestmark.platforms.network.qemu_link import NETDEV, format_card
 from guestmark.platforms.process import SupervisedProcess
+from guestmark.platforms.qemu.accelerators import ACCELERATORS
 from guestmark.platforms.qemu.firmware import build_flash_arguments, find_uefi
 from guestmark.platforms.ssh_command import UNATTENDED, build_ssh_command, is_final
 from guestmark.setting.base import quote_qemu_value
@@ -75,14 +78,15 @@ def install_by_login(
         with there:
             command = [
                 architecture.emulator.command, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
-                "-machine", architecture.machine, "-accel", accelerator, "-cpu", architecture.cpu,
+                "-machine", architecture.machine, "-accel", accelerator,
+                "-cpu", ACCELERATORS[accelerator].choose_default_cpu(architecture),
                 "-m", _MEMORY, "-chardev", "stdio,id=console", *architecture.console_device,
                 "-drive", f"file={quote_qemu_value(overlay)},format=qcow2,if=none,id=disk",
                 "-device", f"{virtio.format_device('virtio-blk')},drive=disk,bootindex=0",
                 "-device", virtio.format_device("virtio-serial"), "-chardev", f"socket,id=login,fd={there.fileno()}",
                 "-device", f"virtserialport,chardev=login,name={_PORT_NAME}",
-                "-netdev", f"user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{port}-:22",
-                "-device", f"{virtio.format_device('virtio-net')},netdev=net",
+                "-netdev", f"user,id={NETDEV},restrict=on,hostfwd=tcp:127.0.0.1:{port}-:22",
+                "-device", format_card(Levels({}), virtio),
                 *_build_firmware_arguments(architecture, firmware, process.scratch),
             ]  # fmt: skip
             process.start(command, pass_fds=(there.fileno(),), writable=(overlay,))

@@ -281,11 +281,10 @@ class QemuPlatform:
     ) -> _Launch:
         """Return the command with these arguments; creates the files of an image's guest, and takes a template."""
         boot, place, scratch = start.boot, start.place, start.process.scratch
-        command = drives.add_storage_daemon(arguments, made, scratch, place)
         if start.levels[START] is not Start.RESTORED:
             if isinstance(boot, ImageBoot):
                 boot.create_files(place, scratch)
-            return _Launch(command)
+            return _Launch(drives.add_storage_daemon(arguments, made, scratch, place))
         template = stack.enter_context(self._take_template(start, arguments, made, limit_s))
         state = stack.enter_context(restored.open_inheritable(template.state, os.O_RDONLY))
         if isinstance(boot, ImageBoot):

@@ -267,7 +267,7 @@ class VmmPlatform:
                 vsock=process.scratch / _VSOCK,
                 cid=_GUEST_CID,
                 inherits=hypervisor.inherits_taps,
-            ) as connection,  # fmt: skip
+            ) as link,
         ):
             machine = MachineConfig(
                 place.locate_file(kernel.elf or kernel.image),
@@ -277,7 +277,7 @@ class VmmPlatform:
                 levels[MEMORY],
                 made,
                 tuple(map(int, re.findall(r"[0-9]+", version))),
-                connection.card,
+                link.card,
             )
             agent_there = place.locate_file(find_agent_binary())
             command = [
@@ -287,9 +287,9 @@ class VmmPlatform:
             ]
             process.start(
                 command,
-                pass_fds=(*line.fds, *connection.link.pass_fds),
+                pass_fds=(*line.fds, *link.pass_fds),
                 writable=drives.list_writable_paths(made),
-                within=connection.link.within,
+                within=link.within,
             )
             line.close_inherited()
             agent = Agent(line.transport())
@@ -304,7 +304,7 @@ class VmmPlatform:
                     for image in made
                 }
                 guest.disks = drives.find_attached_disks(made, agent, serials)
-                guest.network = connection.link.connect(agent, process)
+                guest.network = link.connect(agent, process)
                 yield guest
             finally:
                 agent.close()
