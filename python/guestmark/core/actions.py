@@ -22,7 +22,7 @@ def list_actions(plan: Plan) -> list[tuple[str, str]]:
         name = workload.key or workload.name
         found |= dict.fromkeys(_list_action_values(name, workload.params))
         found[f"where {name} runs", str(cell.platform)] = None
-        found |= dict.fromkeys((factor, level) for factor, level in cell.factors.items())
+        found |= dict.fromkeys(cell.factors.items())
     around = plan.context.around
     found |= dict.fromkeys(
         _list_action_values("commands on this host", {"run": around.run, "trial": around.trial})
@@ -38,8 +38,10 @@ def list_actions(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _format_with_length(value: str | tuple[str, ...]) -> str:
-    said = quote_word(value) if isinstance(value, str) else quote_words(value)
-    length = describe_length(value if isinstance(value, str) else " ".join(value))
+    if isinstance(value, str):
+        said, length = quote_word(value), describe_length(value)
+    else:
+        said, length = quote_words(value), describe_length(" ".join(value))
     return f"({length}) {said}" if length else said
 
 

@@ -271,4 +271,7 @@ _OLD_REASONS = (
 
 def classify_old_reason(reason: str) -> Cause | None:
     """Return the cause of a reason that versions up to 0.2 stored; None if the text does not show it."""
-    return next((cause for pattern, cause in _OLD_REASONS if re.match(pattern, reason)), None)
+    for pattern, cause in _OLD_REASONS:
+        if re.match(pattern, reason):
+            return cause
+    return None

@@ -94,7 +94,9 @@ class FleetOrder:
         """Return the class whose machines share the plan's blocks; empty for a machine that measures all of them."""
         kinds = {str(machine["name"]): str(machine["kind"]) for machine in self.lab}
         kind = kinds.get(machine, "")
-        return kind if kind and not self.whole and list(kinds.values()).count(kind) > 1 else ""
+        if self.whole or list(kinds.values()).count(kind) < 2:
+            return ""
+        return kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +183,7 @@ class Context:
     def to_stored(self) -> dict[str, Any]:
         """Return what ledgers and documents store, by key: all given fields, and always the caller and the notes."""
         always = ("cwd", "env", "notes") if self.cwd else ()
-        kept = {**{name: getattr(self, name) for name in always}, **_collect_changed_fields(self, Context())}
+        kept = {name: getattr(self, name) for name in always} | _collect_changed_fields(self, Context())
         if self.around:
             kept["around"] = _collect_changed_fields(self.around, HostCommands())
         if self.extended:
@@ -191,5 +193,9 @@ class Context:
 
 def _collect_changed_fields(value: Any, empty: Any) -> dict[str, Any]:
     """Return the fields of a dataclass that differ from those of an empty one."""
-    every = {field.name: getattr(value, field.name) for field in fields(value)}
-    return {name: field for name, field in every.items() if field != getattr(empty, name)}
+    changed = {}
+    for known in fields(value):
+        given = getattr(value, known.name)
+        if given != getattr(empty, known.name):
+            changed[known.name] = given
+    return changed

@@ -86,14 +86,13 @@ def add_derived(
 ) -> list[Measurement]:
     """Return an iteration's measurements with the derived metrics; a metric that lacks an operand is left out."""
     found = list(measured)
-    known = {
-        **{
-            name.removeprefix(ARGUMENT): number
-            for name, level in levels.items()
-            if (number := _parse_number(level)) is not None
-        },
-        **{measurement.metric.name: measurement.value for measurement in measured},
-    }
+    known: dict[str, float] = {}
+    for name, level in levels.items():
+        number = _parse_number(level)
+        if number is not None:
+            known[name.removeprefix(ARGUMENT)] = number
+    for measurement in measured:
+        known[measurement.metric.name] = measurement.value
     for derived in every:
         if derived.operands <= known.keys():
             known[derived.name] = value = derived.compute_value(known)
@@ -141,10 +140,15 @@ def _check_node(node: ast.expr) -> None:
 
 
 def _collect_names(node: ast.expr) -> frozenset[str]:
-    called = {id(part.func) for part in ast.walk(node) if isinstance(part, ast.Call)}
-    return frozenset(
-        part.id for part in ast.walk(node) if isinstance(part, ast.Name) and id(part) not in called
-    )
+    names: set[str] = set()
+    called: set[int] = set()
+    # A call comes before the name of its function.
+    for part in ast.walk(node):
+        if isinstance(part, ast.Call):
+            called.add(id(part.func))
+        elif isinstance(part, ast.Name) and id(part) not in called:
+            names.add(part.id)
+    return frozenset(names)
 
 
 def _evaluate(node: ast.expr, known: Mapping[str, float]) -> float:

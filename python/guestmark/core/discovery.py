@@ -53,12 +53,16 @@ def _import_extensions() -> tuple[ModuleType, ...]:
 def list_settings() -> tuple[Factor, ...]:
     """Return the factors that declare which machines take them, in the order of their definition."""
     package = importlib.import_module(_SETTINGS)
-    families = (
-        importlib.import_module(f"{_SETTINGS}.{module.name}")
-        for module in pkgutil.iter_modules(package.__path__)
-    )
-    found = (value for module in (*families, *_import_extensions()) for value in vars(module).values())
-    return tuple(dict.fromkeys(value for value in found if isinstance(value, Factor) and value.machines))
+    modules: list[ModuleType] = []
+    for info in pkgutil.iter_modules(package.__path__):
+        modules.append(importlib.import_module(f"{_SETTINGS}.{info.name}"))
+    modules += _import_extensions()
+    settings: dict[Factor, None] = {}
+    for module in modules:
+        for value in vars(module).values():
+            if isinstance(value, Factor) and value.machines:
+                settings[value] = None
+    return tuple(settings)
 
 
 @functools.cache

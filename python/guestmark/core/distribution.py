@@ -59,7 +59,10 @@ class Distribution:
 
     def translate_packages(self, debian: Iterable[str]) -> list[str]:
         """Return the distribution's names for these Debian packages, without those that it lacks."""
-        return list(dict.fromkeys(name for package in debian for name in self._translate_package(package)))
+        names: dict[str, None] = {}
+        for package in debian:
+            names |= dict.fromkeys(self._translate_package(package))
+        return list(names)
 
     def _translate_package(self, package: str) -> Iterator[str]:
         if self.family in (Family.DEBIAN, Family.OTHER):
@@ -87,7 +90,8 @@ class Distribution:
 @functools.cache
 def _read_package_table() -> tuple[Mapping[str, str], ...]:
     text = (Path(__file__).parent / "packages.tsv").read_text()
-    head, *rows = (line.split("\t") for line in text.splitlines() if not line.startswith("#"))
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    head, *rows = (line.split("\t") for line in lines)
     return tuple(dict(zip(head, row, strict=True)) for row in rows)
 
 
@@ -106,14 +110,24 @@ def detect_distribution(root: Path = ROOT) -> Distribution:
             text = (root / file).read_text(errors="replace")
         except OSError:
             continue
-        pairs = (line.partition("=") for line in text.splitlines())
-        said = {name: value.strip("\"' ") for name, sign, value in pairs if sign}
+        for line in text.splitlines():
+            name, sign, value = line.partition("=")
+            if sign:
+                said[name] = value.strip("\"' ")
         break
-    ids = f"{said.get('ID', '')} {said.get('ID_LIKE', '')}".split()
-    # openSUSE has an id for each of its editions, such as opensuse-leap.
-    ids = ["suse" if name.startswith("opensuse") else name for name in ids]
-    known = [_IDS[name] for name in ids if name in _IDS]
-    return Distribution(known[0] if known else Family.OTHER, said.get("NAME") or "this distribution")
+    family = _find_family(f"{said.get('ID', '')} {said.get('ID_LIKE', '')}".split())
+    return Distribution(family, said.get("NAME") or "this distribution")
+
+
+def _find_family(ids: Iterable[str]) -> Family:
+    """Return the family of the first id that is known."""
+    for name in ids:
+        # openSUSE has an id for each of its editions, such as opensuse-leap.
+        if name.startswith("opensuse"):
+            return Family.SUSE
+        if name in _IDS:
+            return _IDS[name]
+    return Family.OTHER
 
 
 def make_install_hint(debian: str) -> str:

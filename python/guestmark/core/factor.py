@@ -4,7 +4,7 @@ A factor names the machines that take it (those are in `guestmark.setting`), or 
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Flag, auto
 from typing import Generic, TypeVar
@@ -50,7 +50,9 @@ class Factor:
     def parse_level(self, text: str) -> "str | Labelled":
         """Return the canonical text of a level, with its label if it has one. Raises `ValueError` with one line."""
         found = _LABELLED.fullmatch(text.strip()) if self.path else None
-        return self.parse(text) if found is None else Labelled(found[1], self.parse(found[2]))
+        if found is None:
+            return self.parse(text)
+        return Labelled(found[1], self.parse(found[2]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,11 @@ class Labelled(str):
         made = super().__new__(cls, level)
         made.label = label
         return made
+
+
+def has_factor_named(factors: Iterable[Factor], name: str) -> bool:
+    """Return whether one of the factors has that name."""
+    return any(factor.name == name for factor in factors)
 
 
 def one_of(*levels: str, aliases: Mapping[str, str] | None = None) -> Callable[[str], str]:

@@ -257,12 +257,16 @@ class Coverage(msgspec.Struct, kw_only=True, frozen=True):
     def __str__(self) -> str:
         worst = _format_share(self.worst, self.acknowledgements, "acknowledgements")
         cuts = _format_share(self.cuts, self.requests, "cuts")
-        torn = f", {_format_share(self.torn, self.tearable, 'torn writes')}" if self.tearable else ""
-        return f"{worst}, {cuts}{torn}, {self.random} random states"
+        parts = [worst, cuts]
+        if self.tearable:
+            parts.append(_format_share(self.torn, self.tearable, "torn writes"))
+        return f"{', '.join(parts)}, {self.random} random states"
 
 
 def _format_share(some: int, whole: int, what: str) -> str:
-    return f"all {whole:,} {what}" if some == whole else f"{some:,} of {whole:,} {what}"
+    if some == whole:
+        return f"all {whole:,} {what}"
+    return f"{some:,} of {whole:,} {what}"
 
 
 class SecondLog(msgspec.Struct, kw_only=True, frozen=True):
@@ -524,6 +528,11 @@ def find_machine(facts: Facts) -> str:
 
 def list_programs(facts: Facts) -> list[Program]:
     """Return all programs that a trial ran, whatever their names, in the order in which they were found."""
-    digests = [key for key in facts.kept if key.endswith(_DIGEST) and not key.endswith(_HOST_DIGEST)]
-    found = [facts.find_fact(Program, key.removesuffix(_DIGEST).removesuffix("_")) for key in digests]
-    return [program for program in found if program is not None]
+    programs = []
+    for key in facts.kept:
+        if not key.endswith(_DIGEST) or key.endswith(_HOST_DIGEST):
+            continue
+        program = facts.find_fact(Program, key.removesuffix(_DIGEST).removesuffix("_"))
+        if program is not None:
+            programs.append(program)
+    return programs

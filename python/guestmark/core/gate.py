@@ -58,7 +58,11 @@ def parse_gates(texts: Iterable[str], cells: Collection[Cell], metrics: Collecti
 
 def read_plan_gates(plan: Plan) -> tuple[Gate, ...]:
     """Return the gates that a plan was run with."""
-    return parse_gates(plan.context.gates, plan.cells, {metric.name for metric in plan.metrics})
+    return _parse_for_plan(plan.context.gates, plan)
+
+
+def _parse_for_plan(texts: Iterable[str], plan: Plan) -> tuple[Gate, ...]:
+    return parse_gates(texts, plan.cells, {metric.name for metric in plan.metrics})
 
 
 def add_gates(plan: Plan, texts: Sequence[str]) -> Plan:
@@ -66,7 +70,7 @@ def add_gates(plan: Plan, texts: Sequence[str]) -> Plan:
     if not texts:
         return plan
     every = tuple(dict.fromkeys([*plan.context.gates, *texts]))
-    parse_gates(every, plan.cells, {metric.name for metric in plan.metrics})
+    _parse_for_plan(every, plan)
     return replace(plan, context=replace(plan.context, gates=every))
 
 
@@ -93,12 +97,14 @@ def check_power_is_cut(plan: Plan, *, proving: bool) -> None:
         return
     kinds = index_workload_kinds()
     for gate in read_plan_gates(plan):
-        cells = [cell for cell in plan.cells if gate.loss is not None and gate.selects_cell(cell)]
-        if any(not kinds[cell.workload.name].proves for cell in cells):
-            raise UsageError(
-                f"--fail-if {gate.text!r}: this run cuts no power",
-                hint="add --prove, or use guestmark powercut",
-            )
+        if gate.loss is None:
+            continue
+        for cell in plan.cells:
+            if gate.selects_cell(cell) and not kinds[cell.workload.name].proves:
+                raise UsageError(
+                    f"--fail-if {gate.text!r}: this run cuts no power",
+                    hint="add --prove, or use guestmark powercut",
+                )
 
 
 def _parse_gate(text: str, cells: Collection[Cell], metrics: Collection[str]) -> Gate:
@@ -139,10 +145,12 @@ def _parse_ratio(limit: re.Match[str], *, above: bool) -> float:
 def _describe_unmatched(
     text: str, gate: Gate, cells: Collection[Cell], metrics: Collection[str]
 ) -> UsageError:
-    names = sorted({name for cell in cells for name in _list_cell_names(cell)})
+    names: set[str] = set()
+    for cell in cells:
+        names |= _list_cell_names(cell)
     stray = [word for word in gate.words if word not in names]
     if stray:
-        error = make_unknown_name_error("cell or metric", stray[-1], [*names, *metrics])
+        error = make_unknown_name_error("cell or metric", stray[-1], [*sorted(names), *metrics])
         return UsageError(f"--fail-if {text!r}: {error.message}", hint=error.hint)
     if any(cell.baseline and set(gate.words) <= _list_cell_names(cell) for cell in cells):
         return UsageError(
@@ -153,5 +161,7 @@ def _describe_unmatched(
 
 
 def _list_cell_names(cell: Cell) -> set[str]:
-    levels = {f"{name}={level}" for known in (cell.factors, cell.labels) for name, level in known.items()}
-    return {str(cell.platform), cell.workload.key or cell.workload.name, *levels}
+    names = {str(cell.platform), cell.workload.key or cell.workload.name}
+    for levels in (cell.factors, cell.labels):
+        names.update(f"{factor}={level}" for factor, level in levels.items())
+    return names

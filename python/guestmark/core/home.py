@@ -29,7 +29,9 @@ def find_home_directory() -> Path:
     except KeyError:
         # The user id has no passwd entry, as is common in containers.
         listed = "/"
-    return Path(listed if listed.startswith("/") else "/")
+    if not listed.startswith("/"):
+        return Path("/")
+    return Path(listed)
 
 
 def find_default_ledger() -> Path:
@@ -57,4 +59,5 @@ def _find_xdg_directory(variable: str, usual: str) -> Path:
 
     base = os.environ.get(variable, "")
     # A relative path is invalid there and to be ignored (XDG Base Directory Specification).
-    return (Path(base) if base.startswith("/") else find_home_directory() / usual) / "guestmark"
+    parent = Path(base) if base.startswith("/") else find_home_directory() / usual
+    return parent / "guestmark"

@@ -50,7 +50,9 @@ class ConfinementFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
     @property
     def protects_files(self) -> bool:
         """Whether the host's files cannot be changed, whatever the process does."""
-        others = [*([self.shares] if self.shares else []), *(self.helpers or {}).values()]
+        others = list((self.helpers or {}).values())
+        if self.shares:
+            others.append(self.shares)
         return (self.mounts or self.landlock) and all(other.protects_files for other in others)
 
 

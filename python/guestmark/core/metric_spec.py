@@ -48,17 +48,23 @@ class MetricSpec:
     @property
     def file(self) -> str:
         """The path of the file that contains it; empty if it is in the output."""
-        return self.pattern.removeprefix(_FILE).partition("#")[0] if self.pattern.startswith(_FILE) else ""
+        if not self.pattern.startswith(_FILE):
+            return ""
+        return self.pattern.removeprefix(_FILE).partition("#")[0]
 
     @property
     def event(self) -> PerformanceEvent | None:
         """The performance event that it counts; None for others."""
-        return EVENTS.get(self.pattern.removeprefix(_PERF)) if self.pattern.startswith(_PERF) else None
+        if not self.pattern.startswith(_PERF):
+            return None
+        return EVENTS.get(self.pattern.removeprefix(_PERF))
 
     @property
     def searched(self) -> str:
         """The expression to search for in that file or in the output."""
-        return self.pattern.partition("#")[2] or _ANY_NUMBER if self.file else self.pattern
+        if not self.file:
+            return self.pattern
+        return self.pattern.partition("#")[2] or _ANY_NUMBER
 
     def extract_value(self, *texts: str, limit_s: float = regex.LIMIT_S) -> float:
         """Return the value in the first of `texts` that contains the metric. Of several matches, the last one counts.
@@ -93,7 +99,7 @@ class MetricSpec:
                     found = json.loads(candidate)
                     for part in path:
                         found = found[int(part)] if isinstance(found, list) else found[part]
-                    return parse_number(repr(found) if isinstance(found, float) else str(found))
+                    return parse_number(str(found))
                 except (ValueError, KeyError, IndexError, TypeError, RecursionError):
                     continue
         where = self.file or "the output"
@@ -179,11 +185,12 @@ def parse_metrics(texts: Iterable[str]) -> tuple[MetricSpec, ...]:
 
 def split_metrics(specs: Iterable[MetricSpec]) -> tuple[tuple[MetricSpec, ...], tuple[Derived, ...]]:
     """Return the metrics that are read from a program's output, and those that are derived from others."""
-    every = tuple(specs)
-    read = tuple(spec for spec in every if not spec.pattern.startswith(EXPRESSION))
-    made = tuple(
-        Derived(spec.metric.name, spec.metric.unit, spec.metric.better, spec.pattern.removeprefix(EXPRESSION))
-        for spec in every
-        if spec not in read
-    )
-    return read, made
+    read: list[MetricSpec] = []
+    made: list[Derived] = []
+    for spec in specs:
+        if spec.pattern.startswith(EXPRESSION):
+            metric, expression = spec.metric, spec.pattern.removeprefix(EXPRESSION)
+            made.append(Derived(metric.name, metric.unit, metric.better, expression))
+        else:
+            read.append(spec)
+    return tuple(read), tuple(made)

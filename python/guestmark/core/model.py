@@ -183,9 +183,25 @@ class LeftOut:
         return self.platform == str(cell.platform)
 
 
+def find_left_out(cell: Cell, left_out: Iterable[LeftOut]) -> LeftOut | None:
+    """Return the first entry that covers the cell; None if the cell can be measured."""
+    for entry in left_out:
+        if entry.covers(cell):
+            return entry
+    return None
+
+
 def select_runnable(cells: Iterable[Cell], left_out: Sequence[LeftOut]) -> tuple[Cell, ...]:
     """Return the cells that nothing in `left_out` covers, in order."""
-    return tuple(cell for cell in cells if not any(entry.covers(cell) for entry in left_out))
+    return tuple(cell for cell in cells if find_left_out(cell, left_out) is None)
+
+
+def find_baseline_id(cells: Iterable[Cell]) -> str | None:
+    """Return the id of the cell that the others are compared with; None if it is not among them."""
+    for cell in cells:
+        if cell.baseline:
+            return cell.id
+    return None
 
 
 def boots_any_machine(cells: Iterable[Cell]) -> bool:

@@ -32,7 +32,8 @@ def start_call(call: Callable[[], T]) -> Future[T]:
 
 def run_together(calls: Iterable[Callable[[], T]]) -> list[T]:
     """Run the calls in parallel and return their results in order. Raises what the first failing call raised."""
-    return [future.result() for future in [start_call(call) for call in calls]]
+    futures = [start_call(call) for call in calls]
+    return [future.result() for future in futures]
 
 
 @contextmanager

@@ -24,22 +24,19 @@ class PerformanceEvent:
 
 
 EVENTS: Mapping[str, PerformanceEvent] = {
-    name: PerformanceEvent(name, kind, config)
-    for kind, names in (
-        (
-            _HARDWARE,
-            {
-                "cycles": 0,
-                "instructions": 1,
-                "cache-references": 2,
-                "cache-misses": 3,
-                "branches": 4,
-                "branch-misses": 5,
-            },
-        ),
-        (_SOFTWARE, {"task-clock": 1, "page-faults": 2, "context-switches": 3, "cpu-migrations": 4}),
+    event.name: event
+    for event in (
+        PerformanceEvent("cycles", _HARDWARE, 0),
+        PerformanceEvent("instructions", _HARDWARE, 1),
+        PerformanceEvent("cache-references", _HARDWARE, 2),
+        PerformanceEvent("cache-misses", _HARDWARE, 3),
+        PerformanceEvent("branches", _HARDWARE, 4),
+        PerformanceEvent("branch-misses", _HARDWARE, 5),
+        PerformanceEvent("task-clock", _SOFTWARE, 1),
+        PerformanceEvent("page-faults", _SOFTWARE, 2),
+        PerformanceEvent("context-switches", _SOFTWARE, 3),
+        PerformanceEvent("cpu-migrations", _SOFTWARE, 4),
     )
-    for name, config in names.items()
 }
 
 

@@ -41,7 +41,10 @@ def format_processor_list(numbers: Iterable[int]) -> str:
             ranges[-1][1] = number
         else:
             ranges.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
+    parts = []
+    for first, last in ranges:
+        parts.append(str(first) if first == last else f"{first}-{last}")
+    return ",".join(parts)
 
 
 def parse_placement(text: str) -> str:
@@ -79,6 +82,10 @@ class Topology:
     def find_processor(self, number: int) -> Processor:
         """Return the processor of that number."""
         return next(processor for processor in self.processors if processor.number == number)
+
+    def find_processors(self, numbers: Iterable[int]) -> list[Processor]:
+        """Return the processors of these numbers, in the same order."""
+        return [self.find_processor(number) for number in numbers]
 
 
 class Crowded(StrEnum):
@@ -130,14 +137,16 @@ def choose_processors(topology: Topology, level: str, processors: int, *, emulat
                 f"{NAME}={level}: this process may not use processor {format_processor_list(refused)}",
                 hint=f"it may use {format_processor_list(every)}",
             )
-        machine = given[:wanted]
-        own = (given[wanted:] or machine) if emulator else machine
+        machine = own = given[:wanted]
+        if emulator:
+            own = given[wanted:] or machine
         others = tuple(number for number in every if number not in given)
         return _make_placement(topology, level, wanted, machine, own, others or every)
     machine = _rank_for_machine(topology, wanted)
     rest = _rank_for_emulator(topology, machine)
     if not rest:
-        return _make_placement(topology, level, wanted, machine, every if emulator else machine, every)
+        shared = every if emulator else machine
+        return _make_placement(topology, level, wanted, machine, shared, every)
     # Waking the control plane's processor costs the emulator more than sharing with its virtual processors does
     # (bench/placement): its threads have processors of their own only where some are spare.
     *spare, control = rest
@@ -153,7 +162,8 @@ def _make_placement(  # noqa: PLR0917 (the three places in the order of `Placeme
     emulator: Sequence[int],
     control: Sequence[int],
 ) -> Placement:
-    found = [topology.find_processor(number) for number in machine]
+    found = topology.find_processors(machine)
+    distinct_nodes = {processor.node for processor in found}
     remarks: list[str] = []
     if level != FREE:
         if len(machine) < wanted:
@@ -162,11 +172,11 @@ def _make_placement(  # noqa: PLR0917 (the three places in the order of `Placeme
             remarks.append(Crowded.THREADS)
         if len({processor.capacity for processor in found}) > 1:
             remarks.append(Crowded.UNEQUAL)
-        if len({processor.node for processor in found}) > 1:
+        if len(distinct_nodes) > 1:
             remarks.append(Crowded.NODES)
         if set(control) & set(machine) and len(topology.numbers) > 1:
             remarks.append(Crowded.CONTROL)
-    nodes = tuple(sorted({processor.node for processor in found}))
+    nodes = tuple(sorted(distinct_nodes))
     return Placement(level, wanted, tuple(machine), tuple(emulator), tuple(control), nodes, tuple(remarks))
 
 
@@ -177,16 +187,16 @@ def _rank_for_machine(topology: Topology, wanted: int) -> tuple[int, ...]:
     """
     first, second = _split_threads(topology.processors)
     by_number = sorted(first, key=lambda processor: -processor.number)
-    classes = sorted({processor.capacity for processor in first}, reverse=True)
-    nodes = sorted({processor.node for processor in first}, reverse=True)
-    for capacity in classes:
-        for node in nodes:
-            fitting = [cpu for cpu in by_number if (cpu.capacity, cpu.node) == (capacity, node)]
-            # A spare core keeps the emulator on the same node.
-            if len(fitting) > wanted or (len(fitting) == wanted and len(by_number) > wanted):
-                return _sort_numbers(fitting[:wanted])
-    for capacity in classes:
-        equal = [cpu for cpu in by_number if cpu.capacity == capacity]
+    by_capacity: dict[int, list[Processor]] = {}
+    by_place: dict[tuple[int, int], list[Processor]] = {}
+    for processor in by_number:
+        by_capacity.setdefault(processor.capacity, []).append(processor)
+        by_place.setdefault((processor.capacity, processor.node), []).append(processor)
+    for _, fitting in sorted(by_place.items(), reverse=True):
+        # A spare core keeps the emulator on the same node.
+        if len(fitting) > wanted or (len(fitting) == wanted and len(by_number) > wanted):
+            return _sort_numbers(fitting[:wanted])
+    for _, equal in sorted(by_capacity.items(), reverse=True):
         if len(equal) >= wanted:
             return _sort_numbers(equal[:wanted])
     fastest_first = sorted([*first, *second], key=lambda one: (one in second, -one.capacity, -one.number))
@@ -200,7 +210,7 @@ def _rank_for_emulator(topology: Topology, machine: Collection[int]) -> list[int
 
     The last of them that is the first thread of its core is for the control plane.
     """
-    mine = [topology.find_processor(number) for number in machine]
+    mine = topology.find_processors(machine)
     cores = {processor.core for processor in mine}
     nodes = {processor.node for processor in mine}
     others = [processor for processor in topology.processors if processor.number not in machine]
@@ -210,9 +220,12 @@ def _rank_for_emulator(topology: Topology, machine: Collection[int]) -> list[int
         apart, key=lambda one: (one not in first, one.node not in nodes, -one.capacity, -one.number)
     )
     # The control plane gets the last whole core, which is the slowest and the most distant one.
-    control = max((cpu for cpu in best_first if cpu in first), key=best_first.index, default=None)
-    numbers = [cpu.number for cpu in best_first if cpu is not control]
-    return numbers if control is None else [*numbers, control.number]
+    for processor in reversed(best_first):
+        if processor in first:
+            best_first.remove(processor)
+            best_first.append(processor)
+            break
+    return [processor.number for processor in best_first]
 
 
 def _split_threads(processors: Iterable[Processor]) -> tuple[list[Processor], list[Processor]]:
@@ -221,7 +234,10 @@ def _split_threads(processors: Iterable[Processor]) -> tuple[list[Processor], li
     second: list[Processor] = []
     seen: set[tuple[int, int]] = set()
     for processor in processors:
-        (second if processor.core in seen else first).append(processor)
+        if processor.core in seen:
+            second.append(processor)
+        else:
+            first.append(processor)
         seen.add(processor.core)
     return first, second
 
@@ -231,4 +247,4 @@ def _sort_numbers(processors: Iterable[Processor]) -> tuple[int, ...]:
 
 
 def _format_processors(number: int) -> str:
-    return f"{number} processor{'' if number == 1 else 's'}"
+    return "1 processor" if number == 1 else f"{number} processors"

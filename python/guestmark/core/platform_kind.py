@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from guestmark.core.discovery import import_descriptions, index_by_name, list_settings_for
-from guestmark.core.factor import Factor, Machine
+from guestmark.core.factor import Factor, Machine, has_factor_named
 from guestmark.core.levels import Levels
 
 if TYPE_CHECKING:
@@ -36,8 +36,12 @@ class Program:
     @property
     def path(self) -> str | None:
         """Path of the installed program; None if it is not installed."""
-        installed = (path for path in self.elsewhere if os.access(path, os.X_OK))
-        return shutil.which(self.name) or next(installed, None)
+        if found := shutil.which(self.name):
+            return found
+        for path in self.elsewhere:
+            if os.access(path, os.X_OK):
+                return path
+        return None
 
     @property
     def command(self) -> str:
@@ -205,15 +209,15 @@ class PlatformKind:
         """Return whether its machines accept the factor of this name."""
         if self.parameter_prefix and factor.startswith(self.parameter_prefix):
             return True
-        return any(known.name == factor for known in self.accepted_factors)
+        return has_factor_named(self.accepted_factors, factor)
 
 
 @functools.cache
 def index_platform_kinds() -> Mapping[str, PlatformKind]:
     """Return all kinds of platforms by name, including reserved ones: the host first, then in alphabetical order."""
-    kinds: list[PlatformKind] = [
-        kind for module in import_descriptions(_PACKAGE) for kind in getattr(module, "PLATFORMS", ())
-    ]
+    kinds: list[PlatformKind] = []
+    for module in import_descriptions(_PACKAGE):
+        kinds += getattr(module, "PLATFORMS", ())
     return index_by_name(
         sorted(kinds, key=lambda kind: (not kind.first, kind.guest, kind.remote, kind.name)), "platform"
     )
@@ -224,11 +228,11 @@ def list_platform_names() -> tuple[str, ...]:
 
     Layers that need an architecture or a destination after their name are left out.
     """
-    return tuple(
-        name
-        for name, kind in index_platform_kinds().items()
-        if kind.is_supported and not kind.takes_destination and not kind.needs_arch
-    )
+    names = []
+    for name, kind in index_platform_kinds().items():
+        if kind.is_supported and not kind.takes_destination and not kind.needs_arch:
+            names.append(name)
+    return tuple(names)
 
 
 def list_platform_forms() -> tuple[str, ...]:
@@ -250,7 +254,7 @@ def list_platform_forms() -> tuple[str, ...]:
 
 def is_machine_factor(factor: str) -> bool:
     """Return whether any kind of machine, or a guest around one, accepts the factor of this name."""
-    return any(
-        kind.takes_factor(factor) or any(known.name == factor for known in kind.accepted_inside)
-        for kind in index_platform_kinds().values()
-    )
+    for kind in index_platform_kinds().values():
+        if kind.takes_factor(factor) or has_factor_named(kind.accepted_inside, factor):
+            return True
+    return False

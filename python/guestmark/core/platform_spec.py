@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from guestmark.core.architectures import (
     find_host_architecture,
 )
 from guestmark.core.errors import UsageError, make_unknown_name_error
+from guestmark.core.factor import has_factor_named
 from guestmark.core.levels import Levels
 from guestmark.core.platform_kind import (
     PlatformKind,
@@ -55,7 +56,12 @@ class Layer:
         return self.arch is not None and not self.architecture.is_host
 
     def __str__(self) -> str:
-        return self.kind + (f":{self.dest}" if self.dest else "") + (f"@{self.arch}" if self.arch else "")
+        text = self.kind
+        if self.dest:
+            text += f":{self.dest}"
+        if self.arch:
+            text += f"@{self.arch}"
+        return text
 
 
 class PlatformSpec:
@@ -135,15 +141,17 @@ class PlatformSpec:
     @property
     def foreign_architecture(self) -> Architecture | None:
         """Architecture of its machines if that is not this host's, else None."""
-        named = next((layer for layer in reversed(self.layers) if layer.arch is not None), None)
-        return named.architecture if named is not None and named.is_foreign else None
+        for layer in reversed(self.layers):
+            if layer.arch is not None:
+                return layer.architecture if layer.is_foreign else None
+        return None
 
     def takes_factor(self, factor: str) -> bool:
         """Return whether the machine that the workload runs on accepts the factor of this name."""
         if self.inner.description.takes_factor(factor):
             return True
         outers = [layer.description for layer in self.layers[:-1]]
-        return any(known.name == factor for outer in outers for known in outer.accepted_inside)
+        return any(has_factor_named(outer.accepted_inside, factor) for outer in outers)
 
     def explain_objection(self, levels: Levels) -> str:
         """Return why machines of its destination cannot have these levels; empty if they can."""
@@ -157,9 +165,9 @@ class PlatformSpec:
     def form(self) -> str:
         """Its name; if it stands for all machines of a kind, how one of them is named: `ssh:DEST`."""
         kind = self.inner.description
-        return (
-            f"{kind.name}:{kind.destination}" if kind.takes_destination and not self.inner.dest else str(self)
-        )
+        if kind.takes_destination and not self.inner.dest:
+            return f"{kind.name}:{kind.destination}"
+        return str(self)
 
     def covers(self, other: PlatformSpec) -> bool:
         """Return whether both are the same platform, or this is only a kind and `other` one of its machines."""
@@ -201,25 +209,25 @@ def parse_platform(text: str) -> PlatformSpec:
     if (deep := sum(layer.description.guest for layer in layers)) > _DEEPEST:
         raise UsageError(
             f"platform {stripped!r}: {deep} nested guests are too many",
-            hint=f"nest at most {_DEEPEST} guests, e.g. {'/'.join(part for part in stripped.split('/')[-_DEEPEST:])}",
+            hint=f"nest at most {_DEEPEST} guests, e.g. {'/'.join(stripped.split('/')[-_DEEPEST:])}",
         )
     for outer, layer in itertools.pairwise(layers):
         kind = layer.description
         if not kind.guest:
+            hint = f"to compare them, name both: {stripped.replace('/', ',')}"
+            if kind.remote:
+                hint = kind.instead_of_nesting
             raise UsageError(
-                f"platform {stripped!r}: {layer.kind} cannot be nested inside {outer.kind}",
-                hint=kind.instead_of_nesting
-                if kind.remote
-                else f"to compare them, name both: {stripped.replace('/', ',')}",
+                f"platform {stripped!r}: {layer.kind} cannot be nested inside {outer.kind}", hint=hint
             )
     for layer, inner in itertools.pairwise(layers):
         kind = layer.description
         if not kind.holds_guests:
+            hint = f"write {inner!s} alone"
+            if kind.guest:
+                hint = f"nest it in {_join_with_or(filter(_holds_guests, list_platform_names()))}"
             raise UsageError(
-                f"platform {stripped!r}: {layer.kind} cannot contain another platform",
-                hint=f"nest it in {_join_with_or(name for name in list_platform_names() if _holds_guests(name))}"
-                if kind.guest
-                else f"write {inner!s} alone",
+                f"platform {stripped!r}: {layer.kind} cannot contain another platform", hint=hint
             )
     return PlatformSpec(layers)
 
@@ -240,7 +248,9 @@ def parse_platforms(values: Iterable[str]) -> tuple[PlatformSpec, ...]:
 
     Duplicates are kept: comparing a platform with itself is a null comparison.
     """
-    names: Sequence[str] = [name for value in values for name in value.split(",")]
+    names: list[str] = []
+    for value in values:
+        names += value.split(",")
     if not any(name.strip() for name in names):
         raise UsageError("no platform is given", hint="e.g. --on host,uml,tcg")
     return tuple(parse_platform(name) for name in names)
@@ -305,4 +315,6 @@ def _holds_guests(name: str) -> bool:
 
 def _join_with_or(names: Iterable[str]) -> str:
     *others, last = sorted(names)
-    return f"{', '.join(others)} or {last}" if others else last
+    if not others:
+        return last
+    return f"{', '.join(others)} or {last}"

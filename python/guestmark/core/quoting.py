@@ -41,12 +41,14 @@ def quote_word(word: str) -> str:
 def spell_out(text: str) -> str:
     """Return the text with quotes, backslashes and everything that cannot be seen spelled out, as inside `$'…'`."""
     last = len(text) - 1
-    return "".join(
-        _spell_character(character)
-        if character != " " or (0 < at < last and text[at - 1] != " " and text[at + 1] != " ")
-        else r"\x20"
-        for at, character in enumerate(text)
-    )
+    spelled = []
+    for at, character in enumerate(text):
+        is_single_blank = 0 < at < last and text[at - 1] != " " and text[at + 1] != " "
+        if character == " " and not is_single_blank:
+            spelled.append(r"\x20")
+        else:
+            spelled.append(_spell_character(character))
+    return "".join(spelled)
 
 
 def describe_length(text: str) -> str:
@@ -54,7 +56,10 @@ def describe_length(text: str) -> str:
     lines = text.count("\n") + 1
     if len(text) <= _LONG and lines == 1:
         return ""
-    return f"{len(text):,} characters" + (f", {lines:,} lines" if lines > 1 else "")
+    said = f"{len(text):,} characters"
+    if lines > 1:
+        said += f", {lines:,} lines"
+    return said
 
 
 def _spell_character(character: str) -> str:

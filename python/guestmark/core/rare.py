@@ -50,8 +50,6 @@ class Rare:
         """How often they occur: `1 of 20 runs`, or the percentage if it is not one part of a whole number."""
         units = "starts" if self.starts else "runs"
         parts = round(1 / self.share)
-        return (
-            f"1 of {parts} {units}"
-            if abs(parts * self.share - 1) < 1e-9
-            else f"{format_share(self.share, 2)} of {units}"
-        )
+        if abs(parts * self.share - 1) < 1e-9:
+            return f"1 of {parts} {units}"
+        return f"{format_share(self.share, 2)} of {units}"

@@ -90,4 +90,5 @@ def drop_password(url: str) -> str:
 
 
 def _list_variable_secrets() -> set[str]:
-    return {value for name in _VARIABLES if len(value := os.environ.get(name, "")) >= _SHORTEST}
+    values = [os.environ.get(name, "") for name in _VARIABLES]
+    return {value for value in values if len(value) >= _SHORTEST}

@@ -56,9 +56,11 @@ def programs(
     made, hosts = index_workload_kinds(), index_platform_kinds()
     found: list[Program] = []
     for name in hosts if platforms is None else platforms:
-        found += hosts[name].programs if name in hosts else ()
+        if name in hosts:
+            found += hosts[name].programs
     for name in made if workloads is None else workloads:
-        found += made[name].programs if name in made else ()
+        if name in made:
+            found += made[name].programs
     return tuple(dict.fromkeys(found))
 
 
@@ -117,7 +119,8 @@ def describe_takers(factor: Factor) -> str:
     if any(factor in kind.accepted_inside for kind in kinds):
         return "nested platforms such as tcg/kvm"
     users = sorted(kind.name for kind in index_workload_kinds().values() if factor in kind.factors)
-    return f"the workload{'s' if len(users) > 1 else ''} {', '.join(users)}"
+    noun = "workloads" if len(users) > 1 else "workload"
+    return f"the {noun} {', '.join(users)}"
 
 
 def parse_settings(settings: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -130,7 +133,9 @@ def parse_settings(settings: Iterable[str]) -> dict[str, tuple[str, ...]]:
         name, equals, levels_text = text.partition("=")
         factor = find_factor(name)
         if not equals:
-            hint = f"e.g. --set {factor.name}={','.join(factor.levels[:2])}" if factor.levels else factor.help
+            hint = factor.help
+            if factor.levels:
+                hint = f"e.g. --set {factor.name}={','.join(factor.levels[:2])}"
             raise UsageError(f"--set {text}: a level is missing", hint=hint)
         if factor.name in result:
             raise UsageError(

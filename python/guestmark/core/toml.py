@@ -62,7 +62,9 @@ def read_toml_text(path: Path, hint: str = _HINT, *, only_regular: bool = False)
     A file that is read again later has to be a regular one (`only_regular`): a pipe would have nothing more.
     """
     # Opening a pipe without a writer would block.
-    flags = os.O_RDONLY | os.O_CLOEXEC | (os.O_NONBLOCK if only_regular else 0)
+    flags = os.O_RDONLY | os.O_CLOEXEC
+    if only_regular:
+        flags |= os.O_NONBLOCK
     try:
         with open(os.open(path, flags), "rb") as stream:
             if only_regular and not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
@@ -114,12 +116,15 @@ def _find_out_of_range(found: dict[str, Any]) -> str:
     """Return which limit the parsed values exceed: headers with keys, and numbers."""
     level: list[Any] = [found]
     for _ in range(_DEEPEST + 1):
-        inner = [value for table in level for value in (table.values() if isinstance(table, dict) else table)]
-        if any(
-            isinstance(value, int) and not -_LARGEST_INTEGER <= value < _LARGEST_INTEGER for value in inner
-        ):
-            return "has an integer that exceeds 64 bits"
-        level = [value for value in inner if isinstance(value, dict | list)]
+        inner: list[Any] = []
+        for table in level:
+            inner += table.values() if isinstance(table, dict) else table
+        level = []
+        for value in inner:
+            if isinstance(value, int) and not -_LARGEST_INTEGER <= value < _LARGEST_INTEGER:
+                return "has an integer that exceeds 64 bits"
+            if isinstance(value, dict | list):
+                level.append(value)
         if not level:
             return ""
     return f"has tables or lists nested more than {_DEEPEST} deep"

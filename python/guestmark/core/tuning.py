@@ -21,7 +21,8 @@ class Limit:
         return value <= self.value if self.better is Better.LOWER else value >= self.value
 
     def __str__(self) -> str:
-        return f"{self.metric} {'<=' if self.better is Better.LOWER else '>='} {self.value:g}"
+        sign = "<=" if self.better is Better.LOWER else ">="
+        return f"{self.metric} {sign} {self.value:g}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,9 @@ def parse_fraction(text: str) -> float:
         raise ValueError(f"{text!r} is not a percentage (write 2% or 0.02)")
     value = float(number) / (100.0 if is_percent else 1.0)
     if not 0.0 < value < 1.0:
-        hint = f"; did you mean {number}%?" if not is_percent and value >= 1.0 else ""
+        hint = ""
+        if not is_percent and value >= 1.0:
+            hint = f"; did you mean {number}%?"
         raise ValueError(f"{text!r} must be above 0 and below 100%{hint}")
     return value
 
@@ -111,17 +113,20 @@ def format_duration(seconds: float) -> str:
 def join_names(names: Iterable[str]) -> str:
     """Join each distinct name once, by commas, or by middle dots if the names themselves contain commas."""
     once = list(dict.fromkeys(names))
-    return (" · " if any("," in name for name in once) else ", ").join(once)
+    separator = " · " if any("," in name for name in once) else ", "
+    return separator.join(once)
 
 
 def format_share(share: float, places: int = 0, *, signed: bool = False) -> str:
     """Return a fraction as a percentage with that many decimals: `12 %`, or `+1.3 %` if it is `signed`."""
-    return f"{100 * share:{'+' if signed else ''}.{places}f} %"
+    sign = "+" if signed else ""
+    return f"{100 * share:{sign}.{places}f} %"
 
 
 def format_count(count: int, noun: str) -> str:
     """Return the number with its noun, such as `1 block` or `2 blocks`; the plural takes an s."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    plural = "" if count == 1 else "s"
+    return f"{count} {noun}{plural}"
 
 
 # Characters of names in a remark: about a line and a half of a terminal.

@@ -14,7 +14,7 @@ import msgspec
 
 from guestmark.core.discovery import import_descriptions, index_by_name, list_packages
 from guestmark.core.errors import make_unknown_name_error
-from guestmark.core.factor import Factor
+from guestmark.core.factor import Factor, has_factor_named
 from guestmark.core.metric import Metric
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.params import Params, params_model, parse_params
@@ -206,7 +206,9 @@ class WorkloadKind(Generic[P]):
     def make_spec(cls, params: Mapping[str, Any], label: str = "", key: str = "") -> WorkloadSpec:
         """Return the workload with these stored parameters, by default with the label that these give."""
         spec = WorkloadSpec(cls.name, params, label, key)
-        return spec if label else replace(spec, label=cls.describe_params(cls.params_of(spec)))
+        if label:
+            return spec
+        return replace(spec, label=cls.describe_params(cls.params_of(spec)))
 
     @classmethod
     def metrics_of(cls, workload: WorkloadSpec) -> tuple[Metric, ...]:
@@ -221,16 +223,18 @@ class WorkloadKind(Generic[P]):
     @classmethod
     def accepts_factor(cls, factor: str, platform: PlatformSpec) -> bool:
         """Return whether its cells on that platform have the factor, whatever the parameters are."""
-        mine = any(known.name == factor for known in cls.factors)
+        mine = has_factor_named(cls.factors, factor)
         return (mine or platform.takes_factor(factor)) and cls.takes_factor(factor, platform)
 
     @classmethod
     def has_factor(cls, workload: WorkloadSpec, factor: str, platform: PlatformSpec) -> bool:
         """Return whether cells of such a workload on that platform have the factor."""
-        if not any(known.name == factor for known in cls.factors) and not is_machine_factor(factor):
+        if not has_factor_named(cls.factors, factor) and not is_machine_factor(factor):
             return False
         decided = cls.decides_factor(cls.params_of(workload), factor, platform)
-        return cls.accepts_factor(factor, platform) if decided is None else decided
+        if decided is None:
+            return cls.accepts_factor(factor, platform)
+        return decided
 
 
 WorkloadClass = type[WorkloadKind[Any]]
@@ -248,13 +252,17 @@ def find_packages(cell: Cell) -> tuple[str, ...]:
 def count_moved_bytes(cell: Cell) -> int | None:
     """Return how many bytes of content the cell's workload writes to its target; None if unknown."""
     kind = index_workload_kinds().get(cell.workload.name)
-    return None if kind is None else kind.moved_bytes(kind.params_of(cell.workload))
+    if kind is None:
+        return None
+    return kind.moved_bytes(kind.params_of(cell.workload))
 
 
 def list_host_files(cell: Cell) -> Sequence[tuple[str, int]]:
     """Return the contents and sizes of the files that the cell's trials make on this host, beside their disks."""
     kind = index_workload_kinds().get(cell.workload.name)
-    return () if kind is None else kind.list_host_files(kind.params_of(cell.workload))
+    if kind is None:
+        return ()
+    return kind.list_host_files(kind.params_of(cell.workload))
 
 
 def adapts_to_time(cell: Cell) -> bool:
@@ -266,7 +274,9 @@ def adapts_to_time(cell: Cell) -> bool:
 def watches_initcalls(cell: Cell) -> bool | None:
     """Return whether the cell's workload watches initcalls beside its guest's phases; None: it watches neither."""
     kind = index_workload_kinds().get(cell.workload.name)
-    return None if kind is None else kind.watches_initcalls(kind.params_of(cell.workload))
+    if kind is None:
+        return None
+    return kind.watches_initcalls(kind.params_of(cell.workload))
 
 
 def find_measured_packages(workloads: Iterable[WorkloadSpec]) -> set[str]:
@@ -287,14 +297,19 @@ def find_topic(workload: WorkloadSpec) -> Topic | None:
 
 def _find_kinds(module: ModuleType) -> list[WorkloadClass]:
     """Return the workloads among a module's classes: the classes that define a name."""
-    classes = (value for value in vars(module).values() if isinstance(value, type))
-    return [found for found in classes if issubclass(found, WorkloadKind) and "name" in vars(found)]
+    kinds: list[WorkloadClass] = []
+    for value in vars(module).values():
+        if isinstance(value, type) and issubclass(value, WorkloadKind) and "name" in vars(value):
+            kinds.append(value)
+    return kinds
 
 
 @functools.cache
 def index_workload_kinds() -> Mapping[str, WorkloadClass]:
     """Return all kinds of workloads by name, `exec` first, then in alphabetical order."""
-    kinds = [kind for module in import_descriptions(_PACKAGE) for kind in _find_kinds(module)]
+    kinds: list[WorkloadClass] = []
+    for module in import_descriptions(_PACKAGE):
+        kinds += _find_kinds(module)
     return index_by_name(sorted(kinds, key=lambda kind: (kind.name != "exec", kind.name)), "workload")
 
 
