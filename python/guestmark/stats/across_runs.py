@@ -10,7 +10,7 @@ same for everything measured in it, so its blocks do not show how much sessions 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import NormalDist
@@ -160,8 +160,7 @@ def compare_two_runs(
     within = (math.exp(d - half), math.exp(d + half))
     if len(earlier) < FEWEST_RUNS:
         return Change(math.exp(d), within, None, None, len(earlier), ChangeVerdict.UNKNOWN)
-    logs = np.array([math.log(run.ratio) for run in earlier])
-    between = max(float(logs.var(ddof=1)) - float(np.mean([run.log_variance for run in earlier])), 0.0)
+    between = _estimate_variance_between(earlier)
     reach = student_t_critical(len(earlier) - 1, 1 - CONFIDENCE, claims) * math.sqrt(own + 2 * between)
     low, high = math.exp(d - reach), math.exp(d + reach)
     verdict = _judge_change(low, high)
@@ -179,9 +178,8 @@ def compare_with_earlier(now: PastRatio, earlier: Sequence[PastRatio], claims: i
     """
     if len(earlier) < FEWEST_RUNS:
         return None
-    logs = np.array([math.log(run.ratio) for run in earlier])
-    inside = np.array([run.log_variance for run in earlier])
-    between = max(float(logs.var(ddof=1)) - float(inside.mean()), 0.0)
+    logs, inside = _list_log_ratios(earlier), _list_log_variances(earlier)
+    between = _estimate_variance_between(earlier)
     d = math.log(now.ratio) - float(logs.mean())
     own = now.log_variance + float(inside.mean()) / len(earlier)
     half = 1.96 * math.sqrt(own)
@@ -193,6 +191,20 @@ def compare_with_earlier(now: PastRatio, earlier: Sequence[PastRatio], claims: i
     spread = math.expm1(math.sqrt(between))
     within = (math.exp(d - half), math.exp(d + half))
     return Change(math.exp(d), within, (low, high), spread, len(earlier), verdict)
+
+
+def _list_log_ratios(runs: Iterable[PastRatio]) -> NDArray[np.float64]:
+    return np.array([run.log_ratio for run in runs])
+
+
+def _list_log_variances(runs: Iterable[PastRatio]) -> NDArray[np.float64]:
+    return np.array([run.log_variance for run in runs])
+
+
+def _estimate_variance_between(runs: Sequence[PastRatio]) -> float:
+    """Return t² of `compare_two_runs`: the variance of the log ratios beyond that within each run."""
+    inside = float(_list_log_variances(runs).mean())
+    return max(float(_list_log_ratios(runs).var(ddof=1)) - inside, 0.0)
 
 
 # With five runs, only a strictly monotonic series could show a drift.
@@ -221,7 +233,7 @@ def detect_drift(runs: Sequence[PastRatio], claims: int = 1) -> Drift | None:
     n = len(runs)
     if n < FEWEST_IN_DRIFT:
         return None
-    logs = np.array([math.log(run.ratio) for run in runs])
+    logs = _list_log_ratios(runs)
     first, second = np.triu_indices(n, 1)
     slopes = np.sort((logs[second] - logs[first]) / (second - first))
     outside = _find_critical_discordances(n, (1 - CONFIDENCE) / 2 / claims)

@@ -149,7 +149,8 @@ def invert_comparison(comparison: Comparison) -> Comparison:
     def invert_interval(ends: tuple[float, float] | None) -> tuple[float, float] | None:
         if ends is None:
             return None
-        return 1 / ends[1], 1 / ends[0] if ends[0] > 0 else math.inf
+        highest = 1 / ends[0] if ends[0] > 0 else math.inf
+        return 1 / ends[1], highest
 
     return replace(
         comparison,
@@ -351,7 +352,8 @@ def _estimate_typical_run(
         ends, p = (float(low), float(high)), _compute_typical_run_p(d, walsh)
     else:
         # Below six blocks the signed-rank test has no interval; Student's t test has one, but assumes more.
-        ends = t_interval(d, paired.NOMINAL) if d.size >= 2 else None
+        if d.size >= 2:
+            ends = t_interval(d, paired.NOMINAL)
         p = paired.early_p(d, scatter.pooled)
     return _Evidence(
         ratio=float(np.exp(paired.hodges_lehmann(walsh))),
@@ -406,24 +408,31 @@ def _estimate_total(cell: Array, baseline: Array, table: Table) -> _Evidence | N
     if pair is None or not pair[0].size:
         return None
     # A batch costs the sum of its times, so rates are compared by their inverses and the result is inverted again.
-    rate = table.better is Better.HIGHER
-    x, y = (1 / pair[0], 1 / pair[1]) if rate else pair
-
-    def restore_direction(ends: tuple[float, float] | None) -> tuple[float, float] | None:
-        if ends is None or not rate:
-            return ends
-        return (1 / ends[1], 1 / ends[0]) if ends[0] > 0 else None
-
+    is_rate = table.better is Better.HIGHER
+    x, y = pair
+    if is_rate:
+        x, y = 1 / x, 1 / y
     ratio, ends = total.ratio_of_means(x, y), total.ratio_interval(x, y)
+    unseen = None
+    if ends:
+        unseen = total.widen_for_unseen(ends, x.size * table.runs)
+    p, equivalence_p = total.total_p(x, y), total.total_equivalence_p(x, y, table.margin)
     needed = math.ceil(total.count_runs_for_equal_totals(table.margin) / table.runs)
+    refused = ""
+    if x.size < needed:
+        refused = f"{needed} blocks are needed to exclude rare slow runs"
+    if is_rate:
+        ratio, ends, unseen = 1 / ratio, _invert_bounded(ends), _invert_bounded(unseen)
     return _Evidence(
-        ratio=1 / ratio if rate else ratio,
-        ci=restore_direction(ends),
-        p=total.total_p(x, y),
-        equivalence_p=total.total_equivalence_p(x, y, table.margin),
-        unseen_ci=restore_direction(total.widen_for_unseen(ends, x.size * table.runs)) if ends else None,
-        refused=f"{needed} blocks are needed to exclude rare slow runs" if x.size < needed else "",
+        ratio=ratio, ci=ends, p=p, equivalence_p=equivalence_p, unseen_ci=unseen, refused=refused
     )
+
+
+def _invert_bounded(ends: tuple[float, float] | None) -> tuple[float, float] | None:
+    """Return the interval of the inverse; None if that is unbounded."""
+    if ends is None or not ends[0] > 0:
+        return None
+    return 1 / ends[1], 1 / ends[0]
 
 
 def _compute_typical_null_interval(a: Array, b: Array) -> tuple[float, float, int] | None:
@@ -457,7 +466,9 @@ def estimate_noise_floor(
 
     See `noise.estimate_floor_from_nulls`; each estimand uses its own interval of a null pair.
     """
-    interval = _compute_total_null_interval if estimand is Estimand.TOTAL else _compute_typical_null_interval
+    interval = _compute_typical_null_interval
+    if estimand is Estimand.TOTAL:
+        interval = _compute_total_null_interval
     return estimate_floor_from_nulls(null_pairs, n_blocks, history, interval=interval)
 
 
@@ -474,17 +485,20 @@ def _decide_verdict(
 ) -> tuple[Verdict, str]:
     """Return the verdict and its reason; `same` is the level of equivalence, `refused` a reason not to claim it."""
     few = c.n < MIN_BLOCKS
+    too_few = f"fewer than {MIN_BLOCKS} blocks"
     if c.ratio is None or c.ci is None or c.q is None or c.equivalence_q is None:
-        return Verdict.INCONCLUSIVE, f"fewer than {MIN_BLOCKS} blocks" if few else "interval too wide"
+        return Verdict.INCONCLUSIVE, too_few if few else "interval too wide"
     excludes_one = c.ci[0] > 1 or c.ci[1] < 1
     different = c.q < alpha and excludes_one
     if few and not (different and c.estimand in _EARLY_ESTIMANDS):
-        return Verdict.INCONCLUSIVE, f"fewer than {MIN_BLOCKS} blocks"
+        return Verdict.INCONCLUSIVE, too_few
     margin = table.margin
     equivalent = c.equivalence_q < same
     if different:
         faster = (c.ratio > 1) == (table.better is Better.HIGHER)
-        reason = f"by less than the margin of {margin:.3g}" if equivalent else ""
+        reason = ""
+        if equivalent:
+            reason = f"by less than the margin of {margin:.3g}"
         return Verdict.FASTER if faster else Verdict.SLOWER, reason
     if equivalent and refused:
         return Verdict.INCONCLUSIVE, refused
@@ -497,7 +511,9 @@ def _explain_inconclusive(n: int, excludes_one: bool, cells: int, alpha: float) 
     if not excludes_one:
         return "interval too wide"
     needed = count_blocks_to_claim(cells, alpha)
-    return f"{cells} cells need {needed} blocks" if n < needed else MANY_QUESTIONS_REASON
+    if n < needed:
+        return f"{cells} cells need {needed} blocks"
+    return MANY_QUESTIONS_REASON
 
 
 def _exponentiate_interval(interval: tuple[float, float] | None) -> tuple[float, float] | None:
@@ -567,8 +583,11 @@ def widen_interval(comparison: Comparison, by: Widening) -> Comparison:
     unseen = comparison.unseen_ci
     if unseen is not None:
         unseen = (min(unseen[0], low), max(unseen[1], high))
-    before = math.log(comparison.ci[1] / comparison.ci[0]) if comparison.ci[0] > 0 else 0.0
-    stretch = (math.log(high / low) - before) / 2 if low > 0 else 0.0
+    before = stretch = 0.0
+    if comparison.ci[0] > 0:
+        before = math.log(comparison.ci[1] / comparison.ci[0])
+    if low > 0:
+        stretch = (math.log(high / low) - before) / 2
     least_p = _find_smallest_p(comparison, middle, by)
     p, q = comparison.p, None
     if p and comparison.q is not None:
@@ -581,7 +600,9 @@ def widen_interval(comparison: Comparison, by: Widening) -> Comparison:
     differs = low > 1 or high < 1
     equal = 1 / (1 + margin) < low and high < 1 + margin
     supported = {Verdict.FASTER: differs, Verdict.SLOWER: differs, Verdict.NO_DIFFERENCE: equal}
-    return longer if supported.get(comparison.verdict, True) else downgrade_verdict(longer, by.reason)
+    if not supported.get(comparison.verdict, True):
+        return downgrade_verdict(longer, by.reason)
+    return longer
 
 
 def _find_smallest_p(comparison: Comparison, middle: float, by: Widening) -> float:
@@ -590,9 +611,12 @@ def _find_smallest_p(comparison: Comparison, middle: float, by: Widening) -> flo
     if comparison.ci is None or comparison.n < MIN_BLOCKS:
         return 0.0
     nearest = comparison.ci[0] if middle > 0 else comparison.ci[1]
-    half = math.hypot(abs(math.log(nearest) - middle), by.spread) if nearest > 0 else math.inf
+    half = math.inf
+    if nearest > 0:
+        half = math.hypot(abs(math.log(nearest) - middle), by.spread)
     distance = max(abs(middle) - by.reach, 0.0)
-    return _convert_half_width_to_p(distance, half, comparison.n - 1 if by.freedom is None else by.freedom)
+    freedom = comparison.n - 1 if by.freedom is None else by.freedom
+    return _convert_half_width_to_p(distance, half, freedom)
 
 
 def _convert_half_width_to_p(distance: float, half: float, freedom: int) -> float:

@@ -31,7 +31,9 @@ class Cost:
         if ci is not None and ci[0] <= 0:
             ci = None
         if metric.better is Better.HIGHER:
-            ratio, ci = 1 / ratio, None if ci is None else (1 / ci[1], 1 / ci[0])
+            ratio = 1 / ratio
+            if ci is not None:
+                ci = 1 / ci[1], 1 / ci[0]
         return cls(ratio, ci)
 
     @property
@@ -67,8 +69,10 @@ class Cost:
 def compute_cell_cost(result: CellResult, workload: WorkloadResult) -> Cost | None:
     """Return the cost against the host; None for the host itself, or if it is not the baseline."""
     against_host = workload.baseline is not None and workload.baseline.cell.platform.is_this_host
-    metric = workload.metrics[0] if workload.metrics else None
-    if metric is None or not against_host or metric.name not in result.comparison:
+    if not workload.metrics or not against_host:
+        return None
+    metric = workload.metrics[0]
+    if metric.name not in result.comparison:
         return None
     return Cost.from_comparison(result.comparison[metric.name], metric)
 

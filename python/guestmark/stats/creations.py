@@ -48,13 +48,15 @@ class Creations:
 
 def count_creations(trials: Iterable[Trial], cells: Collection[Cell]) -> list[Creations]:
     """Count the user's own machines by kind."""
-    kinds = {cell.id: _name_kind(cell) for cell in cells if cell.platform.outer.kind == OWN}
     known = index_workload_kinds()
-    several = {name for name, kind in known.items() if kind.starts_several}
-    counted = {cell.id for cell in cells if cell.id in kinds and cell.workload.name not in several}
+    kinds: dict[str, str] = {}
+    for cell in cells:
+        starts_several = cell.workload.name in known and known[cell.workload.name].starts_several
+        if cell.platform.outer.kind == OWN and not starts_several:
+            kinds[cell.id] = _name_kind(cell)
     by_kind: dict[str, list[Trial]] = {}
     for trial in trials:
-        if trial.cell_id in counted and trial.status is not TrialStatus.LOST:
+        if trial.cell_id in kinds and trial.status is not TrialStatus.LOST:
             by_kind.setdefault(kinds[trial.cell_id], []).append(trial)
     return [_count_kind(kind, own) for kind, own in by_kind.items()]
 
@@ -69,17 +71,19 @@ def _count_kind(kind: str, trials: list[Trial]) -> Creations:
     failed = np.array([float(trial in lost) for trial in trials])
     share, interval = estimate_failed_share(failed, np.ones(len(trials)))
     answered = [trial.phases[_READY] for trial in trials if _READY in trial.phases]
-    machines = (trial.facts.find_fact(OwnMachine) for trial in trials)
-    prices = [machine.price_per_hour for machine in machines if machine is not None]
+    reasons = Counter(OWN_MACHINE_ID.sub("{id}", trial.reason or "failed") for trial in lost)
+    price = None
+    for trial in trials:
+        machine = trial.facts.find_fact(OwnMachine)
+        if machine is not None:
+            price = machine.price_per_hour
     return Creations(
         kind=kind,
         tried=len(trials),
         failed=len(lost),
         share=share,
         interval=interval,
-        reasons=tuple(
-            Counter(OWN_MACHINE_ID.sub("{id}", trial.reason or "failed") for trial in lost).most_common()
-        ),
+        reasons=tuple(reasons.most_common()),
         ready_s=sum(answered) / len(answered) if answered else None,
-        price_per_hour=prices[-1] if prices else None,
+        price_per_hour=price,
     )

@@ -49,7 +49,7 @@ def arrange_matrix(
     if len(varying) != 2:
         return None
     (row_factor, row_of), (column_factor, column_of) = varying
-    rows, columns = (tuple(dict.fromkeys(levels.values())) for levels in (row_of, column_of))
+    rows, columns = tuple(dict.fromkeys(row_of.values())), tuple(dict.fromkeys(column_of.values()))
     cells = {(row_of[result.cell.id], column_of[result.cell.id]): result for result in results}
     if len(cells) != len(results) or len(results) < max(
         _FULL_ENOUGH * len(rows) * len(columns), _FEWEST_CELLS
@@ -57,9 +57,10 @@ def arrange_matrix(
         return None
     losses = {at: _log_loss(result, metric) for at, result in cells.items()}
     largest = max((abs(loss) for loss in losses.values() if loss is not None), default=0.0) or 1.0
-    heats: dict[tuple[str, str], float | None] = {}
+    heats = losses.copy()
     for at, loss in losses.items():
-        heats[at] = None if loss is None else loss / largest
+        if loss is not None:
+            heats[at] = loss / largest
     return FactorMatrix(row_factor, column_factor, rows, columns, cells, heats)
 
 

@@ -31,8 +31,12 @@ def describe_disk_durability(result: CellResult) -> str:
 
 def find_durability(result: CellResult) -> set[Durability]:
     """Return the words of all trials that have determined what became of the data that the row itself flushed."""
-    words = (_judge_trial(result, trial) for trial in result.trials)
-    return {word for word in words if word is not None}
+    words = set()
+    for trial in result.trials:
+        word = _judge_trial(result, trial)
+        if word is not None:
+            words.add(word)
+    return words
 
 
 def is_about_row(result: CellResult, proven: Proven) -> bool:
@@ -43,7 +47,9 @@ def is_about_row(result: CellResult, proven: Proven) -> bool:
 def _choose_common_word(words: Collection[Durability]) -> str:
     if not words:
         return ""
-    return str(next(iter(words))) if len(words) == 1 else MIXED
+    if len(words) > 1:
+        return MIXED
+    return str(next(iter(words)))
 
 
 def _judge_trial(result: CellResult, trial: Trial) -> Durability | None:

@@ -63,15 +63,23 @@ def arrange_values(workload: WorkloadResult, metric: str) -> tuple[list[str], di
     results = [result for result in workload.cells if result.cell.null_of is None]
     most = max((_list_sorted_factors(result.cell) for result in results), key=len, default=())
     alike = [result for result in results if _list_sorted_factors(result.cell) == most]
-    levels = {result.cell.id: _collect_levels_by_name(result.cell) for result in alike}
-    names = [
-        name for name in next(iter(levels.values()), {}) if len({cell[name] for cell in levels.values()}) > 1
-    ]
+    levels = [_collect_levels_by_name(result.cell) for result in alike]
+    names = _list_varying_names(levels)
     blocks = 1 + max((trial.block for result in alike for trial in result.trials), default=-1)
-    return names, {
-        tuple(levels[result.cell.id][name] for name in names): _arrange_effect_values(result, metric, blocks)
-        for result in alike
-    }
+    values = {}
+    for result, own in zip(alike, levels, strict=True):
+        key = tuple(own[name] for name in names)
+        values[key] = _arrange_effect_values(result, metric, blocks)
+    return names, values
+
+
+def _list_varying_names(levels: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the names of which cells have different levels; all cells have the same names."""
+    names = []
+    for name in levels[0] if levels else ():
+        if len({own[name] for own in levels}) > 1:
+            names.append(name)
+    return names
 
 
 def _list_sorted_factors(cell: Cell) -> tuple[str, ...]:
@@ -79,12 +87,10 @@ def _list_sorted_factors(cell: Cell) -> tuple[str, ...]:
 
 
 def _collect_levels_by_name(cell: Cell) -> dict[str, str]:
-    levels = {name: cell.get_displayed_level(name) or "" for name in cell.factors}
-    return {
-        "workload": cell.workload.key or cell.workload.name,
-        "platform": str(cell.platform),
-        **levels,
-    }
+    levels = {"workload": cell.workload.key or cell.workload.name, "platform": str(cell.platform)}
+    for name in cell.factors:
+        levels[name] = cell.get_displayed_level(name) or ""
+    return levels
 
 
 def _arrange_effect_values(result: CellResult, metric: str, blocks: int) -> Array:
@@ -104,7 +110,9 @@ def estimate_effects(factors: Sequence[str], values: Mapping[Levels, Array]) -> 
     missing; blocks with a missing trial are left out. Empty below two factors, for an incomplete matrix, below
     `FEWEST_BLOCKS` blocks, and if a value has no logarithm.
     """
-    axes = [tuple(dict.fromkeys(levels[at] for levels in values)) for at in range(len(factors))]
+    axes = []
+    for number in range(len(factors)):
+        axes.append(tuple(dict.fromkeys(levels[number] for levels in values)))
     if len(factors) < 2 or set(itertools.product(*axes)) != set(values) or min(map(len, axes)) < 2:
         return ()
     table = np.array([values[levels] for levels in itertools.product(*axes)])

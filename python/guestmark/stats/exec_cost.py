@@ -11,7 +11,11 @@ from guestmark.core.model import Trial
 
 def pool_exec_costs(trials: Iterable[Trial]) -> ExecCost | None:
     """Return the median cost of an empty command over these trials, and its widest range; None if none was timed."""
-    costs = [cost for trial in trials if (cost := trial.facts.find_fact(ExecCost)) is not None]
+    costs: list[ExecCost] = []
+    for trial in trials:
+        cost = trial.facts.find_fact(ExecCost)
+        if cost is not None:
+            costs.append(cost)
     if not costs:
         return None
     return ExecCost(

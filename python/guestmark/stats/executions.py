@@ -50,10 +50,10 @@ def collect_executions(trials: Iterable[Trial], metric: str) -> Executions | Non
     """
     values: list[float] = []
     for trial in trials:
-        measured = (measurement for measurement in trial.measurements if measurement.metric.name == metric)
-        measurement = next(measured, None)
-        if measurement is not None:
-            values += measurement.iterations or (measurement.value,)
+        for measurement in trial.measurements:
+            if measurement.metric.name == metric:
+                values += measurement.iterations or (measurement.value,)
+                break
     return Executions(tuple(values)) if values else None
 
 

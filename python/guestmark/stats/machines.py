@@ -65,13 +65,11 @@ def pool_machines(found: Mapping[str, PastRatio]) -> PooledRatio | None:
     further = student_t_critical(len(names) - 1, 1 - _CONFIDENCE) * math.hypot(error, statistics.stdev(logs))
     different = []
     for at, name in enumerate(names):
-        rest = [number for number in range(len(names)) if number != at]
+        rest = logs[:at] + logs[at + 1 :]
         # A single other machine has no variance to predict from.
         if len(rest) < 2:
             continue
-        others, other_error, other_between = _fit_random_effects(
-            [logs[number] for number in rest], [variances[number] for number in rest]
-        )
+        others, other_error, other_between = _fit_random_effects(rest, variances[:at] + variances[at + 1 :])
         limit = student_t_critical(len(rest) - 1, _DIFFERENCE_LEVEL, len(names))
         if abs(logs[at] - others) > limit * math.sqrt(other_error**2 + other_between + variances[at]):
             different.append(name)
@@ -93,8 +91,10 @@ def compute_shared_half_width(d: NDArray[np.float64], machines: Sequence[str]) -
     equal numbers of blocks (the mean square between machines of a one-way random-effects model; Searle, Casella and
     McCulloch 1992, chapter 3). None if only one machine measured.
     """
-    groups = [d[[machine == name for machine in machines]] for name in dict.fromkeys(machines)]
-    means = [float(group.mean()) for group in groups if group.size]
+    means = []
+    for name in dict.fromkeys(machines):
+        is_own = [machine == name for machine in machines]
+        means.append(float(d[is_own].mean()))
     if len(means) < 2:
         return None
     middle = sum(means) / len(means)
@@ -149,16 +149,20 @@ def trend_p(values: Sequence[float]) -> float:
 
 def _fit_random_effects(logs: list[float], variances: list[float]) -> tuple[float, float, float]:
     """Return the mean, its standard error after Hartung and Knapp, and the variance between machines."""
-    count = len(logs)
+    free = len(logs) - 1
     weights = [1 / variance for variance in variances]
     total = sum(weights)
-    fixed = sum(weight * value for weight, value in zip(weights, logs, strict=True)) / total
-    heterogeneity = sum(weight * (value - fixed) ** 2 for weight, value in zip(weights, logs, strict=True))
+    _, heterogeneity = _weigh_logs(logs, weights)
     scale = total - sum(weight**2 for weight in weights) / total
-    between = max(0.0, (heterogeneity - (count - 1)) / scale) if scale > 0 else 0.0
+    between = max(0.0, (heterogeneity - free) / scale) if scale > 0 else 0.0
     weights = [1 / (variance + between) for variance in variances]
-    total = sum(weights)
-    mean = sum(weight * value for weight, value in zip(weights, logs, strict=True)) / total
-    fit = sum(weight * (value - mean) ** 2 for weight, value in zip(weights, logs, strict=True)) / (count - 1)
+    mean, squares = _weigh_logs(logs, weights)
     # Below 1 the correction would narrow the interval, which few machines do not justify (Jackson et al. 2017).
-    return mean, math.sqrt(max(fit, 1.0) / total), between
+    return mean, math.sqrt(max(squares / free, 1.0) / sum(weights)), between
+
+
+def _weigh_logs(logs: list[float], weights: list[float]) -> tuple[float, float]:
+    """Return the weighted mean, and the weighted sum of the squared distances from it."""
+    pairs = list(zip(weights, logs, strict=True))
+    mean = sum(weight * value for weight, value in pairs) / sum(weights)
+    return mean, sum(weight * (value - mean) ** 2 for weight, value in pairs)

@@ -42,12 +42,16 @@ class Null:
     blocks: int
 
 
+# Returns the log ratio of a null pair, the half-width of its 95 % interval and its blocks; None with too few.
+_NullInterval = Callable[[Array, Array], tuple[float, float, int] | None]
+
+
 def estimate_floor_from_nulls(
     null_pairs: Sequence[tuple[Array, Array]],
     n_blocks: int,
     history: Sequence[Null] = (),
     *,
-    interval: Callable[[Array, Array], tuple[float, float, int] | None],
+    interval: _NullInterval,
 ) -> float | None:
     """Return |ratio - 1| that comparisons of equal cells over `n_blocks` blocks reach; None if unknown.
 
@@ -65,10 +69,12 @@ def estimate_floor_from_nulls(
     """
     if n_blocks < 1:
         return None
-    own = [found for found in (interval(a, b) for a, b in null_pairs) if found is not None]
+    own = _measure_null_pairs(null_pairs, interval)
     if not own:
+        if len(history) < MIN_HISTORY:
+            return None
         earlier = np.abs([null.log_ratio for null in history])
-        return float(np.expm1(np.quantile(earlier, 0.95))) if earlier.size >= MIN_HISTORY else None
+        return float(np.expm1(np.quantile(earlier, 0.95)))
     per_block = _compute_variance_per_block(own)
     square = per_block / n_blocks + _estimate_reach_between_runs(per_block, history) ** 2
     return math.expm1(max(math.sqrt(square), *(abs(shift) for shift, _, _ in own)))
@@ -78,15 +84,28 @@ def estimate_bias_from_nulls(
     null_pairs: Sequence[tuple[Array, Array]],
     history: Sequence[Null],
     *,
-    interval: Callable[[Array, Array], tuple[float, float, int] | None],
+    interval: _NullInterval,
 ) -> float:
     """Return q·t·√(J/(J+2)) of `estimate_floor_from_nulls`: how far runs shift the ratio of equal cells.
 
     The result is a log; it is 0 without history. Without a null pair in this run, the whole deviation of earlier ones
     counts.
     """
-    own = [found for found in (interval(a, b) for a, b in null_pairs) if found is not None]
-    return _estimate_reach_between_runs(_compute_variance_per_block(own) if own else 0.0, history)
+    own = _measure_null_pairs(null_pairs, interval)
+    per_block = _compute_variance_per_block(own) if own else 0.0
+    return _estimate_reach_between_runs(per_block, history)
+
+
+def _measure_null_pairs(
+    null_pairs: Iterable[tuple[Array, Array]], interval: _NullInterval
+) -> list[tuple[float, float, int]]:
+    """Return log ratio, half-width and blocks of the pairs that have enough blocks."""
+    found = []
+    for a, b in null_pairs:
+        measured = interval(a, b)
+        if measured is not None:
+            found.append(measured)
+    return found
 
 
 def _compute_variance_per_block(own: Sequence[tuple[float, float, int]]) -> float:
@@ -123,7 +142,9 @@ def flag_blocks(
         if name in noise:
             # NaN compares false, so unknown noise is not flagged.
             above = np.asarray(noise[name]) > limit
-            flagged |= above if above.ndim == 1 else above.any(axis=1)
+            if above.ndim > 1:
+                above = np.asarray(above.any(axis=1), dtype=np.bool_)
+            flagged |= above
     return flagged
 
 
@@ -146,13 +167,15 @@ def find_disturbed_blocks(
     for trial in trials:
         held[trial.block].append(trial.noise)
     noise = {}
+    counts: dict[str, int] = {}
     for name in THRESHOLDS:
-        noise[name] = np.array(
-            [_measure_block_disturbance(name, held[block]) for block in blocks], dtype=np.float64
-        )
+        series = [_measure_block_disturbance(name, held[block]) for block in blocks]
+        noise[name] = np.array(series, dtype=np.float64)
+        count = int(flag_blocks({name: noise[name]}).sum())
+        if count:
+            counts[name] = count
     flagged = tuple(block for block, flag in zip(blocks, flag_blocks(noise), strict=True) if flag)
-    counts = {name: int(flag_blocks({name: series}).sum()) for name, series in noise.items()}
-    return flagged, {name: count for name, count in counts.items() if count}
+    return flagged, counts
 
 
 def compute_foreign_share(noises: Iterable[Mapping[str, object]]) -> float | None:
@@ -181,9 +204,11 @@ def find_largest_foreign_share(noises: Iterable[Mapping[str, object]]) -> float 
     """Return the larger of the foreign and the stolen share that is above its threshold; None if neither is."""
     known = list(noises)
     shares = (("foreign_cpu", compute_foreign_share(known)), ("steal", compute_stolen_share(known)))
-    return max(
-        (share for name, share in shares if share is not None and share > THRESHOLDS[name]), default=None
-    )
+    above: list[float] = []
+    for name, share in shares:
+        if share is not None and share > THRESHOLDS[name]:
+            above.append(share)
+    return max(above, default=None)
 
 
 def compute_waiting_share(noises: Iterable[Mapping[str, object]]) -> float | None:
@@ -234,4 +259,6 @@ def _measure_block_disturbance(name: str, noises: Sequence[Mapping[str, object]]
 
 def _read_finite_number(noise: Mapping[str, object], name: str) -> float | None:
     value = noise.get(name)
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    if isinstance(value, int | float) and math.isfinite(value):
+        return float(value)
+    return None

@@ -103,8 +103,11 @@ def signed_rank_interval(walsh: Array, confidence: float = NOMINAL) -> tuple[Arr
     is narrow.
     """
     n = count_blocks(walsh)
-    outside = [count_averages_outside(int(blocks), confidence) for blocks in n.ravel()]
-    cuts = np.array([-1 if count is None else count for count in outside]).reshape(n.shape)
+    outside = []
+    for blocks in n.ravel():
+        count = count_averages_outside(int(blocks), confidence)
+        outside.append(-1 if count is None else count)
+    cuts = np.array(outside).reshape(n.shape)
     averages = n * (n + 1) // 2
     lower = np.take_along_axis(walsh, np.maximum(cuts, 0)[..., None], axis=-1)[..., 0]
     upper = np.take_along_axis(walsh, np.maximum(averages - 1 - np.maximum(cuts, 0), 0)[..., None], axis=-1)[
@@ -119,9 +122,11 @@ def signed_rank_p(walsh: Array, shift: float = 0.0) -> float:
     Between 2^(1-n) and 1; 1 without a block. Averages equal to the shift, as a coarse clock gives them, count against
     the claim, so p is never too small.
     """
-    above, at, below = _count_around_shift(walsh, shift)
     n = int(count_blocks(walsh))
-    return float(min(1.0, 2 * signed_rank_cdf(n)[min(above, below) + at])) if n else 1.0
+    if not n:
+        return 1.0
+    above, at, below = _count_around_shift(walsh, shift)
+    return float(min(1.0, 2 * signed_rank_cdf(n)[min(above, below) + at]))
 
 
 def one_sided_signed_rank_p(walsh: Array, shift: float) -> tuple[float, float]:
@@ -129,10 +134,12 @@ def one_sided_signed_rank_p(walsh: Array, shift: float) -> tuple[float, float]:
 
     A small first p shows that it lies above, a small second p that it lies below.
     """
-    above, at, below = _count_around_shift(walsh, shift)
     n = int(count_blocks(walsh))
+    if not n:
+        return 1.0, 1.0
+    above, at, below = _count_around_shift(walsh, shift)
     cdf = signed_rank_cdf(n)
-    return (float(cdf[below + at]), float(cdf[above + at])) if n else (1.0, 1.0)
+    return float(cdf[below + at]), float(cdf[above + at])
 
 
 def equivalence_p(walsh: Array, margin: float) -> float:
@@ -200,7 +207,10 @@ def t_quantile(freedom: int, p: float) -> float:
     # The closed form is in the angle whose tangent is t / √freedom.
     low, high = 0.0, math.pi / 2
     while low < (angle := (low + high) / 2) < high:
-        low, high = (angle, high) if _t_central_share(freedom, angle) < 2 * p - 1 else (low, angle)
+        if _t_central_share(freedom, angle) < 2 * p - 1:
+            low = angle
+        else:
+            high = angle
     return math.sqrt(freedom) * math.tan(low)
 
 
@@ -208,11 +218,14 @@ def _t_central_share(freedom: int, angle: float) -> float:
     """Return the probability that Student's t lies between -t and t, where t = √freedom · tan(angle)."""
     sine, square = math.sin(angle), math.cos(angle) ** 2
     odd = freedom % 2
-    term, total = (math.cos(angle) if odd else 1.0), 0.0
+    term = math.cos(angle) if odd else 1.0
+    total = 0.0
     for step in range(freedom // 2):
         total += term
-        term *= square * ((2 * step + 2) / (2 * step + 3) if odd else (2 * step + 1) / (2 * step + 2))
-    return 2 / math.pi * (angle + sine * total) if odd else sine * total
+        term *= square * ((2 * step + 1 + odd) / (2 * step + 2 + odd))
+    if odd:
+        return 2 / math.pi * (angle + sine * total)
+    return sine * total
 
 
 def t_interval(d: Array, confidence: float = 0.95) -> tuple[float, float]:
@@ -400,10 +413,11 @@ def summarise_trials(values: Array) -> Summary:
     if present.size == 0:
         nothing = float("nan")
         return Summary(n=0, mean=nothing, median=nothing, ci=None, typical=nothing, typical_ci=None)
-    ci = t_interval(present) if present.size >= 2 else None
     mean, longer = float(present.mean()), autocorrelation_stretch(present)
-    if ci is not None:
-        half = longer * (ci[1] - ci[0]) / 2
+    ci: tuple[float, float] | None = None
+    if present.size >= 2:
+        low, high = t_interval(present)
+        half = longer * (high - low) / 2
         ci = (mean - half, mean + half)
         if bool((present > 0).all()):
             away = min(half / mean, _MOST)

@@ -70,7 +70,9 @@ def is_about(levels: Mapping[str, str], cell: Cell) -> bool:
 
 def compute_ratio_to_baseline(figure: PublishedFigure | None) -> float | None:
     """Return a figure's ratio to the publication's own baseline; None if it has no baseline."""
-    return None if figure is None or not figure.baseline else figure.value / figure.baseline
+    if figure is None or not figure.baseline:
+        return None
+    return figure.value / figure.baseline
 
 
 def list_published_ratios(
@@ -86,18 +88,29 @@ def list_published_ratios(
     for result in every:
         if result.cell.baseline:
             continue
-        ours = next((cell for cell in baselines if cell.compares_with(result.cell)), None)
-        over = find_figure(result.cell, published)
-        if ours is None or not published.baseline or is_about(published.baseline, ours):
-            ratio = compute_ratio_to_baseline(over)
-        else:
-            under = find_figure(ours, published)
-            ratio = None
-            if over is not None and under is not None and over is not under:
-                ratio = over.value / under.value
+        ratio = _find_ratio_to_baseline(result.cell, baselines, published)
         if ratio is not None:
             ratios.append((result, ratio))
     return ratios
+
+
+def _find_ratio_to_baseline(cell: Cell, baselines: Iterable[Cell], published: Published) -> float | None:
+    """Return the published ratio of a cell to the baseline of its own table; None if there is none."""
+    for ours in baselines:
+        if ours.compares_with(cell):
+            return _find_ratio_between(cell, ours, published)
+    return compute_ratio_to_baseline(find_figure(cell, published))
+
+
+def _find_ratio_between(cell: Cell, ours: Cell, published: Published) -> float | None:
+    """Return the published ratio of a cell to `ours`, which may not be the publication's baseline."""
+    over = find_figure(cell, published)
+    if not published.baseline or is_about(published.baseline, ours):
+        return compute_ratio_to_baseline(over)
+    under = find_figure(ours, published)
+    if over is None or under is None or over is under:
+        return None
+    return over.value / under.value
 
 
 def compute_published_ratio(first: Cell, second: Cell, published: Published) -> float | None:
@@ -122,14 +135,15 @@ def is_same_work(one: Published, other: Published) -> bool:
 
     Then the product of both figures, the amount of work, is about the same for all cells.
     """
-    mine, theirs = (
-        {frozenset(figure.cell.items()): figure.value for figure in published.figures}
-        for published in (one, other)
-    )
+    mine, theirs = _index_figures(one), _index_figures(other)
     if mine.keys() != theirs.keys() or not all(value > 0 for value in (*mine.values(), *theirs.values())):
         return False
     products = [mine[cell] * theirs[cell] for cell in mine]
     return max(products) <= _ROUNDING * min(products)
+
+
+def _index_figures(published: Published) -> dict[frozenset[tuple[str, str]], float]:
+    return {frozenset(figure.cell.items()): figure.value for figure in published.figures}
 
 
 def judge_repetition(now: Comparison | None, then: float, margin: float) -> Repetition:

@@ -109,8 +109,9 @@ def fit_with_intervals(blocks: Sequence[Sequence[tuple[float, float]]]) -> Fit:
     four blocks, and .90 to ten.
     """
     found = fit_law(_list_medians_by_number(blocks))
-    numbers = {number for block in blocks for number, _ in block}
-    complete = [block for block in blocks if {number for number, _ in block} == numbers]
+    measured = [{number for number, _ in block} for block in blocks]
+    numbers = set[float]().union(*measured)
+    complete = [block for block, own in zip(blocks, measured, strict=True) if own == numbers]
     if len(complete) < _MIN_BLOCKS or len(numbers) < _MIN_NUMBERS:
         return Fit(found, None, None, None)
     solved = []

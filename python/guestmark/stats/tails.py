@@ -336,4 +336,5 @@ def bound_unseen_events(trials: int, m: int, correlation: float | None = 0.0) ->
     independently; with None nothing is known, and each machine counts once.
     """
     size = compute_effective_size(trials, m, correlation)
-    return Unseen(bound_unseen_share(trials), 1 - 0.05 ** (1 / size) if size else 1.0)
+    slow_iterations = 1 - 0.05 ** (1 / size) if size else 1.0
+    return Unseen(bound_unseen_share(trials), slow_iterations)

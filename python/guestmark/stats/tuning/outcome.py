@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from guestmark.core.metric import Better
-from guestmark.core.model import Cell, LeftOut, Plan, Trial
+from guestmark.core.model import Cell, LeftOut, Plan, Trial, select_runnable
 from guestmark.core.tuning import Candidate, Settings
 from guestmark.stats.compare import MIN_BLOCKS
 from guestmark.stats.tuning import race as racing
@@ -58,13 +58,16 @@ class RaceOutcome:
 
         If there are fresh blocks, only they count: the blocks that led to a cell's choice flatter it.
         """
-        fresh = [
-            trial for trial in self.trials if self.race.finalists and trial.block >= self.race.confirmed_from
-        ]
         objective = self.settings.objective
-        means = compute_mean_by_cell(self.trials, objective) | compute_mean_by_cell(fresh, objective)
-        names = dict.fromkeys(name for name in (*self.race.finalists, *self.race.alive) if name in means)
-        return {name: means[name] for name in list(names)[:_MOST_SHOWN]}
+        means = compute_mean_by_cell(self.trials, objective)
+        if self.race.finalists:
+            fresh = [trial for trial in self.trials if trial.block >= self.race.confirmed_from]
+            means |= compute_mean_by_cell(fresh, objective)
+        shown: dict[str, float] = {}
+        for name in (*self.race.finalists, *self.race.alive):
+            if name in means and len(shown) < _MOST_SHOWN:
+                shown[name] = means[name]
+        return shown
 
 
 def follow_race(
@@ -72,10 +75,7 @@ def follow_race(
 ) -> RaceOutcome:
     """Return the state of the race after these trials; cells that were left out take no part in it."""
     no_time = plan.context.no_time
-    cells = []
-    for cell in plan.cells:
-        if cell.id not in no_time and not any(entry.covers(cell) for entry in left_out):
-            cells.append(cell)
+    cells = [cell for cell in select_runnable(plan.cells, left_out) if cell.id not in no_time]
     race = racing.replay_race(settings, cells, plan.context.barred, trials, plan.race_limit_s)
     return RaceOutcome(settings, tuple(cells), race, tuple(trials))
 
@@ -122,9 +122,10 @@ def find_best_by_price(outcome: RaceOutcome) -> tuple[str, dict[str, tuple[float
     unmeasured = {entry.id for entry in outcome.race.dropped if entry.blocks == 0}
     for price in _PRICES:
         costs = compute_mean_by_cell(outcome.trials, price)
-        both = {
-            name: (means[name], costs[name]) for name in means if name in costs and name not in unmeasured
-        }
+        both = {}
+        for name, mean in means.items():
+            if name in costs and name not in unmeasured:
+                both[name] = (mean, costs[name])
         front = racing.find_pareto_front(both, (outcome.settings.better, Better.LOWER))
         if len(front) > 1:
             return price, {name: both[name] for name in front}

@@ -124,9 +124,18 @@ class Race:
     @property
     def leads_alone(self) -> bool:
         """True if fresh blocks show the leader ahead of every other candidate that was not dropped."""
-        beside = [name for name in self.alive if name != self.leader]
-        found = [self.distances[name].verdict for name in beside if name in self.distances]
-        return self.is_confirmed and len(found) == len(beside) and set(found) <= {Verdict.SLOWER}
+        for name in self.alive:
+            if name == self.leader:
+                continue
+            distance = self.distances.get(name)
+            if distance is None or distance.verdict is not Verdict.SLOWER:
+                return False
+        return self.is_confirmed
+
+    def get_ratio_to_leader(self, name: str) -> float:
+        """Return a candidate's distance from the leader as a ratio; 1 if it was not measured."""
+        distance = self.distances.get(name)
+        return 1.0 if distance is None else distance.ratio
 
 
 def run_race(
@@ -220,7 +229,7 @@ def _confirm_finalists(
 ) -> Race:
     if len(race.alive) == 1:
         _recall_nearest(race)
-    order = sorted(race.alive, key=lambda name: race.distances[name].ratio if name in race.distances else 1.0)
+    order = sorted(race.alive, key=race.get_ratio_to_leader)
     most = settings.finalists
     if budget is not None and settings.confirm:
         most = budget.count_affordable_finalists(race, settings, ended)
@@ -232,12 +241,11 @@ def _confirm_finalists(
         race.fresh = race.block - race.confirmed_from
         if not finished:
             return race
-        fresh = {block: row for block, row in values.items() if block >= race.confirmed_from}
-        fresh_limited = {block: row for block, row in limited.items() if block >= race.confirmed_from}
+        fresh = _select_rows_from(values, race.confirmed_from)
+        fresh_limited = _select_rows_from(limited, race.confirmed_from)
+        measured = [name for name in race.finalists if _count_values(fresh, name)]
         # In the race a limit may have been met by the chance of two blocks.
-        _drop_violators(
-            race, settings, [name for name in race.finalists if _count_values(fresh, name)], fresh_limited
-        )
+        _drop_violators(race, settings, measured, fresh_limited)
         _drop_beaten_finalists(race, settings, fresh)
     race.stage, race.due = Stage.DONE, ()
     return race
@@ -262,15 +270,16 @@ def _drop_beaten_finalists(race: Race, settings: Settings, fresh: Values) -> Non
     known.sort(key=means.__getitem__)
     race.leader = known[0]
     race.distances = {race.leader: Interval(1.0, 1.0, 1.0)}
-    arrays = {
-        name: np.exp(np.array([row.get(name, np.nan) for _, row in sorted(fresh.items())])) for name in known
-    }
+    rows = [row for _, row in sorted(fresh.items())]
+    arrays = {}
+    for name in known:
+        logs = [row.get(name, np.nan) for row in rows]
+        arrays[name] = np.exp(np.array(logs))
     # All pairs are one family, as in the answer to which cell is best: the leader was chosen by these same blocks.
     tables = {}
     for number, base in enumerate(known):
-        tables[base] = Table(
-            {name: arrays[name] for name in known[number:]}, base, Better.LOWER, settings.margin
-        )
+        later = {name: arrays[name] for name in known[number:]}
+        tables[base] = Table(later, base, Better.LOWER, settings.margin)
     for name, found in compare_tables(tables)[race.leader].items():
         if found.ratio is None or found.ci is None:
             continue
@@ -290,7 +299,7 @@ def _advance_blocks(
     wanted = frozenset(names)
     for _ in range(count):
         if not wanted <= ended.get(race.block, frozenset()):
-            race.due = tuple(name for name in names)
+            race.due = tuple(names)
             return False
         race.block += 1
     return True
@@ -338,9 +347,14 @@ def _drop_losers(
 def _drop_violators(race: Race, settings: Settings, names: Sequence[str], limited: Limited) -> None:
     """Drop those of the candidates whose mean violates a limit, or that lack a limited metric."""
     for name in names:
-        means = {limit: _mean_metric(limited, name, limit.metric) for limit in settings.limits}
-        lacking = [limit.metric for limit, mean in means.items() if math.isnan(mean)]
-        broken = [str(limit) for limit, mean in means.items() if not limit.allows_value(mean)]
+        lacking: list[str] = []
+        broken: list[str] = []
+        for limit in dict.fromkeys(settings.limits):
+            mean = _mean_metric(limited, name, limit.metric)
+            if math.isnan(mean):
+                lacking.append(limit.metric)
+            if not limit.allows_value(mean):
+                broken.append(str(limit))
         if lacking:
             why = f"{', '.join(lacking)} was not measured"
             race.dropped.append(Dropped(name, race.block, why, DropReason.FAILED))
@@ -364,6 +378,11 @@ def _select_rows_before(rows: Mapping[int, T], block: int) -> dict[int, T]:
     return {number: row for number, row in rows.items() if number < block}
 
 
+def _select_rows_from(rows: Mapping[int, T], block: int) -> dict[int, T]:
+    """Return the rows from a block on."""
+    return {number: row for number, row in rows.items() if number >= block}
+
+
 def _mean_metric(limited: Limited, name: str, metric: str) -> float:
     values = [row[name][metric] for row in limited.values() if metric in row.get(name, {})]
     return sum(values) / len(values) if values else math.nan
@@ -375,12 +394,15 @@ def _count_values(values: Values, name: str) -> int:
 
 def _compute_adjusted_means(values: Values, names: Sequence[str]) -> dict[str, float]:
     """Return the means with block effects removed; a block effect comes from candidates that are in all blocks."""
-    rows = [row for row in values.values() if any(name in row for name in names)]
-    everywhere = [name for name in names if all(name in row for row in rows)]
+    rows = [row for row in values.values() if not row.keys().isdisjoint(names)]
+    everywhere = list(names)
+    for row in rows:
+        everywhere = [name for name in everywhere if name in row]
     sums: dict[str, list[float]] = {}
     reference = [0.0] * len(rows)
     if everywhere:
-        reference = [sum(row[name] for name in everywhere) / len(everywhere) for row in rows]
+        for number, row in enumerate(rows):
+            reference[number] = sum(row[name] for name in everywhere) / len(everywhere)
     level = sum(reference) / len(reference) if reference else 0.0
     for row, middle in zip(rows, reference, strict=True):
         for name in names:
@@ -388,7 +410,9 @@ def _compute_adjusted_means(values: Values, names: Sequence[str]) -> dict[str, f
                 sums.setdefault(name, []).append(row[name] - middle + level)
     # A candidate without values never leads.
     means = dict.fromkeys(names, math.inf)
-    return means | {name: sum(adjusted) / len(adjusted) for name, adjusted in sums.items()}
+    for name, adjusted in sums.items():
+        means[name] = sum(adjusted) / len(adjusted)
+    return means
 
 
 def _compute_moderated_variances(values: Values, names: Sequence[str]) -> dict[str, float]:
@@ -430,17 +454,25 @@ def _measure_distance_from_leader(
 
 def find_pareto_front(points: Mapping[str, Sequence[float]], better: Sequence[Better]) -> list[str]:
     """Return the points that no other point dominates, ordered by their first coordinate."""
-    signed = {}
-    for name, values in points.items():
-        signed[name] = tuple(
-            value if way is Better.LOWER else -value for value, way in zip(values, better, strict=True)
-        )
+    costs = {name: _negate_gains(values, better) for name, values in points.items()}
+    kept = [name for name, own in costs.items() if not _is_dominated(own, costs.values())]
+    return sorted(kept, key=lambda name: costs[name])
 
-    def beats(theirs: tuple[float, ...], own: tuple[float, ...]) -> bool:
-        return theirs != own and all(value <= other for value, other in zip(theirs, own, strict=True))
 
-    kept = [name for name, own in signed.items() if not any(beats(theirs, own) for theirs in signed.values())]
-    return sorted(kept, key=lambda name: signed[name])
+def _negate_gains(values: Sequence[float], better: Sequence[Better]) -> tuple[float, ...]:
+    """Return coordinates of which less is better."""
+    costs = []
+    for value, way in zip(values, better, strict=True):
+        costs.append(value if way is Better.LOWER else -value)
+    return tuple(costs)
+
+
+def _is_dominated(own: tuple[float, ...], points: Iterable[tuple[float, ...]]) -> bool:
+    """Return True if another point is nowhere worse."""
+    for theirs in points:
+        if theirs != own and all(value <= other for value, other in zip(theirs, own, strict=True)):
+            return True
+    return False
 
 
 def replay_race(
@@ -459,10 +491,11 @@ def replay_race(
     for trial in trials:
         spent[trial.block] = spent.get(trial.block, 0.0) + trial.duration_s
         ended.setdefault(trial.block, set()).add(trial.cell_id)
-        found = {limit.metric: find_trial_value(trial, limit.metric) for limit in settings.limits}
-        limited.setdefault(trial.block, {})[trial.cell_id] = {
-            name: value for name, value in found.items() if value is not None
-        }
+        of_limits = limited.setdefault(trial.block, {})[trial.cell_id] = {}
+        for limit in settings.limits:
+            value = find_trial_value(trial, limit.metric)
+            if value is not None:
+                of_limits[limit.metric] = value
         value = find_trial_value(trial, settings.objective)
         if value is not None and value > 0:
             sign = 1.0 if settings.better is Better.LOWER else -1.0
@@ -485,14 +518,22 @@ def list_candidates(cells: Sequence[Cell], why_barred: Mapping[str, str] | None 
 
 def list_varying_factors(cells: Sequence[Cell]) -> list[str]:
     """Return the factors that differ between the cells."""
-    names = sorted({name for cell in cells for name in cell.factors})
-    return [name for name in names if len({cell.factors.get(name) for cell in cells}) > 1]
+    names: set[str] = set()
+    for cell in cells:
+        names.update(cell.factors)
+    varying = []
+    for name in sorted(names):
+        levels = {cell.factors.get(name) for cell in cells}
+        if len(levels) > 1:
+            varying.append(name)
+    return varying
 
 
 def find_trial_value(trial: Trial, metric: str) -> float | None:
     """Return a metric's value in a trial; None unless the trial is ok and has it."""
     if trial.status is not TrialStatus.OK:
         return None
-    return next(
-        (measurement.value for measurement in trial.measurements if measurement.metric.name == metric), None
-    )
+    for measurement in trial.measurements:
+        if measurement.metric.name == metric:
+            return measurement.value
+    return None

@@ -26,16 +26,27 @@ Matrix = NDArray[np.float64]
 
 def make_design_matrix(candidates: Sequence[Candidate]) -> Matrix:
     """Return a row for each candidate: the intercept, then its levels in deviation coding."""
-    names = sorted({name for candidate in candidates for name in candidate.levels})
     columns = [np.ones(len(candidates))]
-    for name in names:
-        levels = sorted({candidate.levels.get(name, "") for candidate in candidates})
+    for name in _list_candidate_factors(candidates):
+        levels = _list_candidate_levels(candidates, name)
         for level in levels[1:]:
             # Deviation coding: the first level is minus the sum of the others, so the intercept is the overall mean.
             code = {level: 1.0, levels[0]: -1.0}
             column = [code.get(candidate.levels.get(name, ""), 0.0) for candidate in candidates]
             columns.append(np.array(column))
     return np.column_stack(columns)
+
+
+def _list_candidate_factors(candidates: Sequence[Candidate]) -> list[str]:
+    names: set[str] = set()
+    for candidate in candidates:
+        names.update(candidate.levels)
+    return sorted(names)
+
+
+def _list_candidate_levels(candidates: Sequence[Candidate], factor: str) -> list[str]:
+    """Return the levels that candidates have of a factor, an empty one for those without it."""
+    return sorted({candidate.levels.get(factor, "") for candidate in candidates})
 
 
 def choose_fraction(candidates: Sequence[Candidate]) -> list[str]:
@@ -57,10 +68,8 @@ def _choose_rows(levels: tuple[tuple[tuple[str, str], ...], ...]) -> tuple[int, 
 
 def choose_informative(candidates: Sequence[Candidate], number: int) -> list[str]:
     """Return the ids of `number` candidates that together inform most about all levels, chosen like a fraction."""
-    return [
-        candidates[number].id
-        for number in _choose_greedily(make_design_matrix(candidates), min(number, len(candidates)))
-    ]
+    rows = _choose_greedily(make_design_matrix(candidates), min(number, len(candidates)))
+    return [candidates[row].id for row in rows]
 
 
 def _choose_greedily(matrix: Matrix, wanted: int) -> tuple[int, ...]:
@@ -124,8 +133,8 @@ def estimate_main_effects(
     solution = np.linalg.lstsq(matrix, values, rcond=None)[0]
     found: dict[str, dict[str, float]] = {}
     position = 1
-    for name in sorted({name for candidate in known for name in candidate.levels}):
-        levels = sorted({candidate.levels.get(name, "") for candidate in known})
+    for name in _list_candidate_factors(known):
+        levels = _list_candidate_levels(known, name)
         if len(levels) < 2:
             continue
         effects = [float(effect) for effect in solution[position : position + len(levels) - 1]]
@@ -148,7 +157,7 @@ def find_interactions(
     matrix = make_design_matrix(known)
     values = np.array([means[candidate.id] for candidate in known])
     residual = values - matrix @ np.linalg.lstsq(matrix, values, rcond=None)[0]
-    names = sorted({name for candidate in known for name in candidate.levels})
+    names = _list_candidate_factors(known)
     found = []
     for position, first in enumerate(names):
         for second in names[position + 1 :]:
