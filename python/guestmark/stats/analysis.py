@@ -11,7 +11,17 @@ from numpy.typing import NDArray
 
 from guestmark.core.findings import FailedRuns, find_machine
 from guestmark.core.metric import Metric
-from guestmark.core.model import Cell, CellStatus, LeftOut, Plan, Trial, TrialStatus, WorkloadSpec
+from guestmark.core.model import (
+    Cell,
+    CellStatus,
+    LeftOut,
+    Plan,
+    Trial,
+    TrialStatus,
+    WorkloadSpec,
+    find_baseline_id,
+    find_left_out,
+)
 from guestmark.core.units import format_count, format_share
 from guestmark.stats import estimands
 from guestmark.stats.across_runs import NO_HISTORY, History
@@ -36,7 +46,13 @@ from guestmark.stats.machines import compute_shared_half_width
 from guestmark.stats.noise import Null, find_disturbed_blocks
 from guestmark.stats.paired import Summary, log_ratios, summarise_trials
 from guestmark.stats.tails import estimate_failed_share
-from guestmark.stats.validity import CarryOver, Finding, list_severe_by_cell, subtract_carry_over
+from guestmark.stats.validity import (
+    CarryOver,
+    Finding,
+    find_carry_over,
+    list_severe_by_cell,
+    subtract_carry_over,
+)
 
 Array = NDArray[np.float64]
 
@@ -100,7 +116,9 @@ class WorkloadResult:
     def compute_systematic_spread(self, cell_id: str, metric: Metric) -> float:
         """Return the 95 % half-width, on the log ratio, of errors that do not come from the scatter of blocks."""
         carried = self.carried.get(metric.name)
-        error = 0.0 if carried is None else carried.error.get(cell_id, 0.0)
+        error = 0.0
+        if carried is not None:
+            error = carried.error.get(cell_id, 0.0)
         return math.hypot(self.biases.get(metric.name, 0.0), error)
 
     def compute_machine_spread(self, cell_id: str, metric: Metric, known: Comparison | None) -> float:
@@ -130,13 +148,17 @@ class WorkloadResult:
     @property
     def title(self) -> str:
         """The title of the table: the group's name, else the workload's."""
-        group = self.cells[0].cell.group if self.cells else ""
-        return group or self.workload.label or self.workload.name
+        if self.cells and self.cells[0].cell.group:
+            return self.cells[0].cell.group
+        return self.workload.label or self.workload.name
 
     @property
     def baseline(self) -> CellResult | None:
         """The cell that the others are compared with."""
-        return next((result for result in self.cells if result.cell.baseline), None)
+        for result in self.cells:
+            if result.cell.baseline:
+                return result
+        return None
 
     @property
     def shown_cells(self) -> tuple[CellResult, ...]:
@@ -171,8 +193,21 @@ class Analysis:
     def cells(self) -> tuple[CellResult, ...]:
         """All cells, in plan order."""
         order = {cell.id: position for position, cell in enumerate(self.plan.cells)}
-        results = [result for workload in self.workloads for result in workload.cells]
+        results: list[CellResult] = []
+        for workload in self.workloads:
+            results += workload.cells
         return tuple(sorted(results, key=lambda result: order[result.cell.id]))
+
+    def list_trials(self) -> list[Trial]:
+        """Return the trials of all cells, cell by cell in plan order."""
+        trials: list[Trial] = []
+        for result in self.cells:
+            trials += result.trials
+        return trials
+
+    def list_blocks(self) -> list[int]:
+        """Return the blocks in which any cell has a trial, in order."""
+        return sorted({trial.block for trial in self.list_trials()})
 
 
 def _keep_trials_of_one_machine(trials: Iterable[Trial]) -> list[Trial]:
@@ -256,7 +291,14 @@ class _Group:
 
     @property
     def baseline(self) -> str | None:
-        return next((cell.id for cell in self.cells if cell.baseline), None)
+        return find_baseline_id(self.cells)
+
+    def list_machines(self) -> set[str]:
+        """Return the machines that measured these cells."""
+        machines: set[str] = set()
+        for cell in self.cells:
+            machines.update(find_machine(trial.facts) for trial in self.trials[cell.id])
+        return machines
 
     def collect_values_by_cell(self, metric: Metric) -> dict[str, Array]:
         """Return each cell's values of a metric, shape (K,), NaN for missing and failed trials."""
@@ -273,7 +315,9 @@ def _analyse_group(
     run_findings: Sequence[Finding],
 ) -> WorkloadResult:
     measured = _collect_metrics(group)
-    metrics = [metric for metric in measured if wanted is None or metric.name in wanted] or measured[:1]
+    metrics = measured
+    if wanted is not None:
+        metrics = [metric for metric in measured if metric.name in wanted] or measured[:1]
     findings = _examine_group(group, measured, run_findings)
     evidence = {}
     for metric in metrics:
@@ -290,17 +334,13 @@ def _analyse_group(
     results = []
     for cell in group.cells:
         answer = answers.get(cell.id)
-        comparisons: Mapping[str, Comparison]
-        if cell.null_of is not None:
-            comparisons = {name: one.nulls[cell.id] for name, one in evidence.items() if cell.id in one.nulls}
-        else:
-            found = {name: compared[name][cell.id] for name in evidence if cell.id in compared.get(name, ())}
-            comparisons, answer = _judge_cell(cell, shared, findings, found, answer, group.plan.policy.margin)
+        summaries, comparisons = _select_evidence(cell, evidence, compared)
+        if cell.null_of is None:
+            comparisons, answer = _judge_cell(
+                cell, shared, findings, comparisons, answer, group.plan.policy.margin
+            )
         trials = group.trials[cell.id]
         status, reason = _find_cell_status(cell, trials, left_out)
-        summaries = {
-            name: one.summaries[cell.id] for name, one in evidence.items() if cell.id in one.summaries
-        }
         results.append(CellResult(cell, status, reason, tuple(trials), summaries, comparisons, answer))
     return replace(shared, cells=tuple(results))
 
@@ -322,6 +362,25 @@ class _MetricEvidence:
     shared: Mapping[str, float]
 
 
+def _select_evidence(
+    cell: Cell,
+    evidence: Mapping[str, _MetricEvidence],
+    compared: Mapping[str, Mapping[str, Comparison]],
+) -> tuple[dict[str, Summary], dict[str, Comparison]]:
+    """Return one cell's summaries and comparisons by metric, as far as it has any."""
+    summaries: dict[str, Summary] = {}
+    comparisons: dict[str, Comparison] = {}
+    for name, found in evidence.items():
+        if cell.id in found.summaries:
+            summaries[name] = found.summaries[cell.id]
+        of_metric = compared.get(name, {})
+        if cell.null_of is not None:
+            of_metric = found.nulls
+        if cell.id in of_metric:
+            comparisons[name] = of_metric[cell.id]
+    return summaries, comparisons
+
+
 def _combine_evidence(
     group: _Group,
     metrics: Sequence[Metric],
@@ -329,18 +388,24 @@ def _combine_evidence(
     evidence: Mapping[str, _MetricEvidence],
 ) -> WorkloadResult:
     """Return the workload's result with everything that its cells have in common, but without the cells."""
-    machines = {find_machine(trial.facts) for cell in group.cells for trial in group.trials[cell.id]}
+    floors: dict[str, float] = {}
+    carried: dict[str, CarryOver] = {}
+    for name, found in evidence.items():
+        if found.floor is not None:
+            floors[name] = found.floor
+        if found.carried is not None:
+            carried[name] = found.carried
     return WorkloadResult(
         workload=group.cells[0].workload,
         metrics=tuple(metrics),
         cells=(),
-        noise_floors={name: one.floor for name, one in evidence.items() if one.floor is not None},
-        widened=tuple(name for name, one in evidence.items() if one.differs),
+        noise_floors=floors,
+        widened=tuple(name for name, found in evidence.items() if found.differs),
         findings=findings.findings,
-        biases={name: one.bias for name, one in evidence.items()},
-        carried={name: one.carried for name, one in evidence.items() if one.carried is not None},
-        shared={name: one.shared for name, one in evidence.items() if one.shared},
-        machines=len(machines),
+        biases={name: found.bias for name, found in evidence.items()},
+        carried=carried,
+        shared={name: found.shared for name, found in evidence.items() if found.shared},
+        machines=len(group.list_machines()),
     )
 
 
@@ -352,25 +417,31 @@ def _analyse_metric(group: _Group, metric: Metric, primary: "_GroupFindings | No
     for name, array in plain.items():
         if (summary := summarise_trials(array)).n:
             summaries[name] = summary
-    carried = (
-        primary.carried if primary else estimate_carry_over(plan, cells, group.trials, plain, group.rows)
-    )
-    values = {name: subtract_carry_over(array, carried, name) for name, array in plain.items()}
-    copies = {cell.id: cell.null_of for cell in cells if cell.null_of is not None and cell.null_of in values}
-    pairs = [(values[copy], values[of]) for copy, of in copies.items()]
-    earlier = []
-    if primary is not None:
+    earlier: list[Null] = []
+    if primary is None:
+        carried = estimate_carry_over(plan, cells, group.trials, plain, group.rows)
+    else:
+        carried = primary.carried
         by_cell = {name: {metric.name: summary} for name, summary in summaries.items()}
         earlier = group.history.find_nulls(cells, by_cell, metric)
+    values = {name: subtract_carry_over(array, carried, name) for name, array in plain.items()}
+    copies: dict[str, str] = {}
+    for cell in cells:
+        if cell.null_of is not None and cell.null_of in values:
+            copies[cell.id] = cell.null_of
+    pairs = [(values[copy], values[of]) for copy, of in copies.items()]
     nulls = {}
+    apart = []
     for copy, of in copies.items():
         if copy in summaries:
             both = {of: values[of], copy: values[copy]}
-            nulls[copy] = compare_table(both, of, better=metric.better, margin=plan.policy.margin)[copy]
-    apart = [abs(math.log(null.ratio)) for null in nulls.values() if null_differs(null) and null.ratio]
+            null = compare_table(both, of, better=metric.better, margin=plan.policy.margin)[copy]
+            if null_differs(null) and null.ratio:
+                apart.append(abs(math.log(null.ratio)))
+            nulls[copy] = estimands.retract_null_difference(null)
     return _MetricEvidence(
         summaries=summaries,
-        nulls={copy: estimands.retract_null_difference(null) for copy, null in nulls.items()},
+        nulls=nulls,
         table=_build_comparison_table(group, metric, values, pairs, earlier),
         floor=estimate_noise_floor(pairs, len(group.rows), earlier),
         # A copy that differs shows a bias of at least that size, whatever earlier runs say.
@@ -428,15 +499,18 @@ def _judge_cell(  # noqa: PLR0917 (all that one cell is judged by)
             known = found[metric.name]
             comparison = widen_interval(known, describe_widening(metric, known))
             reasons = findings.spoils_primary if metric == first else findings.spoils_all
-            reason = reasons.get(cell.id)
-            comparisons[metric.name] = withdraw_verdict(comparison, reason) if reason else comparison
+            if reason := reasons.get(cell.id):
+                comparison = withdraw_verdict(comparison, reason)
+            comparisons[metric.name] = comparison
     if answer is not None:
         answer = widen_answers(answer, describe_widening(first, answer.typical))
         if reason := findings.spoils_primary.get(cell.id):
             answer = withdraw_answers(answer, reason)
     # The typical run counts as one question: the headline replaces its answer, as only it includes the pilot's block.
     headline, answer, others = judge_family(comparisons.pop(first.name, None), answer, comparisons, margin)
-    return others if headline is None else {first.name: headline, **others}, answer
+    if headline is None:
+        return others, answer
+    return {first.name: headline, **others}, answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,7 +540,7 @@ def _examine_group(
         findings,
         _name_withdrawal_reasons(every),
         _name_withdrawal_reasons(finding for finding in every if not finding.primary_only),
-        next((finding.carried for finding in findings if finding.carried is not None), None),
+        find_carry_over(findings),
     )
 
 
@@ -498,9 +572,16 @@ def _compare_metrics(
 ) -> dict[str, dict[str, Comparison]]:
     """Return comparisons by metric and cell: the primary metric is one family, all others together are another."""
     first = {metric.name for metric in primary}
-    tables = {name: one.table for name, one in evidence.items() if one.table is not None}
-    headline = compare_tables({name: table for name, table in tables.items() if name in first})
-    return headline | compare_tables({name: table for name, table in tables.items() if name not in first})
+    headline: dict[str, Table] = {}
+    secondary: dict[str, Table] = {}
+    for name, found in evidence.items():
+        if found.table is None:
+            continue
+        if name in first:
+            headline[name] = found.table
+        else:
+            secondary[name] = found.table
+    return compare_tables(headline) | compare_tables(secondary)
 
 
 def _collect_metrics(group: _Group) -> list[Metric]:
@@ -510,8 +591,8 @@ def _collect_metrics(group: _Group) -> list[Metric]:
         for trial in group.trials[cell.id]:
             for measurement in trial.measurements:
                 seen.setdefault(measurement.metric.name, measurement.metric)
-    ordered = [metric.name for metric in group.plan.metrics if metric.name in seen]
-    return [seen[name] for name in dict.fromkeys([*ordered, *seen])]
+    planned = {metric.name: seen[metric.name] for metric in group.plan.metrics if metric.name in seen}
+    return list((planned | seen).values())
 
 
 def _arrange_values_by_block(name: str, trials: Sequence[Trial], row: Mapping[int, int]) -> Array:
@@ -530,19 +611,20 @@ def _find_cell_status(
 ) -> tuple[CellStatus, str]:
     """Return a cell's status and the reason for it in one line; the reason is empty if every trial is ok."""
     if not trials:
-        if (entry := next((entry for entry in left_out if entry.covers(cell)), None)) is not None:
+        if (entry := find_left_out(cell, left_out)) is not None:
             return CellStatus.UNUSABLE, entry.reason
         return CellStatus.PENDING, "no trial has ended yet"
     failures = [trial.reason or "failed" for trial in trials if trial.status is not TrialStatus.OK]
     if not failures:
         failing = _describe_failing_runs(trials)
         return (CellStatus.PARTIAL if failing else CellStatus.OK), failing
+    status = CellStatus.FAILED if len(failures) == len(trials) else CellStatus.PARTIAL
     reason, _ = Counter(failures).most_common(1)[0]
     others = len(set(failures)) - 1
     summary = f"{len(failures)} of {format_count(len(trials), 'trial')} failed: {reason}"
     if others:
         summary += f" (and {format_count(others, 'other reason')})"
-    return (CellStatus.FAILED if len(failures) == len(trials) else CellStatus.PARTIAL), summary
+    return status, summary
 
 
 def _describe_failing_runs(trials: Sequence[Trial]) -> str:
@@ -550,9 +632,12 @@ def _describe_failing_runs(trials: Sequence[Trial]) -> str:
     failed, tried, reasons = [], [], []
     for trial in trials:
         fact = trial.facts.find_fact(FailedRuns)
-        failed.append(0 if fact is None else fact.failed)
-        tried.append(_count_runs(trial) if fact is None else fact.tried)
-        if fact is not None:
+        if fact is None:
+            failed.append(0)
+            tried.append(_count_runs(trial))
+        else:
+            failed.append(fact.failed)
+            tried.append(fact.tried)
             reasons.append(fact.reason)
     if not reasons:
         return ""

@@ -247,6 +247,7 @@ def _compare_slow_pair(
         if ratio_ci is not None:
             ratio_ci = 1 / ratio_ci[1], 1 / ratio_ci[0]
     runs = describe_cell_runs(cell[both], better, level)
+    worth = TAIL_BLOCKS if boots else max(TAIL_BLOCKS, math.ceil(TAIL_RUNS / m))
     slow = SlowComparison(
         n=trials,
         cell=runs,
@@ -260,7 +261,7 @@ def _compare_slow_pair(
         verdict=Verdict.INCONCLUSIVE,
         reason="",
         unseen=bound_unseen_events(trials, m, runs.correlation or 0.0),
-        worth=TAIL_BLOCKS if boots else max(TAIL_BLOCKS, math.ceil(TAIL_RUNS / m)),
+        worth=worth,
     )
     return slow, narrow
 

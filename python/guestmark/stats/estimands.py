@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guestmark.core.metric import Better, Measurement, Metric
-from guestmark.core.model import Cell, Plan, Trial, TrialStatus, boots_any_machine
+from guestmark.core.model import Cell, Plan, Trial, TrialStatus, boots_any_machine, find_baseline_id
 from guestmark.core.units import format_share
 from guestmark.stats.cell_answers import Answers, compare_trials, compute_cost_means
 from guestmark.stats.compare import Comparison, Verdict, downgrade_verdict, null_differs
@@ -42,7 +42,7 @@ def answer_questions(
     held = _subtract_from_all(
         {cell.id: arrange_iterations(metric.name, by_cell[cell.id], row) for cell in cells}, owed
     )
-    baseline = next((cell.id for cell in cells if cell.baseline), None)
+    baseline = find_baseline_id(cells)
     if baseline not in held or len({matrix.shape for matrix in held.values()}) != 1:
         return {}
     # A first run is only special on a fresh machine, so there are none if nothing boots.
@@ -54,10 +54,14 @@ def answer_questions(
         )
     means = _subtract_from_all({name: list_cost_means(metric, by_cell[name], row) for name in held}, owed)
     compared = _Compared(held, first, means, metric.better, plan.policy.margin, started)
-    copies = [cell for cell in cells if cell.null_of in held and cell.id in held]
-    pairs = [(cell.id, cell.null_of) for cell in copies if cell.null_of is not None]
+    pairs: list[tuple[str, str]] = []
+    added: set[str] = set()
+    for cell in cells:
+        if cell.null_of is not None and cell.null_of in held and cell.id in held:
+            pairs.append((cell.id, cell.null_of))
+            if cell.added:
+                added.add(cell.id)
     answered = compared.compare(baseline, pairs)
-    added = {cell.id for cell in copies if cell.added}
     for copy, of in pairs:
         if copy not in added:
             alone = compared.select((of, copy)).compare(of)
@@ -112,10 +116,11 @@ def retract_null_difference(null: Comparison) -> Comparison:
     """Return a null comparison without a claim of a difference: both sides are the same thing."""
     if not null.differs:
         return null
+    reason = "equal cells, within chance"
     # Only a difference at the stricter level of `null_differs` casts doubt on the run.
-    return downgrade_verdict(
-        null, "equal cells differ" if null_differs(null) else "equal cells, within chance"
-    )
+    if null_differs(null):
+        reason = "equal cells differ"
+    return downgrade_verdict(null, reason)
 
 
 def arrange_iterations(name: str, trials: Sequence[Trial], row: Mapping[int, int]) -> Array | None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from guestmark.stats import paired
-from guestmark.stats.cell_answers import Answers
+from guestmark.stats.cell_answers import Answers, SlowComparison
 from guestmark.stats.compare import MANY_QUESTIONS_REASON, Comparison, Verdict, downgrade_verdict
 from guestmark.stats.special import student_t_quantile
 
@@ -67,35 +67,38 @@ def judge_family(
     if headline is not None:
         headline = _withdraw_unless_held(headline, "typical" in held)
     if answers is None:
-        return (None if headline is None else limit_to_typical_run(headline, margin)), None, others
+        if headline is not None:
+            headline = limit_to_typical_run(headline, margin)
+        return headline, None, others
     slow = answers.slow
     if slow is not None and slow.differs and "slow" not in held:
         slow = replace(slow, verdict=Verdict.INCONCLUSIVE, reason=MANY_QUESTIONS_REASON)
-    found = replace(
-        answers,
-        typical=headline or answers.typical,
-        total=_withdraw_unless_held(answers.total, "total" in held) if answers.total else None,
-        slow=slow,
-        first=_withdraw_unless_held(answers.first, "first" in held) if answers.first else None,
-    )
+    total, first = answers.total, answers.first
+    if total is not None:
+        total = _withdraw_unless_held(total, "total" in held)
+    if first is not None:
+        first = _withdraw_unless_held(first, "first" in held)
+    found = replace(answers, typical=headline or answers.typical, total=total, slow=slow, first=first)
     typical = found.typical
     if typical.verdict is Verdict.NO_DIFFERENCE and not _are_all_answers_equal(found):
         typical = limit_to_typical_run(typical, margin, _explain_inequality(found))
     found = replace(found, typical=typical)
-    return (None if headline is None else typical), found, others
+    if headline is not None:
+        headline = typical
+    return headline, found, others
 
 
 def _weigh_questions(
     headline: Comparison | None, answers: Answers | None, secondary: Mapping[str, Comparison]
 ) -> dict[str, tuple[float, float]]:
     """Return the p value and the weight of each question; p is 1 if its answer claims no difference."""
+    weighted: list[tuple[str, Comparison | SlowComparison | None, float]] = [("typical", headline, TYPICAL)]
+    if answers is not None:
+        weighted.append(("total", answers.total, TOTAL))
+        weighted.append(("slow", answers.slow, SLOW))
+        weighted.append(("first", answers.first, FIRST))
     asked: dict[str, tuple[float, float]] = {}
-    for name, answer, weight in (
-        ("typical", headline, TYPICAL),
-        ("total", answers.total if answers else None, TOTAL),
-        ("slow", answers.slow if answers else None, SLOW),
-        ("first", answers.first if answers else None, FIRST),
-    ):
+    for name, answer, weight in weighted:
         if answer is not None and answer.q is not None:
             asked[name] = (answer.q if answer.differs else 1.0, weight)
     if secondary:
@@ -155,7 +158,7 @@ def _are_all_answers_equal(answers: Answers) -> bool:
 
 def _explain_inequality(answers: Answers) -> str:
     if answers.slow is not None and answers.slow.differs:
-        return f"{'more' if answers.slow.difference > 0 else 'fewer'} slow runs"
+        return "more slow runs" if answers.slow.difference > 0 else "fewer slow runs"
     if answers.total is not None and answers.total.differs:
         return "a different total"
     return "rarer slow runs are not excluded"

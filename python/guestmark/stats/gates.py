@@ -30,7 +30,7 @@ from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.compare import adjust_holm
 from guestmark.stats.noise import find_largest_foreign_share
 from guestmark.stats.paired import log_ratios
-from guestmark.stats.pairwise import explain_doubt, list_values_by_block
+from guestmark.stats.pairwise import arrange_block_values, explain_doubt
 from guestmark.stats.repetition import count_blocks_until_within
 from guestmark.stats.special import student_t_quantile
 from guestmark.stats.validity import subtract_carry_over
@@ -41,6 +41,8 @@ _REFUSED_WORDS: Mapping[Loss, frozenset[Durability]] = {
     Loss.UNSYNCED_PART: _LOSSES | {Durability.SYNCED_PART_PROVEN, Durability.NOTHING},
     Loss.UNPROVEN: frozenset(Durability) - {Durability.PROVEN, Durability.CONSISTENT, Durability.UNKNOWN},
 }
+# With these words nothing was shown, and the proof says why.
+_UNSHOWN_WORDS = frozenset({Durability.UNKNOWN, Durability.MEMORY, Durability.NOTHING})
 # Stands for the metric of a gate about power cuts.
 DURABILITY = "durability"
 # This many reasons of a failed check fit in a line.
@@ -115,12 +117,16 @@ def compute_ratio_beyond_limit(gate: Gate, away: float) -> float | None:
     """Return the ratio that lies `away`, a log, beyond the gate's limit; None beyond a factor of 10."""
     if away > _FARTHEST:
         return None
-    return gate.limit * math.exp(away if gate.above else -away)
+    if not gate.above:
+        away = -away
+    return gate.limit * math.exp(away)
 
 
 def judge_gates(gates: Iterable[Gate], analysis: Analysis, alpha: float = ALPHA) -> tuple[JudgedGate, ...]:
     """Judge every gate for each of its cells, in order; each side of a gate may err with probability `alpha`."""
-    found = [evidence for gate in gates for evidence in _examine_gate(gate, analysis)]
+    found: list[JudgedGate | _GateEvidence] = []
+    for gate in gates:
+        found += _examine_gate(gate, analysis)
     tested = [evidence for evidence in found if isinstance(evidence, _GateEvidence)]
     adjusted = iter(adjust_holm(np.array([evidence.p_either for evidence in tested])).tolist())
     judged = []
@@ -146,17 +152,21 @@ def _examine_gate(gate: Gate, analysis: Analysis) -> Iterator["JudgedGate | _Gat
 
 def combine_outcomes(judged: Sequence[JudgedGate]) -> Outcome:
     """Return the worst outcome of all gates; a cell that was not measured leaves the whole set undetermined."""
-    worst = (Outcome.UNMEASURED, Outcome.BROKEN, Outcome.UNDECIDED)
-    return next(
-        (outcome for outcome in worst if any(gate.outcome is outcome for gate in judged)), Outcome.KEPT
-    )
+    outcomes = {gate.outcome for gate in judged}
+    for outcome in (Outcome.UNMEASURED, Outcome.BROKEN, Outcome.UNDECIDED):
+        if outcome in outcomes:
+            return outcome
+    return Outcome.KEPT
 
 
 def _judge_durability(gate: Gate, loss: Loss, result: CellResult) -> JudgedGate:
     """Return the outcome of the cell's own power cuts, the worst of its trials."""
-    facts = [trial.facts.find_fact(Proof) for trial in result.trials]
-    # Only a proof of this very row, with its settings, says anything about it.
-    proofs = [proof.proven for proof in facts if proof is not None and proof.proven.of_row]
+    proofs = []
+    for trial in result.trials:
+        proof = trial.facts.find_fact(Proof)
+        # Only a proof of this very row, with its settings, says anything about it.
+        if proof is not None and proof.proven.of_row:
+            proofs.append(proof.proven)
     if not proofs:
         return JudgedGate(gate, result.cell.id, DURABILITY, Outcome.UNMEASURED, result.reason or _NOT_CUT)
     each = [_judge_proof(loss, proven) for proven in proofs]
@@ -175,20 +185,26 @@ def _judge_proof(loss: Loss, proven: Proven) -> Outcome:
     blind = any(not control.is_caught for control in proven.controls) or not proven.states
     if proven.word is Durability.CONSISTENT:
         return Outcome.KEPT
-    if proven.word in {Durability.UNKNOWN, Durability.MEMORY, Durability.NOTHING} or blind:
+    if proven.word in _UNSHOWN_WORDS or blind:
         return Outcome.UNDECIDED
     return Outcome.KEPT
 
 
 def _describe_proof(proven: Proven) -> str:
-    verb = "loses" if proven.losing == 1 else "lose"
-    seen = f"{proven.losing:,} of {proven.states:,} crash states {verb} something" if proven.states else ""
+    parts = [str(proven.word)]
     if proven.word.is_about_consistency:
-        seen = f"the check fails on {proven.losing:,} of {proven.states:,} crash states"
-    reasons = "; ".join(f"{reason.states:,}: {reason.said}" for reason in proven.reasons[:_REASONS])
-    left = f"{format_count(len(proven.unsynced), 'file')} not fully synced" if proven.unsynced else ""
-    why = proven.why if proven.word in {Durability.UNKNOWN, Durability.NOTHING, Durability.MEMORY} else ""
-    return ", ".join(filter(None, (str(proven.word), seen, reasons, left, why)))
+        parts.append(f"the check fails on {proven.losing:,} of {proven.states:,} crash states")
+    elif proven.states:
+        verb = "loses" if proven.losing == 1 else "lose"
+        parts.append(f"{proven.losing:,} of {proven.states:,} crash states {verb} something")
+    if proven.reasons:
+        reasons = proven.reasons[:_REASONS]
+        parts.append("; ".join(f"{reason.states:,}: {reason.said}" for reason in reasons))
+    if proven.unsynced:
+        parts.append(f"{format_count(len(proven.unsynced), 'file')} not fully synced")
+    if proven.word in _UNSHOWN_WORDS and proven.why:
+        parts.append(proven.why)
+    return ", ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,13 +260,11 @@ def _add_user_time(
     base = workload.baseline
     if not isinstance(evidence, _GateEvidence) or base is None:
         return evidence
-    gate, both = evidence.judged.gate, (result, base)
+    gate = evidence.judged.gate
     if gate.metric or evidence.judged.metric != WALL.name:
         return evidence
-    taken = find_largest_foreign_share(trial.noise for side in both for trial in side.trials)
-    if taken is None or not all(
-        side.cell.platform.is_this_host and USER.name in side.summary for side in both
-    ):
+    taken = find_largest_foreign_share(trial.noise for trial in (*result.trials, *base.trials))
+    if taken is None or not _has_own_user_time(result) or not _has_own_user_time(base):
         return evidence
     share = min(base.summary[USER.name].typical / base.summary[WALL.name].typical, 1.0)
     moved = 1 + (gate.limit - 1) / share if share > 0 else 0.0
@@ -262,6 +276,11 @@ def _add_user_time(
     return replace(evidence, by_user=replace(by_user, judged=replace(by_user.judged, beside=taken)))
 
 
+def _has_own_user_time(result: CellResult) -> bool:
+    """Return whether this host's own clock counted the cell's user time."""
+    return result.cell.platform.is_this_host and USER.name in result.summary
+
+
 def _test_gate(
     gate: Gate, result: CellResult, workload: WorkloadResult, analysis: Analysis
 ) -> JudgedGate | _GateEvidence:
@@ -270,36 +289,44 @@ def _test_gate(
     nothing = JudgedGate(gate, result.cell.id, metric, Outcome.UNMEASURED)
     base = workload.baseline
     if base is None or metric not in result.summary or metric not in base.summary:
-        failed = next((side for side in (result, base) if side is not None and side.reason), None)
-        reason = f"{metric or 'its metric'} was not measured"
-        if failed:
-            reason = f"{failed.cell.id}: {failed.reason}"
-        return replace(nothing, reason=reason)
+        return replace(nothing, reason=_explain_missing_values(metric, result, base))
     d = _list_paired_log_ratios(result, base, metric, workload, analysis)
     if d is None or not d.size:
         return replace(nothing, reason="no block has values above zero for both cells")
-    comparison = result.comparison.get(metric)
-    stretch = comparison.stretch if comparison else 0.0
+    stretch: float = 0.0
+    ci: tuple[float, float] | None = None
+    if comparison := result.comparison.get(metric):
+        stretch, ci = comparison.stretch, comparison.ci
     walsh = paired.walsh_averages(d)
     # A lower limit is tested like an upper one with all signs inverted.
     limit, side = math.log(gate.limit), 1.0 if gate.above else -1.0
     beyond, _ = paired.one_sided_signed_rank_p(walsh * side, limit * side + stretch)
     _, within = paired.one_sided_signed_rank_p(walsh * side, limit * side - stretch)
-    partial = [f"{one.cell.id}: {one.reason}" for one in (result, base) if one.status is CellStatus.PARTIAL]
     return _GateEvidence(
-        replace(
-            nothing,
-            n=d.size,
-            ratio=math.exp(float(paired.hodges_lehmann(walsh))),
-            ci=comparison.ci if comparison else None,
-        ),
+        replace(nothing, n=d.size, ratio=math.exp(float(paired.hodges_lehmann(walsh))), ci=ci),
         walsh,
         beyond,
         within,
         explain_doubt(result, workload, metric, analysis),
         stretch,
-        partial[0] if partial else "",
+        _describe_failed_trials(result, base),
     )
+
+
+def _explain_missing_values(metric: str, result: CellResult, base: CellResult | None) -> str:
+    """Return why the cell or its baseline has no value of the metric."""
+    for side in (result, base):
+        if side is not None and side.reason:
+            return f"{side.cell.id}: {side.reason}"
+    return f"{metric or 'its metric'} was not measured"
+
+
+def _describe_failed_trials(result: CellResult, base: CellResult) -> str:
+    """Return which trials of the cell, or else of its baseline, failed; empty if none did."""
+    for side in (result, base):
+        if side.status is CellStatus.PARTIAL:
+            return f"{side.cell.id}: {side.reason}"
+    return ""
 
 
 def _decide_gate(evidence: _GateEvidence, p_broken: float, gates: int, alpha: float) -> JudgedGate:
@@ -323,8 +350,9 @@ def _decide_gate(evidence: _GateEvidence, p_broken: float, gates: int, alpha: fl
         outcome = Outcome.KEPT
     else:
         more = _count_blocks_to_decide(evidence, alpha * evidence.wall_time_share / gates)
-        near = f"the ratio is too near the limit to decide in {_MOST_BLOCKS} blocks"
-        reason = "the interval contains the limit" if more else near
+        reason = "the interval contains the limit"
+        if not more:
+            reason = f"the ratio is too near the limit to decide in {_MOST_BLOCKS} blocks"
     found = _estimate_detected_ratio(evidence, alpha * evidence.wall_time_share / gates)
     return replace(judged, outcome=outcome, reason=reason, blocks=more, finds=found)
 
@@ -349,19 +377,20 @@ def _count_blocks_to_decide(evidence: _GateEvidence, alpha: float) -> int | None
         low, high = paired.signed_rank_interval(evidence.walsh)
     away = abs(math.log(judged.ratio or 1.0) - math.log(judged.gate.limit)) - evidence.stretch
     needed = count_blocks_until_within(float(high - low) / 2, judged.n, away, most=_MOST_BLOCKS)
+    if needed is None:
+        return None
     # The smallest one-sided p is 2^-n, so fewer blocks decide nothing.
     smallest = math.ceil(math.log2(1 / alpha))
-    return None if needed is None else max(needed, smallest, judged.n + 1) - judged.n
+    return max(needed, smallest, judged.n + 1) - judged.n
 
 
 def _list_paired_log_ratios(
     result: CellResult, base: CellResult, metric: str, workload: WorkloadResult, analysis: Analysis
 ) -> Array | None:
-    blocks = sorted({trial.block for other in analysis.cells for trial in other.trials})
+    blocks = analysis.list_blocks()
 
     def values(of: CellResult) -> Array:
-        found = list_values_by_block(of.trials, metric)
-        array = np.array([found.get(block, np.nan) for block in blocks])
+        array = arrange_block_values(of, metric, blocks)
         return subtract_carry_over(array, workload.carried.get(metric), of.cell.id)
 
     return log_ratios(values(result), values(base))

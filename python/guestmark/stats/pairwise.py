@@ -1,5 +1,6 @@
 """Comparisons of any two cells of a run, not only of each cell with its baseline."""
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -42,9 +43,11 @@ def list_values_by_block(trials: Iterable[Trial], metric: str) -> dict[int, floa
 def list_block_ratios(reference: Iterable[Trial], trials: Iterable[Trial], metric: str) -> dict[int, float]:
     """Return the ratio of `trials` to `reference` by block, where a block has both and both are above 0."""
     base, cell = list_values_by_block(reference, metric), list_values_by_block(trials, metric)
-    return {
-        block: cell[block] / base[block] for block in sorted(cell) if base.get(block, 0) > 0 < cell[block]
-    }
+    ratios = {}
+    for block in sorted(cell):
+        if base.get(block, 0) > 0 and cell[block] > 0:
+            ratios[block] = cell[block] / base[block]
+    return ratios
 
 
 def find_shown_leader(cells: Sequence[CellResult], metric: Metric, analysis: Analysis) -> CellResult | None:
@@ -52,16 +55,18 @@ def find_shown_leader(cells: Sequence[CellResult], metric: Metric, analysis: Ana
     first = min(cells, key=lambda result: result.summary[metric.name].typical)
     pairs = [(first.cell.id, result.cell.id) for result in cells if result is not first]
     compared = compare_pairs(pairs, metric, analysis)
-    leads = all(pair in compared and compared[pair].verdict is Verdict.FASTER for pair in pairs)
-    return first if pairs and leads else None
+    for pair in pairs:
+        if pair not in compared or compared[pair].verdict is not Verdict.FASTER:
+            return None
+    return first if pairs else None
 
 
 def explain_doubt(result: CellResult, workload: WorkloadResult, metric: str, analysis: Analysis) -> str:
     """Return the severe findings that forbid any verdict on a cell in a metric, as text; empty without any."""
     primary = bool(workload.metrics) and metric == workload.metrics[0].name
-    findings = [
-        finding for finding in (*workload.findings, *analysis.findings) if primary or not finding.primary_only
-    ]
+    findings = [*workload.findings, *analysis.findings]
+    if not primary:
+        findings = [finding for finding in findings if not finding.primary_only]
     return ", ".join(list_severe_by_cell(findings).get(result.cell.id, ()))
 
 
@@ -71,7 +76,10 @@ def compare_pairs(pairs: Sequence[Pair], metric: Metric, analysis: Analysis) -> 
     A pair that includes its table's baseline gets the verdict of its row, so that a report does not contradict itself.
     The p values of the others are adjusted over all pairs, at the level that typical runs have in a table.
     """
-    owner = {result.cell.id: workload for workload in analysis.workloads for result in workload.cells}
+    owner: dict[str, WorkloadResult] = {}
+    for workload in analysis.workloads:
+        for result in workload.cells:
+            owner[result.cell.id] = workload
     results = {result.cell.id: result for result in analysis.cells}
     rows = {}
     for pair in pairs:
@@ -91,13 +99,14 @@ def _find_in_table(
     baseline = owner[second].baseline
     if baseline is None or owner[first] is not owner[second]:
         return None
-    if second == baseline.cell.id:
-        row = results[first].comparison.get(metric.name)
-        return row if row is not None and row.ratio is not None else None
-    if first == baseline.cell.id:
-        row = results[second].comparison.get(metric.name)
-        return invert_comparison(row) if row is not None and row.ratio is not None else None
-    return None
+    if baseline.cell.id not in pair:
+        return None
+    is_first_over_baseline = second == baseline.cell.id
+    cell_id = first if is_first_over_baseline else second
+    row = results[cell_id].comparison.get(metric.name)
+    if row is None or row.ratio is None:
+        return None
+    return row if is_first_over_baseline else invert_comparison(row)
 
 
 def _compare_other_pairs(
@@ -107,11 +116,11 @@ def _compare_other_pairs(
     owner: Mapping[str, WorkloadResult],
     results: Mapping[str, CellResult],
 ) -> dict[Pair, Comparison]:
-    blocks = sorted({trial.block for result in results.values() for trial in result.trials})
+    blocks = analysis.list_blocks()
     arrays = {}
-    for name in dict.fromkeys(cell_id for pair in pairs for cell_id in pair):
+    for name in dict.fromkeys(itertools.chain.from_iterable(pairs)):
         arrays[name] = subtract_carry_over(
-            _arrange_block_values(results[name], metric.name, blocks),
+            arrange_block_values(results[name], metric.name, blocks),
             owner[name].carried.get(metric.name),
             name,
         )
@@ -134,7 +143,8 @@ def _compare_other_pairs(
     return compared
 
 
-def _arrange_block_values(result: CellResult, metric: str, blocks: Sequence[int]) -> Array:
+def arrange_block_values(result: CellResult, metric: str, blocks: Sequence[int]) -> Array:
+    """Return a cell's values of a metric in these blocks, shape (K,); NaN if a block has none."""
     values = list_values_by_block(result.trials, metric)
     return np.array([values.get(block, np.nan) for block in blocks])
 
@@ -149,8 +159,8 @@ def _collect_null_evidence(
         if result.cell.null_of in results:
             copies.append(
                 (
-                    _arrange_block_values(result, metric.name, blocks),
-                    _arrange_block_values(results[result.cell.null_of], metric.name, blocks),
+                    arrange_block_values(result, metric.name, blocks),
+                    arrange_block_values(results[result.cell.null_of], metric.name, blocks),
                 )
             )
     # The ledger keeps null comparisons of the primary metric only.
@@ -181,4 +191,6 @@ def _allow_for_findings(  # noqa: PLR0917 (all of it is what one comparison is j
     for name, owner in both:
         if reason := explain_doubt(results[name], owner, metric.name, analysis):
             reasons.append(reason)
-    return withdraw_verdict(comparison, ", ".join(dict.fromkeys(reasons))) if reasons else comparison
+    if not reasons:
+        return comparison
+    return withdraw_verdict(comparison, ", ".join(dict.fromkeys(reasons)))

@@ -1,7 +1,7 @@
 """Answers to a plan's questions: the cells that each question is about, and the results of their trials."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -168,14 +168,11 @@ def answer_plan_questions(analysis: Analysis) -> tuple[QuestionAnswer, ...]:
         QuestionKind.PARTS: _yield_breakdowns,
         QuestionKind.DURABILITY: _group_by_durability,
     }
-    return tuple(
-        QuestionAnswer(
-            question,
-            tuple(answering[question.wants](question, analysis)),
-            no_time=_find_dropped(question, analysis),
-        )
-        for question in analysis.plan.questions
-    )
+    answers = []
+    for question in analysis.plan.questions:
+        findings = tuple(answering[question.wants](question, analysis))
+        answers.append(QuestionAnswer(question, findings, no_time=_find_dropped(question, analysis)))
+    return tuple(answers)
 
 
 def _find_dropped(question: Question, analysis: Analysis) -> tuple[CellResult, ...]:
@@ -209,15 +206,16 @@ def forecast_more_blocks(comparison: Comparison) -> int | None:
 def _list_measured_cells(analysis: Analysis) -> list[CellResult]:
     """Return the cells that answers may be about: no copies, and none dropped when time ran short."""
     dropped = set(analysis.plan.context.no_time)
-    return [
-        result for result in analysis.cells if result.cell.null_of is None and result.cell.id not in dropped
-    ]
+    measured = []
+    for result in analysis.cells:
+        if result.cell.null_of is None and result.cell.id not in dropped:
+            measured.append(result)
+    return measured
 
 
 def _select_cells(question: Question, analysis: Analysis) -> list[CellResult]:
-    return [
-        result for result in _list_measured_cells(analysis) if matches_levels(result.cell, question.where)
-    ]
+    measured = _list_measured_cells(analysis)
+    return [result for result in measured if matches_levels(result.cell, question.where)]
 
 
 def _choose_metric(question: Question, result: CellResult, analysis: Analysis) -> Metric | None:
@@ -238,17 +236,28 @@ def _rank_groups(question: Question, analysis: Analysis) -> Iterator[Ranking]:
     # Sentences say "write on tcg", in whatever order the plan names the two.
     leading = [name for name in (WORKLOAD, PLATFORM) if name in question.per]
     names = [*leading, *(name for name in question.per if name not in leading)]
-    by_id = {result.cell.id: result for result in _list_measured_cells(analysis)}
-    groups = group_cells(question, (result.cell for result in by_id.values()))
+    measured = _list_measured_cells(analysis)
+    by_id = {result.cell.id: result for result in measured}
+    groups = group_cells(question, [result.cell for result in measured])
     # A cell alone in its group has nothing to be compared with, and is shown only if all groups are like that.
     several = [group for group in groups if len(group) > 1]
     for group in several or groups:
         results = [by_id[cell.id] for cell in group]
         levels = tuple(_describe_level(results[0], name) for name in names)
-        metrics = (_choose_metric(question, result, analysis) for result in results)
-        metric = next((metric for metric in metrics if metric is not None), None)
+        metric = _choose_group_metric(question, results, analysis)
         if metric is not None:
             yield _rank_results(levels, results, metric, question, analysis)
+
+
+def _choose_group_metric(
+    question: Question, results: Iterable[CellResult], analysis: Analysis
+) -> Metric | None:
+    """Return the metric of the first cell that has one."""
+    for result in results:
+        metric = _choose_metric(question, result, analysis)
+        if metric is not None:
+            return metric
+    return None
 
 
 def _describe_level(result: CellResult, name: str) -> str:
@@ -266,10 +275,7 @@ def _rank_results(
     question: Question,
     analysis: Analysis,
 ) -> Ranking:
-    measured = [result for result in results if metric.name in result.summary]
-    missing = tuple(result for result in results if result not in measured)
-    eligible = [result for result in measured if is_durable_enough(result, question)]
-    excluded = tuple(result for result in measured if result not in eligible)
+    eligible, excluded, missing = _split_by_eligibility(results, metric, question)
     sign = 1 if metric.better is Better.LOWER else -1
     ordered = sorted(eligible, key=lambda result: sign * result.summary[metric.name].typical)
     if not ordered:
@@ -277,17 +283,31 @@ def _rank_results(
     pairs = [(second.cell.id, first.cell.id) for first, second in combinations(ordered, 2)]
     compared = compare_pairs(pairs, metric, analysis)
     beaten = _find_beaten(compared)
+    unbeaten = [result for result in ordered if result.cell.id not in beaten]
     # The cell with the best typical value may be beaten by one whose blocks pair better.
-    best = next((result for result in ordered if result.cell.id not in beaten), ordered[0])
-    others = [result for result in ordered if result is not best]
+    best, *contenders = unbeaten or ordered[:1]
     against_best = {}
-    for result in others:
+    for result in ordered:
         # If the best one has the worse typical value, the pair was compared the other way round only.
         pair = (result.cell.id, best.cell.id)
         if pair in compared:
             against_best[result.cell.id] = compared[pair]
-    contenders = tuple(result for result in others if result.cell.id not in beaten)
-    return Ranking(levels, metric, tuple(ordered), best, contenders, against_best, excluded, missing)
+    return Ranking(levels, metric, tuple(ordered), best, tuple(contenders), against_best, excluded, missing)
+
+
+def _split_by_eligibility(
+    results: Iterable[CellResult], metric: Metric, question: Question
+) -> tuple[tuple[CellResult, ...], tuple[CellResult, ...], tuple[CellResult, ...]]:
+    """Return the cells that may be best, those that are not durable enough, and those without a value."""
+    eligible, excluded, missing = [], [], []
+    for result in results:
+        if metric.name not in result.summary:
+            missing.append(result)
+        elif is_durable_enough(result, question):
+            eligible.append(result)
+        else:
+            excluded.append(result)
+    return tuple(eligible), tuple(excluded), tuple(missing)
 
 
 def _find_beaten(compared: Mapping[tuple[str, str], Comparison]) -> set[str]:

@@ -64,10 +64,11 @@ def bound_missed_share(workload: WorkloadResult, results: Sequence[CellResult]) 
     """Return the largest share of starts (of runs if nothing boots) that an event unseen in all cells may have."""
     metric = workload.metrics[0].name
     booted = boots_any_machine(result.cell for result in workload.cells)
-    seen = min(
-        result.comparison[metric].n * (1 if booted else _find_fewest_iterations(result)) for result in results
-    )
-    return bound_unseen_share(seen)
+    seen = []
+    for result in results:
+        iterations = 1 if booted else _find_fewest_iterations(result)
+        seen.append(result.comparison[metric].n * iterations)
+    return bound_unseen_share(min(seen))
 
 
 def _find_fewest_iterations(result: CellResult) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from guestmark.core.model import CellStatus, Plan, Policy, RunState, Trial, TrialStatus
 from guestmark.core.rare import Rare
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
+from guestmark.stats.cell_answers import SlowComparison
 from guestmark.stats.compare import MIN_BLOCKS, Comparison
 from guestmark.stats.repetition import (
     ANSWER_PRECISION,
@@ -19,7 +20,7 @@ from guestmark.stats.repetition import (
     predict_half_width,
 )
 from guestmark.stats.slow_run_power import count_blocks_to_find_rare
-from guestmark.stats.validity import Severity
+from guestmark.stats.validity import list_severe_by_cell
 
 # No run ends before this share of `Policy.fine_s`: with less time, under 80 % of it would be spent measuring.
 _SETTLED = 0.7
@@ -121,11 +122,11 @@ def decide(  # noqa: PLR0911, PLR0917 (all that the decision depends on)
     cost = estimate_block_cost(trials)
     if policy.blocks is not None:
         return _decide_fixed_blocks(policy.blocks + count_blocks_with_losses(trials), blocks, cost)
-    used = sum(trial.duration_s for trial in trials) if used_s is None else used_s
-    if policy.enough_s is not None or policy.find is not None:
-        if policy.find is None:
-            return decide_timed_run(policy, trials, blocks, used, before_s)
+    used = _find_used_time(trials, used_s)
+    if policy.find is not None:
         return _decide_search(plan, trials, blocks, analysis, used)
+    if policy.enough_s is not None:
+        return decide_timed_run(policy, trials, blocks, used, before_s)
     precision = policy.precision / 2 if used < policy.fine_s else policy.precision
     compared = _list_required_comparisons(analysis) if asked is None else asked
     complete = _count_complete_blocks(compared, blocks)
@@ -140,15 +141,23 @@ def decide(  # noqa: PLR0911, PLR0917 (all that the decision depends on)
         return Decision(RunState.STOPPED, blocks, NO_TIME_LEFT)
     if blocks < FEWEST_FOR_FORECAST:
         return Decision(None, None, None)
-    if asked is None:
-        need = _estimate_needed_blocks(policy, analysis, complete, used, cost) if compared else None
-    else:
-        need = _BlocksNeeded.estimate(compared, policy, ANSWER_PRECISION, policy.precision)
+    need = None
+    if asked is not None:
+        need = _BlocksNeeded.estimate(asked, policy, ANSWER_PRECISION, policy.precision)
+    elif compared:
+        need = _estimate_needed_blocks(policy, analysis, complete, used, cost)
     if need is None:
         return Decision(None, None, None)
     # If trials fail, more blocks are needed for as many complete ones.
-    fewest, likely, most = ((whole - complete) * blocks / complete for whole in need.count_blocks(complete))
-    longest = max(policy.time_limit_s - used, 0.0)
+    more = [(whole - complete) * blocks / complete for whole in need.count_blocks(complete)]
+    return _forecast_goal(policy, blocks, more, max(policy.time_limit_s - used, 0.0), cost)
+
+
+def _forecast_goal(
+    policy: Policy, blocks: int, more: Sequence[float], longest: float, cost: float
+) -> Decision:
+    """Return the decision to go on for `more` blocks (at best, probably, at worst), `longest` seconds at most."""
+    fewest, likely, most = more
     left = TimeLeft(min(max(fewest, 1.0) * cost, longest), min(max(most, 1.0) * cost, longest))
     goal = min(blocks + max(math.ceil(likely), 1), policy.max_blocks)
     # The time may be up before.
@@ -157,15 +166,21 @@ def decide(  # noqa: PLR0911, PLR0917 (all that the decision depends on)
     return Decision(None, goal, left)
 
 
+def _find_used_time(trials: Iterable[Trial], used_s: float | None) -> float:
+    """Return the seconds that a run has taken, by default the time of its trials."""
+    if used_s is not None:
+        return used_s
+    return sum(trial.duration_s for trial in trials)
+
+
 def _estimate_needed_blocks(
     policy: Policy, analysis: Analysis, complete: int, used_s: float, cost: float
 ) -> "_BlocksNeeded | None":
     """Return how many blocks a run without questions needs; None if that cannot be estimated yet."""
     compared = _list_required_comparisons(analysis)
     early = used_s < policy.fine_s and cost > 0
-    need = _BlocksNeeded.estimate(
-        compared, policy, RELATIVE_PRECISION, policy.precision / 2 if early else policy.precision
-    )
+    precision = policy.precision / 2 if early else policy.precision
+    need = _BlocksNeeded.estimate(compared, policy, RELATIVE_PRECISION, precision)
     if need is None:
         return None
     need = replace(need, slow=_count_blocks_for_slow_runs(analysis))
@@ -205,7 +220,9 @@ class _BlocksNeeded:
         if wanted is None:
             return None
         steady = estimate_blocks_without_outliers(compared, precision, relative)
-        return cls(wanted, wanted if steady is None else steady, policy.min_blocks, policy.max_blocks)
+        if steady is None:
+            steady = wanted
+        return cls(wanted, steady, policy.min_blocks, policy.max_blocks)
 
     def count_blocks(self, complete: int) -> tuple[int, int, int]:
         """Return the complete blocks needed in all, after `complete` of them: at best, probably, and at worst."""
@@ -225,7 +242,8 @@ class _BlocksNeeded:
 
 def _decide_fixed_blocks(wanted: int, blocks: int, cost: float) -> Decision:
     left = max(wanted - blocks, 0)
-    return Decision(None if left else RunState.COMPLETE, wanted, TimeLeft.exactly(left * cost))
+    state = None if left else RunState.COMPLETE
+    return Decision(state, wanted, TimeLeft.exactly(left * cost))
 
 
 def _decide_search(
@@ -286,34 +304,41 @@ def forecast_end(
     """Return the forecast for a run; None if its end is still unknown, or if nothing is compared."""
     if decision.goal is None or decision.left is None or blocks < FEWEST_FOR_FORECAST:
         return None
-    ends = [
-        predict_half_width(comparison, max(decision.goal - comparison.n, 0))
-        for comparison in _list_required_comparisons(analysis)
-    ]
-    known = [end for end in ends if end is not None]
-    if not known or len(known) < len(ends):
+    ends = []
+    for comparison in _list_required_comparisons(analysis):
+        end = predict_half_width(comparison, max(decision.goal - comparison.n, 0))
+        if end is None:
+            return None
+        ends.append(end)
+    if not ends:
         return None
     rare = plan.policy.find or _DEFAULT_RARE
     needed = estimate_blocks_to_find(plan, analysis, rare)
-    rare_left_s = None if needed is None else max(needed - blocks, 0) * estimate_block_cost(trials)
-    return EndForecast(max(known), decision.left, rare, rare_left_s)
+    rare_left_s = None
+    if needed is not None:
+        rare_left_s = max(needed - blocks, 0) * estimate_block_cost(trials)
+    return EndForecast(max(ends), decision.left, rare, rare_left_s)
 
 
 def _count_iterations_per_trial(analysis: Analysis) -> int:
     """Return the iterations of a trial in the last block; 0 without a trial."""
-    trials = []
-    for result in analysis.cells:
-        for trial in result.trials:
-            if trial.measurements:
-                trials.append(trial)
-    return len(max(trials, key=lambda trial: trial.block).measurements[0].iterations) if trials else 0
+    measured = [trial for trial in analysis.list_trials() if trial.measurements]
+    last = max(measured, key=lambda trial: trial.block, default=None)
+    return 0 if last is None else len(last.measurements[0].iterations)
 
 
 def _find_baseline_slow_share(analysis: Analysis) -> float:
     """Return the share of slow runs on the baseline that has most of them, in steps of half a percent."""
-    slow = [result.answers.slow for result in analysis.cells if result.answers is not None]
-    most = max((comparison.baseline.slow_share for comparison in slow if comparison is not None), default=0.0)
+    slow = _yield_slow_comparisons(analysis.cells)
+    most = max((comparison.baseline.slow_share for comparison in slow), default=0.0)
     return min(round(200 * most) / 200, 0.5)
+
+
+def _yield_slow_comparisons(results: Iterable[CellResult]) -> Iterator[SlowComparison]:
+    """Yield the comparisons of slow runs of the cells that have one."""
+    for result in results:
+        if result.answers is not None and result.answers.slow is not None:
+            yield result.answers.slow
 
 
 def decide_timed_run(
@@ -329,7 +354,9 @@ def decide_timed_run(
     cost = estimate_block_cost(trials)
     if blocks >= policy.max_blocks or (blocks and used_s + cost > policy.time_limit_s):
         return Decision(RunState.STOPPED, blocks, NO_TIME_LEFT)
-    in_time = math.ceil(max((policy.enough_s or 0.0) - lasted_s, 0.0) / cost) if cost > 0 else 0
+    in_time = 0
+    if cost > 0:
+        in_time = math.ceil(max((policy.enough_s or 0.0) - lasted_s, 0.0) / cost)
     goal = min(max(policy.min_blocks, blocks + in_time), policy.max_blocks)
     return Decision(None, goal, TimeLeft.exactly((goal - blocks) * cost))
 
@@ -346,9 +373,12 @@ def _is_precise(analysis: Analysis, precision: float) -> bool:
         precise = all(is_precise_enough(comparison, precision) for comparison in comparisons)
         return precise and not _count_blocks_for_slow_runs(analysis)
     # Nothing is compared, so the means themselves have to be precise.
-    cells = [result for result in analysis.cells if result.status is not CellStatus.UNUSABLE]
-    alive = [result for result in cells if not is_given_up(result.trials)]
-    return all(_is_summary_precise(result, precision) for result in alive)
+    for result in analysis.cells:
+        if result.status is CellStatus.UNUSABLE or is_given_up(result.trials):
+            continue
+        if not _is_summary_precise(result, precision):
+            return False
+    return True
 
 
 def is_settled(comparison: Comparison, precision: float) -> bool:
@@ -381,13 +411,16 @@ def _list_required_comparisons(analysis: Analysis) -> list[Comparison]:
     """Return the comparisons that have to be precise; those of null cells only if there are no others."""
     alive = [result for result in analysis.cells if result.comparison and not is_given_up(result.trials)]
     chosen = [result for result in alive if result.cell.null_of is None] or alive
-    return [comparison for result in chosen for comparison in result.comparison.values()]
+    comparisons: list[Comparison] = []
+    for result in chosen:
+        comparisons += result.comparison.values()
+    return comparisons
 
 
 def _count_blocks_for_slow_runs(analysis: Analysis) -> int:
     """Return the number of blocks up to which a run continues because of slow runs that it saw; 0 without any."""
-    answers = [result.answers for result in analysis.cells if not is_given_up(result.trials)]
-    slow = [answer.slow for answer in answers if answer is not None and answer.slow is not None]
+    alive = [result for result in analysis.cells if not is_given_up(result.trials)]
+    slow = _yield_slow_comparisons(alive)
     return max((comparison.worth for comparison in slow if comparison.is_unsettled), default=0)
 
 
@@ -418,14 +451,14 @@ def is_hopeless(cells: Iterable[str], trials: Sequence[Trial]) -> bool:
     of many cells need not fail `MOST_FAILURES` times in each.
     """
     tried = {trial.cell_id for trial in trials}
-    return (
-        len(trials) >= MOST_FAILURES
-        and all(cell in tried for cell in cells)
-        and all(
-            trial.status is TrialStatus.FAILED and not (trial.cause is not None and trial.cause.may_pass)
-            for trial in trials
-        )
-    )
+    if len(trials) < MOST_FAILURES or not tried.issuperset(cells):
+        return False
+    for trial in trials:
+        if trial.status is not TrialStatus.FAILED:
+            return False
+        if trial.cause is not None and trial.cause.may_pass:
+            return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,8 +491,9 @@ def forecast_more_time(plan: Plan, analysis: Analysis) -> ExtensionForecast | No
     for workload in analysis.workloads:
         for cell, comparison in _yield_imprecise_cells(workload, precision):
             needed = count_needed_blocks(comparison, precision)
-            precise = is_precise_enough(comparison, precision)
-            wanted = comparison.n if precise or needed is None else needed - comparison.n
+            wanted = comparison.n
+            if needed is not None and not is_precise_enough(comparison, precision):
+                wanted = needed - comparison.n
             fewest = max(1, MIN_BLOCKS - comparison.n)
             more = max(more, min(max(wanted, fewest), max(comparison.n, fewest)))
             lacking.append((cell, comparison))
@@ -468,16 +502,16 @@ def forecast_more_time(plan: Plan, analysis: Analysis) -> ExtensionForecast | No
         then = predict_half_width(comparison, more)
         if comparison.ci is not None and then is not None:
             found.append(PrecisionForecast(cell, half_width(comparison.ci), then))
-    trials = [trial for result in analysis.cells for trial in result.trials]
-    return ExtensionForecast(more, more * estimate_block_cost(trials), tuple(found)) if found else None
+    if not found:
+        return None
+    return ExtensionForecast(more, more * estimate_block_cost(analysis.list_trials()), tuple(found))
 
 
 def _yield_imprecise_cells(workload: WorkloadResult, precision: float) -> Iterator[tuple[str, Comparison]]:
     """Yield the cells whose ratio more blocks could make more precise, with their comparison in the primary metric."""
     if not workload.metrics:
         return
-    severe = [finding for finding in workload.findings if finding.severity is Severity.SEVERE]
-    spoilt = {cell for finding in severe for cell in finding.cells}
+    spoilt = list_severe_by_cell(workload.findings)
     for result in workload.shown_cells:
         comparison = result.comparison.get(workload.metrics[0].name)
         if comparison is None or comparison.n < 2 or comparison.ci is None or result.cell.id in spoilt:
@@ -501,15 +535,15 @@ def extend_policy(
     It continues until it has `blocks` blocks in all, or else until `precision` is reached (None: as before). The time
     limit (None: the policy's) applies to the time from now on.
     """
-    used = sum(trial.duration_s for trial in trials) if used_s is None else used_s
+    if time_limit_s is None:
+        time_limit_s = policy.time_limit_s
+    if precision is not None:
+        policy = replace(policy, precision=precision, fine_s=0.0, find=None)
     done = len({trial.block for trial in trials})
     return replace(
         policy,
         blocks=blocks,
-        precision=policy.precision if precision is None else precision,
-        fine_s=policy.fine_s if precision is None else 0.0,
-        find=policy.find if precision is None else None,
         enough_s=None,
-        time_limit_s=used + (policy.time_limit_s if time_limit_s is None else time_limit_s),
+        time_limit_s=_find_used_time(trials, used_s) + time_limit_s,
         max_blocks=done + policy.max_blocks,
     )

@@ -90,12 +90,22 @@ class CarryOver:
     error: Mapping[str, float]
 
 
+def find_carry_over(findings: Iterable[Finding]) -> CarryOver | None:
+    """Return the carry-over that the first of these findings allows for; None if none does."""
+    for finding in findings:
+        if finding.carried is not None:
+            return finding.carried
+    return None
+
+
 def subtract_carry_over(values: Array, carried: CarryOver | None, cell_id: str) -> Array:
     """Return a cell's values, shape (K,) or (K, m), without the effect of the cell that ran before."""
     if carried is None or cell_id not in carried.owed:
         return values
     factor = np.exp(-carried.owed[cell_id])
-    return np.asarray(values * (factor if values.ndim == 1 else factor[:, None]), dtype=np.float64)
+    if values.ndim > 1:
+        factor = factor[:, None]
+    return np.asarray(values * factor, dtype=np.float64)
 
 
 def list_severe_by_cell(findings: Iterable[Finding]) -> dict[str, list[str]]:
@@ -237,7 +247,9 @@ def _winsorize(logs: Array) -> Array:
         # Medians of small blocks leave many residuals of exactly 0, which do not reflect the spread.
         away = away[away > _ROUNDING]
         reach = _WINSOR * NORMAL_SPREAD * find_median(away) if away.size else 0.0
-    return np.asarray(fit + np.clip(residual, -reach, reach), dtype=np.float64) if reach > 0 else logs
+    if not reach > 0:
+        return logs
+    return np.asarray(fit + np.clip(residual, -reach, reach), dtype=np.float64)
 
 
 def _find_nan_median(values: Array, axis: int) -> Array:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guestmark.core.metric import Metric
-from guestmark.core.model import Cell, Plan, Trial
+from guestmark.core.model import Cell, Plan, Trial, find_baseline_id
 from guestmark.stats.conditions.cells import (
     check_builds,
     check_clocks,
@@ -34,7 +34,15 @@ from guestmark.stats.conditions.host import (
 )
 from guestmark.stats.conditions.surroundings import check_environment
 from guestmark.stats.estimands import find_cold_runs
-from guestmark.stats.validity import ALPHA, CarryOver, Finding, Severity, detect_order_effects, detect_trend
+from guestmark.stats.validity import (
+    ALPHA,
+    CarryOver,
+    Finding,
+    Severity,
+    detect_order_effects,
+    detect_trend,
+    find_carry_over,
+)
 
 __all__ = [
     "CELL_CHECKS",
@@ -101,18 +109,18 @@ def examine_cells(  # noqa: PLR0917 (as `estimands.answer_questions`)
     `values` maps all cells of the plan to values of the metric `primary`, shape (K,), NaN if there is none or the cell
     is not among `cells`. `row` maps blocks to their position in these arrays.
     """
-    baseline = next((cell.id for cell in cells if cell.baseline), None)
+    baseline = find_baseline_id(cells)
     cold = find_cold_runs(primary, cells, trials, plan.policy.warmup)
     last = (cold,) if cold is not None else ()
     if baseline is None:
         return (*check_cells(ComparedCells(plan, cells, trials)), *last)
     compared = [cell.id for cell in cells if cell.id != baseline and cell.null_of is None]
-    d = {name: _index_log_ratios(values[name], values[baseline]) for name in compared}
     found = [*check_cells(ComparedCells(plan, cells, trials))]
     level = derive_warning_level(plan)
     found += _test_order_effects(plan, cells, trials, values, row, baseline, level)
     for name in compared:
-        finding = detect_trend(d[name], plan.policy.margin, alpha=level / len(compared))
+        d = _index_log_ratios(values[name], values[baseline])
+        finding = detect_trend(d, plan.policy.margin, alpha=level / len(compared))
         if finding is not None:
             found.append(replace(finding, message=f"{name}: {finding.message}"))
     return (*found, *last)
@@ -131,13 +139,13 @@ def estimate_carry_over(
     row: Mapping[int, int],
 ) -> CarryOver | None:
     """Return the effect on a metric's trials of the cell that ran before them; None if none is shown."""
-    baseline = next((cell.id for cell in cells if cell.baseline), None)
+    baseline = find_baseline_id(cells)
     if baseline is None:
         return None
     missing = np.full(len(row), np.nan)
     every = {cell.id: values.get(cell.id, missing) for cell in plan.cells}
     findings = _test_order_effects(plan, cells, trials, every, row, baseline)
-    return next((finding.carried for finding in findings if finding.carried is not None), None)
+    return find_carry_over(findings)
 
 
 def _test_order_effects(  # noqa: PLR0917 (as `estimands.answer_questions`)
@@ -150,14 +158,17 @@ def _test_order_effects(  # noqa: PLR0917 (as `estimands.answer_questions`)
     level: float = ALPHA,
 ) -> tuple[Finding, ...]:
     """Return the findings about carry-over and position, from the order in which all trials ran."""
-    positions = {cell.id: np.full(len(row), np.nan) for cell in plan.cells}
+    positions: dict[str, Array] = {}
+    kind: dict[str, str] = {}
+    # Several workloads make too many kinds to test, so kinds are then platforms, as these leave traces behind.
+    by_platform = len(cells) < len(plan.cells)
     for cell in plan.cells:
+        positions[cell.id] = np.full(len(row), np.nan)
         for trial in trials[cell.id]:
             positions[cell.id][row[trial.block]] = trial.order
-    kind = {cell.id: cell.null_of or cell.id for cell in plan.cells}
-    if len(cells) < len(plan.cells):
-        # Several workloads make too many kinds to test, so kinds are then platforms, as these leave traces behind.
-        kind = {cell.id: str(cell.platform) for cell in plan.cells}
+        kind[cell.id] = cell.null_of or cell.id
+        if by_platform:
+            kind[cell.id] = str(cell.platform)
     return detect_order_effects(values, positions, baseline, kind=kind, alpha=level)
 
 

@@ -1,7 +1,8 @@
 """Checks that compared cells had the same processors, disks, binaries and clocks."""
 
+import itertools
 import statistics
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
@@ -55,11 +56,12 @@ def check_processor_parity(compared: ComparedCells) -> Iterator[Finding]:
 
     Machines that run at once on one host share its processors, and are not checked.
     """
-    numbers: dict[str, frozenset[int]] = {}
+    known: dict[str, frozenset[int]] = {}
     for cell in compared.cells:
         if not registry.has_several_machines(cell):
-            numbers[cell.id] = _list_processor_counts(compared, cell)
-    known = {name: number for name, number in numbers.items() if number}
+            numbers = _list_processor_counts(compared, cell)
+            if numbers:
+                known[cell.id] = numbers
     baseline = compared.baseline
     if baseline is None or baseline.id not in known:
         return
@@ -72,11 +74,14 @@ def check_processor_parity(compared: ComparedCells) -> Iterator[Finding]:
         if number != mine or name in {baseline.id, str(baseline.platform)}:
             different.append(f"{name} {_join_numbers(number)}")
     excuse = _explain_inequality_of_processors(compared, {baseline.id, *others})
+    severity, affected = Severity.SEVERE, compared.list_affected_cells(others)
+    if excuse:
+        severity, affected = Severity.WARNING, ()
     yield Finding(
         "unequal processors",
-        Severity.WARNING if excuse else Severity.SEVERE,
+        severity,
         f"the machines have different numbers of processors: {'; '.join(different)} ({excuse or 'not requested'})",
-        cells=() if excuse else compared.list_affected_cells(others),
+        cells=affected,
         advice="give all the same number (--set smp=N), or read the ratio as one between machines of these sizes",
     )
 
@@ -96,8 +101,12 @@ def _has_chosen_processors(cell: Cell) -> bool:
 
 
 def _list_processor_counts(compared: ComparedCells, cell: Cell) -> frozenset[int]:
-    numbers = {_count_machine_processors(trial.facts) for trial in compared.list_good_trials(cell)}
-    return frozenset(number for number in numbers if number is not None)
+    numbers: set[int] = set()
+    for trial in compared.list_good_trials(cell):
+        number = _count_machine_processors(trial.facts)
+        if number is not None:
+            numbers.add(number)
+    return frozenset(numbers)
 
 
 def _count_machine_processors(facts: Facts) -> int | None:
@@ -106,10 +115,12 @@ def _count_machine_processors(facts: Facts) -> int | None:
     if guest is not None:
         return guest.guest.processors
     host = facts.find_fact(HostMachine)
-    if host is not None and host.placement is not None and host.placement.level == FREE:
+    if host is None:
+        return None
+    if host.placement is not None and host.placement.level == FREE:
         # A machine with free placement may use all processors of the host, whatever number it was given.
         return len(parse_processor_list(host.placement.machine))
-    return None if host is None else host.processors
+    return host.processors
 
 
 def check_placement(compared: ComparedCells) -> Iterator[Finding]:
@@ -130,6 +141,7 @@ def check_placement(compared: ComparedCells) -> Iterator[Finding]:
             advice="find out what moves processes here (a cgroup manager, numad), or use --set placement=free",
         )
     yield from _check_moved_machines(compared)
+    yield from _check_shared_processors(compared)
 
 
 def _check_attested_placement(compared: ComparedCells) -> Iterator[Finding]:
@@ -138,9 +150,13 @@ def _check_attested_placement(compared: ComparedCells) -> Iterator[Finding]:
     for cell in compared.cells:
         asked = cell.factors.get(NAME)
         for trial in compared.list_good_trials(cell):
+            if asked is None:
+                continue
             found = find_attested_placement(trial.facts)
-            if asked is not None and (found is None or found.level != asked):
-                wrong[cell.id] = "no placement" if found is None else found.level
+            if found is None:
+                wrong[cell.id] = "no placement"
+            elif found.level != asked:
+                wrong[cell.id] = found.level
     if wrong:
         places = "; ".join(f"{name} attested {found}" for name, found in wrong.items())
         yield Finding(
@@ -169,9 +185,7 @@ def _check_free_placement(compared: ComparedCells) -> Iterator[Finding]:
             "the choice of processors can decide a ratio",
             advice="leave out the factor placement (default: pinned) unless that is what you want to measure",
         )
-    elif not any(NAME in cell.factors for cell in compared.cells) and any(
-        compared.list_good_trials(cell) and not cell.platform.is_elsewhere for cell in compared.cells
-    ):
+    elif _is_placement_unknown(compared):
         yield Finding(
             "placement unknown",
             Severity.NOTE,
@@ -180,11 +194,22 @@ def _check_free_placement(compared: ComparedCells) -> Iterator[Finding]:
         )
 
 
+def _is_placement_unknown(compared: ComparedCells) -> bool:
+    """Return True if trials ran on this host, and no cell has a placement."""
+    if any(NAME in cell.factors for cell in compared.cells):
+        return False
+    here = [cell for cell in compared.cells if not cell.platform.is_elsewhere]
+    return any(compared.list_good_trials(cell) for cell in here)
+
+
 def _check_moved_machines(compared: ComparedCells) -> Iterator[Finding]:
-    """Yield findings about cells whose machines moved between trials, and about processors that were shared."""
+    """Yield findings about cells whose machines moved between trials."""
     for cell in compared.cells:
-        attested = [find_attested_placement(trial.facts) for trial in compared.list_good_trials(cell)]
-        places = list(dict.fromkeys(found.machine for found in attested if found is not None))
+        places: dict[str, None] = {}
+        for trial in compared.list_good_trials(cell):
+            found = find_attested_placement(trial.facts)
+            if found is not None:
+                places[found.machine] = None
         if len(places) > 1 and cell.factors.get(NAME) != FREE:
             yield Finding(
                 "placement changed",
@@ -192,12 +217,18 @@ def _check_moved_machines(compared: ComparedCells) -> Iterator[Finding]:
                 f"{cell.id} ran on CPU {' and later on CPU '.join(places)}",
                 advice="resume a run on the processors on which it began (taskset, cpuset)",
             )
-    remarks: dict[str, tuple[str, ...]] = {}
+
+
+def _check_shared_processors(compared: ComparedCells) -> Iterator[Finding]:
+    """Yield findings about machines whose processors were shared or unequal."""
+    remarks: dict[str, Sequence[str]] = {}
     for cell in compared.cells:
         for trial in compared.list_good_trials(cell)[:1]:
             found = find_attested_placement(trial.facts)
-            remarks[cell.id] = tuple((found.remarks or ()) if found is not None else ())
-    for remark in dict.fromkeys(remark for own in remarks.values() for remark in own):
+            remarks[cell.id] = ()
+            if found is not None and found.remarks:
+                remarks[cell.id] = found.remarks
+    for remark in dict.fromkeys(itertools.chain.from_iterable(remarks.values())):
         having = group_by_platform(compared.cells, {name: remark in own for name, own in remarks.items()})
         yield Finding(
             "placement shared",
@@ -217,23 +248,26 @@ def check_storage(compared: ComparedCells) -> Iterator[Finding]:
     Images of guests inside guests always lie in the outer guest's memory, so they are only reported.
     """
     unnamed = set(compared.plan.context.default_locations)
-    found = [cell for cell in compared.cells if any(map(_is_in_memory, compared.list_good_trials(cell)))]
-    surprising = [
-        cell for cell in found if _find_copied_cell_id(cell) in unnamed and not cell.platform.is_nested
-    ]
-    expected = [cell for cell in found if cell not in surprising and cell.null_of is None]
+    surprising: list[str] = []
+    expected: list[str] = []
+    for cell in compared.cells:
+        if not any(map(_is_in_memory, compared.list_good_trials(cell))):
+            continue
+        if _find_copied_cell_id(cell) in unnamed and not cell.platform.is_nested:
+            surprising.append(cell.id)
+        elif cell.null_of is None:
+            expected.append(cell.id)
     if surprising:
-        ids = [cell.id for cell in surprising]
-        disks = f"the disks of {name_cells(ids, compared.cells)}"
+        disks = f"the disks of {name_cells(surprising, compared.cells)}"
         yield Finding(
             "storage in memory",
             Severity.SEVERE,
             f"{disks} are in memory, as no directory on a disk was found: the figure does not measure a disk",
-            cells=compared.list_affected_cells(ids),
+            cells=compared.list_affected_cells(surprising),
             advice="name a directory on a disk: --set location=DIRECTORY, or TMPDIR=DIRECTORY",
         )
     if expected:
-        disks = f"the disks of {name_cells((cell.id for cell in expected), compared.cells)}"
+        disks = f"the disks of {name_cells(expected, compared.cells)}"
         yield Finding(
             "storage in memory",
             Severity.WARNING,
@@ -244,9 +278,10 @@ def check_storage(compared: ComparedCells) -> Iterator[Finding]:
 
 def check_unwritten_disks(compared: ComparedCells) -> Iterator[Finding]:
     """Check for disks that the workload of a row did not write to: a note if it read from them, else a warning."""
-    found = [cell for cell in compared.cells if cell.null_of is None]
     idle, only_read = [], []
-    for cell in found:
+    for cell in compared.cells:
+        if cell.null_of is not None:
+            continue
         trials = compared.list_good_trials(cell)
         if any(_has_written_nothing(trial, read=False) for trial in trials):
             idle.append(cell.id)
@@ -351,21 +386,27 @@ def check_builds(compared: ComparedCells) -> Iterator[Finding]:
     """
     by_words: dict[tuple[str, bool], list[Cell]] = {}
     for cell in compared.cells:
-        found = [trial.facts.find_fact(Build) for trial in compared.list_good_trials(cell)]
-        for build in {_describe_build(build) for build in found if build}:
+        builds: set[tuple[str, bool]] = set()
+        for trial in compared.list_good_trials(cell):
+            found = trial.facts.find_fact(Build)
+            if found:
+                builds.add(_describe_build(found))
+        for build in builds:
             by_words.setdefault(build, []).append(cell)
     for (program, same), cells in sorted(by_words.items()):
         ids = [cell.id for cell in cells if cell.null_of is None]
         if len(cells) == len(compared.cells) and len(by_words) == 1:
             continue
+        severity, affected = Severity.SEVERE, compared.list_affected_cells(cell.id for cell in cells)
         advice = "install the same version on this host, or measure another program"
         if same:
+            severity, affected = Severity.WARNING, ()
             advice = "to compare only the machines, use one architecture"
         yield Finding(
             "other binaries",
-            Severity.WARNING if same else Severity.SEVERE,
+            severity,
             f"{name_cells(ids)} ran {program}: the ratio also compares compilers and code",
-            cells=() if same else compared.list_affected_cells(cell.id for cell in cells),
+            cells=affected,
             advice=advice,
         )
 
@@ -394,7 +435,9 @@ def check_shell_starts(compared: ComparedCells) -> Iterator[Finding]:
             hidden.append(cell.id)
     if not short:
         return
-    one, their = ("takes", "its") if len(short) == 1 else ("take", "their")
+    one, their = "take", "their"
+    if len(short) == 1:
+        one, their = "takes", "its"
     yield Finding(
         "shell start",
         Severity.SEVERE if hidden else Severity.WARNING,
@@ -428,17 +471,20 @@ def check_clocks(compared: ComparedCells) -> Iterator[Finding]:
     for cell in compared.cells:
         finding = _compare_clocks(compared, cell)
         if finding is not None:
-            severe = finding.severity is Severity.SEVERE
-            yield replace(
-                finding,
-                message=f"{cell.id}: {finding.message}",
-                cells=compared.list_affected_cells([cell.id]) if severe else (),
-            )
+            affected: tuple[str, ...] = ()
+            if finding.severity is Severity.SEVERE:
+                affected = compared.list_affected_cells([cell.id])
+            yield replace(finding, message=f"{cell.id}: {finding.message}", cells=affected)
 
 
 def _compare_clocks(compared: ComparedCells, cell: Cell) -> Finding | None:
-    pairs = [pair for trial in compared.list_good_trials(cell) for pair in _pair_durations(trial)]
-    return detect_clock_disagreement([host for host, _ in pairs], [guest for _, guest in pairs])
+    host_s: list[float] = []
+    guest_s: list[float] = []
+    for trial in compared.list_good_trials(cell):
+        for on_host, on_guest in _pair_durations(trial):
+            host_s.append(on_host)
+            guest_s.append(on_guest)
+    return detect_clock_disagreement(host_s, guest_s)
 
 
 def _pair_durations(trial: Trial) -> list[tuple[float, float]]:

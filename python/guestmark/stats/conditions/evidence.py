@@ -24,7 +24,10 @@ class ComparedCells:
     @property
     def baseline(self) -> Cell | None:
         """The cell that the others are compared with."""
-        return next((cell for cell in self.cells if cell.baseline), None)
+        for cell in self.cells:
+            if cell.baseline:
+                return cell
+        return None
 
     def list_good_trials(self, cell: Cell) -> list[Trial]:
         """Return the cell's trials that give values."""
@@ -33,10 +36,15 @@ class ComparedCells:
     def list_affected_cells(self, cells: Iterable[str]) -> tuple[str, ...]:
         """Return the cells whose comparisons involve any of `cells`: these, or all if the baseline is among them."""
         named = set(cells)
-        if self.baseline is None:
+        baseline = self.baseline
+        if baseline is None:
             return ()
-        others = [cell.id for cell in self.cells if not cell.baseline]
-        return tuple(others if self.baseline.id in named else [name for name in others if name in named])
+        is_baseline_named = baseline.id in named
+        affected = []
+        for cell in self.cells:
+            if not cell.baseline and (is_baseline_named or cell.id in named):
+                affected.append(cell.id)
+        return tuple(affected)
 
 
 @dataclass(frozen=True, slots=True)

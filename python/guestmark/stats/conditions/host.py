@@ -64,10 +64,14 @@ def _yield_local_noise(compared: ComparedCells) -> Iterator[Mapping[str, object]
 def _report_lost_time(compared: ComparedCells, name: str, share: float, message: str, advice: str) -> Finding:
     """Return a finding on a lost share of processor time, and on the error it may cause in ratios between platforms."""
     base = compared.baseline
-    unlike = [cell for cell in compared.cells if base is not None and cell.platform != base.platform]
-    widens = {cell.id: -math.log1p(-_find_largest_waiting_share(compared, cell, share)) for cell in unlike}
-    guests = (cell for cell in unlike if cell.platform.is_guest)
-    slows = {cell.id: -math.log1p(-_find_guest_held_share(compared, cell, share)) for cell in guests}
+    widens: dict[str, float] = {}
+    slows: dict[str, float] = {}
+    for cell in compared.cells:
+        if base is None or cell.platform == base.platform:
+            continue
+        widens[cell.id] = -math.log1p(-_find_largest_waiting_share(compared, cell, share))
+        if cell.platform.is_guest:
+            slows[cell.id] = -math.log1p(-_find_guest_held_share(compared, cell, share))
     widest = max(widens.values(), default=0.0)
     costs = ""
     if widest >= -math.log1p(-_MOST):
@@ -81,9 +85,14 @@ def _report_lost_time(compared: ComparedCells, name: str, share: float, message:
 
 def _find_largest_waiting_share(compared: ComparedCells, cell: Cell, share: float) -> float:
     """Return the share of its time that the cell or its baseline may have waited; at most `share`."""
-    both = [side for side in (cell, compared.baseline) if side is not None]
-    waited = [_compute_mean_waiting_share(compared.list_good_trials(side)) for side in both]
-    return min(share, max(share if found is None else found for found in waited), _MOST)
+    waited: list[float] = []
+    for side in (cell, compared.baseline):
+        if side is not None:
+            found = _compute_mean_waiting_share(compared.list_good_trials(side))
+            if found is None:
+                found = share
+            waited.append(found)
+    return min(share, max(waited), _MOST)
 
 
 def _find_guest_held_share(compared: ComparedCells, cell: Cell, share: float) -> float:
@@ -129,12 +138,13 @@ def check_governor(whole: WholeRun) -> Iterator[Finding]:
         if not environment.get("processor"):
             return
         if found is None:
-            guest = (environment.get("virtualization") or {}).get("hypervisor")
+            message = "the frequency governor is not visible"
+            if (environment.get("virtualization") or {}).get("hypervisor"):
+                message += ": this host is itself a virtual machine"
             yield Finding(
                 "governor unknown",
                 Severity.NOTE,
-                "the frequency governor is not visible"
-                + (": this host is itself a virtual machine" if guest else ""),
+                message,
                 advice="ask the administrator of the physical host, or measure on bare metal",
             )
             continue
@@ -164,19 +174,24 @@ def check_turbo(whole: WholeRun) -> Iterator[Finding]:
 def check_throttling(compared: ComparedCells) -> Iterator[Finding]:
     """Check for processors slowed down by heat; severe if only the baseline was affected, or only others were."""
     met = {cell.id: _count_throttled(compared, cell) for cell in compared.cells}
-    if not any(hot for hot, _ in met.values()):
+    hot = whole = 0
+    places = []
+    for name, counts in met.items():
+        hot += counts[0]
+        whole += counts[1]
+        if counts[0]:
+            places.append(f"{name} {format_trial_count(*counts)}")
+    if not hot:
         return
     baseline = compared.baseline
     spoilt = []
     if baseline is not None:
         own = met[baseline.id]
         spoilt = [name for name in met if name != baseline.id and _is_throttled_unequally(met[name], own)]
-    hot, whole = (sum(column) for column in zip(*met.values(), strict=True))
-    where = "; ".join(f"{name} {format_trial_count(*counts)}" for name, counts in met.items() if counts[0])
     yield Finding(
         "throttling",
         Severity.SEVERE if spoilt else Severity.WARNING,
-        f"the processor was too hot and was slowed down: {where}",
+        f"the processor was too hot and was slowed down: {'; '.join(places)}",
         hot / whole,
         cells=tuple(spoilt),
         advice="improve the cooling, wait between runs, or set a lower maximum frequency",
@@ -197,11 +212,15 @@ def _is_throttled_unequally(mine: tuple[int, int], other: tuple[int, int]) -> bo
 def check_frequencies(compared: ComparedCells) -> Iterator[Finding]:
     """Check for cells measured at another frequency than the baseline, as that is then part of their ratio."""
     baseline = compared.baseline
-    reference = None if baseline is None else _find_typical_megahertz(compared, baseline)
-    if baseline is None or not reference:
+    if baseline is None:
+        return
+    reference = _find_typical_megahertz(compared, baseline)
+    if not reference:
         return
     for cell in compared.cells:
-        mine = None if cell.baseline or cell.null_of is not None else _find_typical_megahertz(compared, cell)
+        if cell.baseline or cell.null_of is not None:
+            continue
+        mine = _find_typical_megahertz(compared, cell)
         if mine and abs(math.log(mine / reference)) > math.log1p(FREQUENCIES_APART):
             yield Finding(
                 "frequency",

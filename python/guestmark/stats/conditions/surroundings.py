@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import json
 import os.path
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -61,7 +61,10 @@ def compare_environments(
             _parse_program_version(before[name]), _parse_program_version(after.get(name))
         )
         if change:
-            (decisive if hypervisors is None or name in hypervisors else other)[name] = change
+            if hypervisors is None or name in hypervisors:
+                decisive[name] = change
+            else:
+                other[name] = change
     older, newer = _get_fact(old, ("packages",)) or {}, _get_fact(new, ("packages",)) or {}
     for name in older:
         if change := _describe_difference(older[name], newer.get(name)):
@@ -135,15 +138,22 @@ def _list_environments_with_trials(whole: WholeRun) -> list[Environment]:
         return []
     found = []
     for number, environment in enumerate(whole.environments):
-        first, last = begun[number] or 0.0, (begun[number + 1 :] or [None])[0]
-        if any(
-            trial.status is TrialStatus.OK
-            and (trial.started_at >= first or not number)
-            and (last is None or trial.started_at < last)
-            for trial in whole.trials
-        ):
+        # Trials that began before the first environment was recorded belong to it.
+        first = begun[number] if number else None
+        last = begun[number + 1] if number + 1 < len(begun) else None
+        if _has_good_trial_between(whole.trials, first, last):
             found.append(environment)
     return found
+
+
+def _has_good_trial_between(trials: Iterable[Trial], first: float | None, last: float | None) -> bool:
+    """Return whether a trial with values began at `first` or later, and before `last`; None is no limit."""
+    for trial in trials:
+        if trial.status is not TrialStatus.OK or (first is not None and trial.started_at < first):
+            continue
+        if last is None or trial.started_at < last:
+            return True
+    return False
 
 
 def _read_recorded_time(environment: Environment) -> float | None:
@@ -170,9 +180,9 @@ def _find_guest_changes(whole: WholeRun) -> dict[str, str]:
 
 def _yield_attested_versions(trial: Trial) -> Iterator[tuple[str, str]]:
     nested = trial.facts.find_fact(NestedMachine)
-    machines: Sequence[GuestMachine | None] = (
-        (nested.outer, nested.inner) if nested is not None else (trial.facts.find_fact(GuestMachine),)
-    )
+    machines: Sequence[GuestMachine | None] = (trial.facts.find_fact(GuestMachine),)
+    if nested is not None:
+        machines = (nested.outer, nested.inner)
     for where, machine in zip(("", "inner "), machines, strict=False):
         if machine is not None:
             yield f"{where}kernel", machine.guest.kernel
@@ -185,7 +195,9 @@ def _yield_attested_versions(trial: Trial) -> Iterator[tuple[str, str]]:
 def _get_fact(environment: Environment, path: Sequence[str]) -> Any:
     found: Any = environment
     for name in path:
-        found = found.get(name) if isinstance(found, Mapping) else None
+        if not isinstance(found, Mapping):
+            return None
+        found = found.get(name)
     return found
 
 
@@ -204,18 +216,26 @@ def _describe_memory_change(old: Any, new: Any) -> str:
 def _shorten_digest(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
-    text = " and ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-    return text[:_DIGEST] if len(text) in {40, 64} and set(text) <= set("0123456789abcdef") else text
+    text = str(value)
+    if isinstance(value, list | tuple):
+        text = " and ".join(map(str, value))
+    if len(text) in {40, 64} and set(text) <= set("0123456789abcdef"):
+        return text[:_DIGEST]
+    return text
 
 
 def _parse_program_version(line: Any) -> Any:
     """Return the version from a program's own version line, such as `7.2.22 (Debian 1:7.2+dfsg-7)`."""
-    return line if not isinstance(line, str) else line.partition(" version ")[2] or line
+    if not isinstance(line, str):
+        return line
+    return line.partition(" version ")[2] or line
 
 
 def _describe_mitigation_changes(old: Any, new: Any) -> str:
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):
         return ""
-    return ", ".join(
-        f"{name}: {change}" for name in old if (change := _describe_difference(old[name], new.get(name)))
-    )
+    changes = []
+    for name in old:
+        if change := _describe_difference(old[name], new.get(name)):
+            changes.append(f"{name}: {change}")
+    return ", ".join(changes)
