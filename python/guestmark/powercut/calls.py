@@ -54,9 +54,8 @@ def parse_calls(text: str) -> list[Call]:
     for line in text.splitlines():
         deed, *paths = line.split(" ")
         if deed in set(CallKind):
-            found.append(
-                Call(CallKind(deed), tuple(bytes.fromhex(path).decode(errors="replace") for path in paths))
-            )
+            names = (bytes.fromhex(path).decode(errors="replace") for path in paths)
+            found.append(Call(CallKind(deed), tuple(names)))
     return found
 
 
@@ -77,8 +76,9 @@ class Difference:
     at: int = 0
 
     def __str__(self) -> str:
-        where = f" starting at byte {self.at:,}" if self.change is Change.CONTENT and self.at else ""
-        return f"{self.path} {self.change}{where}"
+        if self.change is Change.CONTENT and self.at:
+            return f"{self.path} {self.change} starting at byte {self.at:,}"
+        return f"{self.path} {self.change}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +102,11 @@ class AddedSyncs:
     each: bool = False
     every: bool = False
 
+    def is_within(self, other: AddedSyncs) -> bool:
+        """Return True if the other one has at least these syncs."""
+        has_calls = set(self.after) <= set(other.after)
+        return has_calls and self.each <= other.each and self.every <= other.every
+
 
 def locate_sync_point(call: Call) -> SyncPoint:
     """Return the place after which to sync; a whole directory if the names in it contain numbers."""
@@ -111,7 +116,9 @@ def locate_sync_point(call: Call) -> SyncPoint:
     if str(path) == call.path:
         return call.kind.value, call.path
     # Numbers differ from run to run, so the whole directory is named; the top of the disk has no name.
-    return call.kind.value, "" if str(path) == "." else f"{path}/"
+    if str(path) == ".":
+        return call.kind.value, ""
+    return call.kind.value, f"{path}/"
 
 
 def list_sync_points(done: Sequence[Call]) -> list[SyncPoint]:
@@ -146,21 +153,27 @@ def list_calls_before_record(done: Sequence[Call], lines: int, newest: int) -> S
 
 def find_unsynced_call(done: Sequence[Call], difference: Difference) -> UnsyncedCall | None:
     """Return the call that left this difference unsynced; None if there is none."""
+    if difference.change is Change.CONTENT:
+        unsynced = _find_unsynced_content(done, difference.path)
+        if unsynced is not None:
+            return unsynced
     named = _last_call(done, difference.path, _OF_NAMES)
-    bare = None if named is None or _is_name_synced(done, named) else named
-    if difference.change is not Change.CONTENT:
-        return _make_unsynced_name_call(done[bare]) if bare is not None else None
-    written, aliases = _last_content_change(done, difference.path)
-    if written is not None and not _is_content_synced(done, written, aliases):
-        path = done[written].path
-        if done[written].kind is CallKind.MAP:
-            return UnsyncedCall(
-                f"what was written to {path} through a mapping was never synced",
-                done[written],
-            )
-        as_now = "" if path == difference.path else f", which is {difference.path} now,"
-        return UnsyncedCall(f"what was written to {path}{as_now} was never synced", done[written])
-    return _make_unsynced_name_call(done[bare]) if bare is not None else None
+    if named is None or _is_name_synced(done, named):
+        return None
+    return _make_unsynced_name_call(done[named])
+
+
+def _find_unsynced_content(done: Sequence[Call], path: str) -> UnsyncedCall | None:
+    written, aliases = _last_content_change(done, path)
+    if written is None or _is_content_synced(done, written, aliases):
+        return None
+    call = done[written]
+    what = f"what was written to {call.path}"
+    if call.kind is CallKind.MAP:
+        what += " through a mapping"
+    elif call.path != path:
+        what += f", which is {path} now,"
+    return UnsyncedCall(f"{what} was never synced", call)
 
 
 def find_late_call(later: Sequence[Call], difference: Difference) -> UnsyncedCall | None:
@@ -181,15 +194,19 @@ def find_late_call(later: Sequence[Call], difference: Difference) -> UnsyncedCal
 def list_unsynced_writes(done: Sequence[Call]) -> list[UnsyncedCall]:
     """Return all calls that left a file's content unsynced; used when it is unknown which of them mattered."""
     paths = dict.fromkeys(call.path for call in reversed(done) if call.kind in _OF_CONTENT)
-    found = (find_unsynced_call(done, Difference(path, Change.CONTENT)) for path in paths)
-    return [unsynced for unsynced in found if unsynced is not None and unsynced.call.kind in _OF_CONTENT]
+    unsynced = []
+    for path in paths:
+        found = find_unsynced_call(done, Difference(path, Change.CONTENT))
+        if found is not None and found.call.kind in _OF_CONTENT:
+            unsynced.append(found)
+    return unsynced
 
 
 def _last_call(done: Sequence[Call], path: str, kinds: frozenset[CallKind]) -> int | None:
-    return next(
-        (n for n in reversed(range(len(done))) if done[n].kind in kinds and _changes_name(done[n], path)),
-        None,
-    )
+    for number in reversed(range(len(done))):
+        if done[number].kind in kinds and _changes_name(done[number], path):
+            return number
+    return None
 
 
 def _changes_name(done: Call, path: str) -> bool:
@@ -199,10 +216,7 @@ def _changes_name(done: Call, path: str) -> bool:
 
 def _is_name_synced(done: Sequence[Call], at: int) -> bool:
     parent = _get_parent_directory(done[at].path)
-    return any(
-        call.kind is CallKind.SYNC or (call.kind is CallKind.FSYNC and call.path == parent)
-        for call in done[at + 1 :]
-    )
+    return _is_synced_by(done[at + 1 :], {CallKind.SYNC}, {parent})
 
 
 def _last_content_change(done: Sequence[Call], path: str) -> tuple[int | None, set[str]]:
@@ -219,10 +233,17 @@ def _last_content_change(done: Sequence[Call], path: str) -> tuple[int | None, s
 
 def _is_content_synced(done: Sequence[Call], at: int, aliases: set[str]) -> bool:
     synced = {CallKind.SYNC, CallKind.MSYNC} if done[at].kind is CallKind.MAP else {CallKind.SYNC}
-    return any(
-        call.kind in synced or (call.kind is CallKind.FSYNC and call.path in aliases)
-        for call in done[at + 1 :]
-    )
+    return _is_synced_by(done[at + 1 :], synced, aliases)
+
+
+def _is_synced_by(later: Sequence[Call], kinds: set[CallKind], paths: set[str]) -> bool:
+    """Return True if one of the calls is of these kinds, or an fsync of one of these paths."""
+    for call in later:
+        if call.kind in kinds:
+            return True
+        if call.kind is CallKind.FSYNC and call.path in paths:
+            return True
+    return False
 
 
 def _get_parent_directory(path: str) -> str:

@@ -61,7 +61,7 @@ class Answer:
     @property
     def summary(self) -> str:
         """The result in one line: the last line that the check printed, or else how it ended."""
-        words = next((lines[-1] for lines in (self.err, self.out) if lines), "")
+        words = (self.err or self.out or ("",))[-1]
         match self.ending:
             case Ending.LATE:
                 ended = f"it did not finish within {self.took_s:.0f} s"
@@ -101,10 +101,14 @@ def classify_end(
     if was_full:
         return Ending.OUT_OF_ROOM
     # A shell's exit status is 128 plus the number of the signal that ended its last command.
-    killed_by = status - _SHELL_SIGNALS if status is not None and status > _SHELL_SIGNALS else signal_number
+    killed_by = signal_number
+    if status is not None and status > _SHELL_SIGNALS:
+        killed_by = status - _SHELL_SIGNALS
     if killed_by in _FROM_OUTSIDE:
         return Ending.KILLED
-    unstarted = {_NOT_EXECUTABLE, _NOT_FOUND, *((_NO_WORLD,) if apart else ())}
+    unstarted = {_NOT_EXECUTABLE, _NOT_FOUND}
+    if apart:
+        unstarted.add(_NO_WORLD)
     return Ending.UNSTARTED if status in unstarted else Ending.FAILED
 
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from guestmark.core.errors import MachineError, WorkloadError
 from guestmark.core.findings import Control, Durability, Explanation, Proven, Reason, Untorn
 from guestmark.core.temporary import scratch_directory
@@ -23,6 +25,7 @@ from guestmark.powercut.records import Acknowledged
 from guestmark.powercut.survey import (
     CrashState,
     Disk,
+    FailureGroup,
     Survey,
     SurveyLimits,
     WorkerPool,
@@ -30,7 +33,7 @@ from guestmark.powercut.survey import (
     start_worker_pool,
 )
 from guestmark.powercut.user_check import Check, Limit
-from guestmark.powercut.writelog import Entry, Flag, WriteLog
+from guestmark.powercut.writelog import Entry, WriteLog, count_flushes, count_writes
 
 # Seconds for the first run of a check without its own limit.
 _TRIED_S = 60.0
@@ -140,18 +143,13 @@ def _explain_failure(
 
     None without a trace of the program's calls, or if the differences cannot be determined.
     """
-    group = max(survey.failing_groups, key=lambda group: len(group.states))
-    # A damaged disk has no answer, and a torn write is blamed on a call only if nothing else failed.
-    answered = [state for state in group.states if state.answer is not None]
-    whole_writes = [state for state in answered if state.cut.survival not in TEARING]
-    # In a state that keeps only flushed data, only a missing sync can be to blame.
-    flushed_only = [state for state in whole_writes if state.cut.survival is Survival.NONE]
-    state = next(reversed(flushed_only or whole_writes or answered), None)
+    state = _choose_explained_state(max(survey.failing_groups, key=lambda group: len(group.states)))
     if state is None or asked.calls is None:
         return None
-    until = time.monotonic() + (
-        _EXPLAINED_S if asked.explain_s is None else min(asked.explain_s, _EXPLAINED_S)
-    )
+    allowed_s = _EXPLAINED_S
+    if asked.explain_s is not None:
+        allowed_s = min(asked.explain_s, _EXPLAINED_S)
+    until = time.monotonic() + allowed_s
     try:
         differ = _find_differences(disk, check, state, asked.lines[: state.newest + 1], until)
     except (MachineError, OSError, subprocess.CalledProcessError):
@@ -159,11 +157,37 @@ def _explain_failure(
     if not differ:
         return Explanation(said=state.fault, files=[]), []
     files = [str(difference) for difference in differ]
-    if not whole_writes:
+    if state.cut.survival in TEARING:
         torn = f"a write to {differ[0].path} was torn"
         return Explanation(said=state.fault, files=files, calls=[torn]), []
-    before = calls.list_calls_before_record(asked.calls, len(asked.lines), state.newest)
-    later = asked.calls[len(before) :]
+    words: dict[str, None] = {}
+    points: dict[SyncPoint, None] = {}
+    for found in _list_guilty_calls(asked.calls, len(asked.lines), state.newest, differ):
+        words[found.words] = None
+        if found.sync_point is not None:
+            points[found.sync_point] = None
+    return Explanation(said=state.fault, files=files, calls=list(words)), list(points)
+
+
+def _choose_explained_state(group: FailureGroup) -> CrashState | None:
+    """Return the latest of the states that say most about the cause of a failure."""
+    # A damaged disk has no answer, and a torn write is blamed on a call only if nothing else failed.
+    answered = [state for state in group.states if state.answer is not None]
+    whole_writes = [state for state in answered if state.cut.survival not in TEARING]
+    # In a state that keeps only flushed data, only a missing sync can be to blame.
+    flushed_only = [state for state in whole_writes if state.cut.survival is Survival.NONE]
+    for states in (flushed_only, whole_writes, answered):
+        if states:
+            return states[-1]
+    return None
+
+
+def _list_guilty_calls(
+    done: Sequence[Call], lines: int, newest: int, differ: Sequence[Difference]
+) -> list[UnsyncedCall]:
+    """Return the calls that left these differences unsynced, then those that came after the acknowledgement."""
+    before = calls.list_calls_before_record(done, lines, newest)
+    later = done[len(before) :]
     guilty, late = list[UnsyncedCall](), list[UnsyncedCall]()
     for difference in differ:
         if (found := calls.find_unsynced_call(before, difference)) is not None:
@@ -172,12 +196,8 @@ def _explain_failure(
             late.append(found)
     if not guilty and not late:
         # The missing data were first written to another file, such as a log.
-        guilty = calls.list_unsynced_writes(before)[:_SUSPECTS]
-    words = list(dict.fromkeys(found.words for found in (*guilty, *late)))
-    points = dict.fromkeys(found.sync_point for found in (*guilty, *late))
-    return Explanation(said=state.fault, files=files, calls=words), [
-        point for point in points if point is not None
-    ]
+        return calls.list_unsynced_writes(before)[:_SUSPECTS]
+    return guilty + late
 
 
 def _find_differences(
@@ -188,8 +208,8 @@ def _find_differences(
     The uncut disk of the same moment differs only in what the cut removed. But it lacks what the kernel wrote later, so
     the check may fail on it as well; then later moments are tried.
     """
-    marked = (number + 1 for number in range(state.cut.after, len(disk.entries)) if disk.entries[number].mark)
-    moments = (state.cut.after, next(marked, len(disk.entries)), len(disk.entries))
+    next_record = _find_next_record(disk.entries, state.cut.after)
+    moments = (state.cut.after, next_record, len(disk.entries))
     with scratch_directory("explained", _ROOM, 0o711) as room:
         failing = room / "failing"
         explanation.copy_files(disk, state.cut, failing)
@@ -202,6 +222,14 @@ def _find_differences(
             if found:
                 return found
     return []
+
+
+def _find_next_record(entries: Sequence[Entry], after: int) -> int:
+    """Return the number of requests up to the next acknowledgement, that included; all of them if there is none."""
+    for position in range(after, len(entries)):
+        if entries[position].mark:
+            return position + 1
+    return len(entries)
 
 
 def _make_failure_filter(asked: CheckRequest) -> Callable[[CrashState], bool]:
@@ -279,8 +307,10 @@ def _run_control(
     """Judge the log as if a hypervisor had dropped its flushes, until the first state fails."""
     start = max(request.written.start, seen.requests_before_first_record)
     if asked.only_consistency:
+        name = _CONSISTENCY
         chosen = cuts.choose_scrambled_cuts(entries, start=start, count=_SCRAMBLED_STATES, seed=request.seed)
     else:
+        name = "no-flush"
         chosen = cuts.choose_cuts(
             cuts.drop_flushes(entries, start),
             seen.acknowledgement_moments,
@@ -298,7 +328,6 @@ def _run_control(
         asked.tell(f"control: {progress}")
 
     survey = conduct_survey(at, chosen, SurveyLimits(deadline, 1), tell, counts=_make_failure_filter(asked))
-    name = _CONSISTENCY if asked.only_consistency else "no-flush"
     return Control(name=name, states=len(survey.judged_states), losing=survey.losing_count)
 
 
@@ -310,21 +339,23 @@ def _build_check_proof(
     controls: list[Control],
 ) -> Proven:
     layers = stack.list_layers(request.location)
-    flushes = sum(entry.is_flush or bool(entry.flags & Flag.FUA) for entry in part)
+    flushes = count_flushes(part)
     word, why = _decide_check_word(
         survey, controls, layers, proof.describe_flush_counts(request.counts, flushes), asked
     )
-    losing = [state for group in survey.failing_groups for state in group.states]
-    loss = min(losing, key=lambda state: state.cut.after, default=None)
-    repair = next((state for state in survey.states if state.repairs), None)
+    losing = survey.losing_states
+    repaired = [state for state in survey.states if state.repairs]
+    first_loss = first_repair = ""
+    if losing:
+        first_loss = _describe_lost_state(min(losing, key=lambda state: state.cut.after))
+    if repaired:
+        first_repair = f"{'; '.join(repaired[0].repairs)} after cut {repaired[0].cut.after}"
     return Proven(
         word=word, why=why, method=request.method.description, acknowledged=len(asked.lines),
-        states=len(survey.judged_states), losing=len(losing),
-        repaired=sum(bool(state.repairs) for state in survey.states),
+        states=len(survey.judged_states), losing=len(losing), repaired=len(repaired),
         torn_superblocks=sum(state.is_excused for state in survey.states), controls=controls,
-        below=[str(layer) for layer in layers], writes=sum(entry.is_write for entry in part), flushes=flushes,
-        run_s=0.0, judge_s=0.0, first_loss=_describe_lost_state(loss) if loss else "",
-        first_repair=f"{'; '.join(repair.repairs)} after cut {repair.cut.after}" if repair else "",
+        below=[str(layer) for layer in layers], writes=count_writes(part), flushes=flushes,
+        run_s=0.0, judge_s=0.0, first_loss=first_loss, first_repair=first_repair,
         counted=request.counts.hypervisor, asked=request.counts.guest, reasons=_list_reasons(survey),
         unjudged=len(survey.unjudged_states), stopped=survey.stopped, untorn=_count_untorn(survey, losing),
     )  # fmt: skip
@@ -354,12 +385,13 @@ def _decide_check_word(
             f"it failed ({first.fault}), then it passed on the same disk with the same input"
         )
     if survey.losing_count:
-        return (Durability.BROKEN if asked.only_consistency else Durability.LOST), flushes
+        word = Durability.BROKEN if asked.only_consistency else Durability.LOST
+        return word, flushes
     if volatile := proof.judge_volatile_layer(layers):
         return volatile
     if missing := _explain_missing_states(survey):
         return Durability.UNKNOWN, missing
-    unseen = next((layer for layer in layers if layer.loses is stack.Loses.UNKNOWN), None)
+    unseen = proof.find_unseen_layer(layers)
     decide = _decide_consistency if asked.only_consistency else _decide_durability
     return decide(controls, unseen, flushes)
 
@@ -383,7 +415,7 @@ def _decide_consistency(
     """Return the verdict and its reason for a program that acknowledges nothing, if no state failed."""
     if unseen is not None:
         return Durability.UNKNOWN, proof.explain_unseen_layer(unseen)
-    if not all(control.is_caught for control in controls):
+    if proof.list_missed_controls(controls):
         return (
             Durability.CONSISTENT,
             f"the cuts never mattered: even {_CONSISTENCY} without flushes break nothing",
@@ -395,7 +427,7 @@ def _decide_durability(
     controls: list[Control], unseen: stack.Layer | None, flushes: str
 ) -> tuple[Durability, str]:
     """Return the verdict and its reason if nothing was lost."""
-    if missed := [control.name for control in controls if not control.is_caught]:
+    if missed := proof.list_missed_controls(controls):
         return Durability.REACHED, f"no proof: the control found no loss with {missed[0]}"
     if unseen is not None:
         return Durability.REACHED, proof.explain_unseen_layer(unseen)
@@ -414,26 +446,22 @@ def _list_reasons(survey: Survey) -> list[Reason]:
 
 
 def _build_reason(state: CrashState, states: int, judged: bool) -> Reason:
-    answer = state.answer
-    return Reason(
-        said=state.fault, states=states, after=state.cut.after, survival=state.cut.survival.as_clause, judged=judged,
-        status=answer.status if answer else None, out=answer.out if answer else (), err=answer.err if answer else (),
+    reason = Reason(
+        said=state.fault, states=states, after=state.cut.after, survival=state.cut.survival.as_clause, judged=judged
     )  # fmt: skip
+    if state.answer is None:
+        return reason
+    answer = state.answer
+    return msgspec.structs.replace(reason, status=answer.status, out=answer.out, err=answer.err)
 
 
 def _summarize_judged_states(survey: Survey) -> JudgedStates:
     """Return the survey's states in the form that evidence stores."""
     judged = JudgedStates()
     for state in sorted(survey.states, key=lambda state: state.cut.after):
-        lost = state.newest if state.is_failed else None
-        judged.add_crash(
-            Crash(
-                state.cut,
-                state.newest,
-                lost,
-                "; ".join(state.repairs),
-                state.fault if lost is not None else "",
-                state.answer,
-            )
-        )
+        lost, what = None, ""
+        if state.is_failed:
+            lost, what = state.newest, state.fault
+        repairs = "; ".join(state.repairs)
+        judged.add_crash(Crash(state.cut, state.newest, lost, repairs, what, state.answer))
     return judged

@@ -82,7 +82,9 @@ class CureSearch:
         syncs = tried.syncs
         # If the trace lacks an acknowledgement, nothing is known of what had been synced before it.
         heard = sum(call.kind is CallKind.SAID for call in tried.calls)
-        untorn = tried.proven.untorn if heard == tried.proven.acknowledged or not syncs.each else None
+        untorn = tried.proven.untorn
+        if syncs.each and heard != tried.proven.acknowledged:
+            untorn = None
         return msgspec.structs.replace(
             explained,
             further=self.causes,
@@ -131,7 +133,9 @@ class CureSearch:
 
     def _try_conclusively(self, syncs: AddedSyncs, *, until_loss: bool = False) -> TriedSyncs | None:
         """Return the attempt if it lost data, or judged enough states to show that it does not; else None."""
-        tried = self.try_syncs(syncs, until_loss=until_loss) if self.has_time() else None
+        if not self.has_time():
+            return None
+        tried = self.try_syncs(syncs, until_loss=until_loss)
         if tried is None or not tried.is_conclusive:
             return None
         if tried.proven.losing:
@@ -149,11 +153,12 @@ class CureSearch:
 
     def _leave_out_syncs(self, tried: TriedSyncs) -> TriedSyncs:
         """Return the log with the fewest syncs that still loses nothing, as far as time allows."""
-        places: list[SyncPoint | None] = [
-            *(list_sync_points(tried.calls) if tried.syncs.every else tried.syncs.after),
+        places: list[SyncPoint | None] = [*tried.syncs.after]
+        if tried.syncs.every:
+            places = [*list_sync_points(tried.calls)]
+        if tried.syncs.each:
             # The one before each acknowledgement.
-            *((None,) if tried.syncs.each else ()),
-        ]
+            places.append(None)
         held, logs = [tried], 0
 
         def holds_with_syncs(left: Sequence[SyncPoint | None]) -> bool:
@@ -183,10 +188,7 @@ class CureSearch:
 
     def _has_lost(self, syncs: AddedSyncs) -> bool:
         """Return True if a log with at least these syncs has lost something."""
-        return any(
-            set(syncs.after) <= set(known.after) and syncs.each <= known.each and syncs.every <= known.every
-            for known in self._lost
-        )
+        return any(syncs.is_within(known) for known in self._lost)
 
 
 def _select_necessary_places(left: Iterable[SyncPoint | None]) -> Iterable[SyncPoint]:

@@ -15,7 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from guestmark.core.findings import Coverage
-from guestmark.powercut.writelog import Entry, Flag
+from guestmark.powercut.writelog import Entry, Flag, count_flushes, count_writes
 
 # Bytes that a disk writes entirely or not at all. Only devices with `queue/atomic_write_unit_max_bytes` promise more
 # than a logical block, and no device of a guest does.
@@ -112,21 +112,26 @@ class ChosenCuts:
         The worst states come first, then equal shares of all other kinds.
         """
         worst = _order_by_bit_reversal(self.kinds[CutKind.WORST])
-        others = []
+        shares = []
         for kind, outcomes in self.kinds.items():
             if kind is CutKind.WORST:
                 continue
             # Sorted by its place within its kind, every beginning has as large a part of each kind.
             for number, outcome in enumerate(_order_by_bit_reversal(outcomes)):
-                others.append(((number + 0.5) / len(outcomes), kind.value, outcome))
-        others.sort(key=lambda each: each[:2])
+                shares.append(((number + 0.5) / len(outcomes), kind.value, outcome))
+        shares.sort(key=lambda share: share[:2])
+        order = dict.fromkeys(worst)
+        for _, _, outcome in shares:
+            order[outcome] = None
         by_outcome = {cut.outcome: cut for cut in self.cuts}
-        return [by_outcome[outcome] for outcome in dict.fromkeys([*worst, *(other[2] for other in others)])]
+        return [by_outcome[outcome] for outcome in order]
 
     def compute_coverage(self, judged: Collection[Cut]) -> Coverage:
         """Return the coverage if only these states were judged."""
         seen = {cut.outcome for cut in judged}
-        part = {kind: sum(outcome in seen for outcome in outcomes) for kind, outcomes in self.kinds.items()}
+        part = {}
+        for kind, outcomes in self.kinds.items():
+            part[kind] = sum(outcome in seen for outcome in outcomes)
         return msgspec.structs.replace(
             self.coverage, worst=part[CutKind.WORST], cuts=part[CutKind.BETWEEN], torn=part[CutKind.TORN],
             random=part[CutKind.RANDOM],
@@ -136,8 +141,12 @@ class ChosenCuts:
 def _order_by_bit_reversal(values: Sequence[Outcome]) -> list[Outcome]:
     """Return the values ordered so that every prefix is spread over all of them (base-2 Van der Corput sequence)."""
     width = max(len(values) - 1, 1).bit_length()
-    numbers = (int(f"{number:0{width}b}"[::-1], 2) for number in range(1 << width))
-    return [values[number] for number in numbers if number < len(values)]
+    order = []
+    for number in range(1 << width):
+        place = int(f"{number:0{width}b}"[::-1], 2)
+        if place < len(values):
+            order.append(values[place])
+    return order
 
 
 def choose_cuts(
@@ -188,22 +197,13 @@ def choose_cuts(
     for after in sorted(between):
         take(_make_cut(entries, flushed, after, Survival.ALL, none), CutKind.BETWEEN)
     tearable = [number for number in range(start, len(entries)) if _can_tear(entries[number])]
-    paging = {number for checkpoint in checkpoints for number in checkpoint}
-    tearable.sort(key=lambda number: (number not in paging, -entries[number].length, number))
-    torn: list[int] = []
-    states: list[Cut] = []
-    for number in tearable:
-        if len(states) >= most_torn:
-            break
-        torn.append(number)
-        for part in _TORN_AT if number in paging else _TORN_AT[:1]:
-            states.append(_cut_torn_write(entries, flushed, number, part))
+    torn, states = _tear_writes(entries, flushed, tearable, checkpoints, most_torn)
     for state in sorted(states, key=lambda cut: cut.after):
         take(state, CutKind.TORN)
     before = len(found)
     wanted = count if most is None else max(1, most - before)
     generator = random.Random(seed)
-    for number in range(wanted * _ATTEMPTS if start < len(entries) else 0):
+    for number in range(_count_attempts(entries, start, wanted)):
         if len(found) - before >= wanted:
             break
         after = generator.randint(start + 1, len(entries))
@@ -211,10 +211,37 @@ def choose_cuts(
         take(cut, None if cut.outcome in found else CutKind.RANDOM)
     coverage = Coverage(
         worst=len(worst), acknowledgements=len(moments), cuts=len(between), requests=len(ends),
-        torn=len(torn), tearable=len(tearable), random=len(found) - before, seed=seed,
+        torn=torn, tearable=len(tearable), random=len(found) - before, seed=seed,
     )  # fmt: skip
     in_order = sorted(found.values(), key=lambda cut: (cut.kept, cut.after))
     return ChosenCuts(tuple(in_order), coverage, {kind: tuple(outcomes) for kind, outcomes in kinds.items()})
+
+
+def _count_attempts(entries: Sequence[Entry], start: int, states: int) -> int:
+    """Return how many random cuts to try for this many states; 0 if the log has no request that may be cut."""
+    return states * _ATTEMPTS if start < len(entries) else 0
+
+
+def _tear_writes(
+    entries: Sequence[Entry],
+    flushed: Sequence[int],
+    tearable: Sequence[int],
+    checkpoints: Sequence[range],
+    most: int,
+) -> tuple[int, list[Cut]]:
+    """Return about `most` states with a torn write, and the number of torn writes: pages first, then the largest."""
+    paging = set[int]().union(*checkpoints)
+    in_order = sorted(tearable, key=lambda number: (number not in paging, -entries[number].length, number))
+    torn = 0
+    states: list[Cut] = []
+    for number in in_order:
+        if len(states) >= most:
+            break
+        torn += 1
+        parts = _TORN_AT if number in paging else _TORN_AT[:1]
+        for part in parts:
+            states.append(_cut_torn_write(entries, flushed, number, part))
+    return torn, states
 
 
 def choose_scrambled_cuts(entries: Sequence[Entry], *, start: int, count: int, seed: int) -> ChosenCuts:
@@ -228,20 +255,20 @@ def choose_scrambled_cuts(entries: Sequence[Entry], *, start: int, count: int, s
     entries = drop_flushes(entries, start)
     flushed, generator = _count_flushed_requests(entries), random.Random(seed)
     found = _omit_first_writes(entries, flushed, flushes, start, count // 2)
-    for number in range(count * _ATTEMPTS if start < len(entries) else 0):
+    for number in range(_count_attempts(entries, start, count)):
         if len(found) == count:
             break
         after = generator.randint(start + 1, len(entries))
-        pending = [position for position in range(flushed[after], after) if entries[position].length]
+        pending = _list_pending_requests(entries, flushed[after], after)
         missing = set(generator.sample(pending, min(_MISSING[number % len(_MISSING)], len(pending) // 2)))
         left = [position for position in pending if position not in missing]
         torn = generator.choice(left) if left and number % 2 else None
         pieces = []
         for position in left:
-            entry = entries[position]
-            pieces.append(
-                Piece(position, 0, _choose_torn_length(entry) if position == torn else entry.length)
-            )
+            length = entries[position].length
+            if position == torn:
+                length = _choose_torn_length(entries[position])
+            pieces.append(Piece(position, 0, length))
         cut = _normalize_cut(entries, after, flushed[after], Survival.SUBSET, pieces)
         found.setdefault(cut.outcome, cut)
     coverage = Coverage(worst=0, acknowledgements=0, cuts=0, requests=0, random=len(found), seed=seed)
@@ -257,23 +284,37 @@ def _omit_first_writes(
     firsts: list[tuple[int, int]] = []
     before = start
     for number, flush in enumerate(flushes):
-        writes = [position for position in range(before, flush) if entries[position].is_write]
-        if writes:
-            firsts.append((number, writes[0]))
+        first_write = _find_first_write(entries, before, flush)
+        if first_write is not None:
+            firsts.append((number, first_write))
         before = flush + 1
     pairs: list[tuple[int, int]] = []
     for number, first in firsts:
-        pairs += [(first, flush + 1) for flush in flushes[number + 1 : number + 1 + _FLUSHES_AFTER]]
+        for flush in flushes[number + 1 : number + 1 + _FLUSHES_AFTER]:
+            pairs.append((first, flush + 1))
     found: dict[Outcome, Cut] = {}
     for first, after in _pick_evenly(pairs, count):
-        pieces = [
-            Piece(position, 0, entries[position].length)
-            for position in range(flushed[after], after)
-            if entries[position].length and position != first
-        ]
+        whole = _list_whole_pieces(entries, flushed[after], after)
+        pieces = [piece for piece in whole if piece.entry != first]
         cut = _normalize_cut(entries, after, flushed[after], Survival.SUBSET, pieces)
         found.setdefault(cut.outcome, cut)
     return found
+
+
+def _find_first_write(entries: Sequence[Entry], start: int, end: int) -> int | None:
+    for position in range(start, end):
+        if entries[position].is_write:
+            return position
+    return None
+
+
+def _list_pending_requests(entries: Sequence[Entry], start: int, end: int) -> list[int]:
+    return [position for position in range(start, end) if entries[position].length]
+
+
+def _list_whole_pieces(entries: Sequence[Entry], start: int, end: int) -> list[Piece]:
+    pending = _list_pending_requests(entries, start, end)
+    return [Piece(position, 0, entries[position].length) for position in pending]
 
 
 def _choose_torn_length(entry: Entry, part: float = 0.5) -> int:
@@ -294,18 +335,9 @@ def _can_tear(entry: Entry) -> bool:
 def _cut_torn_write(entries: Sequence[Entry], flushed: Sequence[int], number: int, part: float) -> Cut:
     """Return the cut that leaves everything before a write, and about that part of the write."""
     kept = flushed[number]
-    pieces = [
-        Piece(earlier, 0, entries[earlier].length)
-        for earlier in range(kept, number)
-        if entries[earlier].length
-    ]
-    return _normalize_cut(
-        entries,
-        number + 1,
-        kept,
-        Survival.TORN_LAST,
-        [*pieces, Piece(number, 0, _choose_torn_length(entries[number], part))],
-    )
+    pieces = _list_whole_pieces(entries, kept, number)
+    pieces.append(Piece(number, 0, _choose_torn_length(entries[number], part)))
+    return _normalize_cut(entries, number + 1, kept, Survival.TORN_LAST, pieces)
 
 
 def _pick_evenly(values: Sequence[T], most: int) -> list[T]:
@@ -359,8 +391,7 @@ def is_write_through(entries: Sequence[Entry], start: int) -> bool:
     them.
     """
     part = entries[start:]
-    writes = sum(entry.is_write for entry in part)
-    flushes = sum(entry.is_flush or bool(entry.flags & Flag.FUA) for entry in part)
+    writes, flushes = count_writes(part), count_flushes(part)
     return writes > 0 and 2 * flushes >= writes
 
 
@@ -368,16 +399,19 @@ def _count_flushed_requests(entries: Sequence[Entry]) -> list[int]:
     """Return, for each number of executed requests, how many of them the last completed flush covers."""
     covered = [0]
     for position, entry in enumerate(entries):
-        # Requests that were written while the flush was going on need not be covered by it.
-        done = position if entry.covers is None else min(entry.covers, position)
-        covered.append(max(covered[-1], done) if entry.is_flush else covered[-1])
+        last = covered[-1]
+        if entry.is_flush:
+            # Requests that were written while the flush was going on need not be covered by it.
+            done = position if entry.covers is None else min(entry.covers, position)
+            last = max(last, done)
+        covered.append(last)
     return covered
 
 
 def _iterate_surviving_pieces(
     entries: Sequence[Entry], flushed: int, after: int, survival: Survival, generator: random.Random
 ) -> Iterator[Piece]:
-    pending = [number for number in range(flushed, after) if entries[number].length]
+    pending = _list_pending_requests(entries, flushed, after)
     # A write with FUA is on the disk once it is done.
     sure = {number for number in pending if entries[number].flags & Flag.FUA}
     in_flight = [number for number in pending if number not in sure]
@@ -388,7 +422,8 @@ def _iterate_surviving_pieces(
         for number in in_flight:
             if entries[number].is_write and entries[number].length > TORN[survival]:
                 tearable.append(number)
-        torn = generator.choice(tearable) if tearable else None
+        if tearable:
+            torn = generator.choice(tearable)
     for number in pending:
         length = entries[number].length
         if number == torn:

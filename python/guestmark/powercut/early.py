@@ -61,4 +61,7 @@ def _count_late_requests(
     states = [cuts.make_cut_at(entries, after, Survival.NONE) for after in flushes]
     judged = judge_cuts(asked, entries, states, parent)
     lost = {crash.cut.after for crash in judged.crashes if crash.lost is not None or crash.torn_superblock}
-    return next((after - moment for after in flushes if after not in lost), 0)
+    for after in flushes:
+        if after not in lost:
+            return after - moment
+    return 0

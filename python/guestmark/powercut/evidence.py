@@ -8,7 +8,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from guestmark.powercut.cuts import Cut, Piece, Survival
 from guestmark.powercut.evidence_directory import locate_evidence
 from guestmark.powercut.judge import Crash, JudgedStates, Replay, copy_without_zeroes
 from guestmark.powercut.records import Method
+from guestmark.powercut.user_check import encode_lines
 from guestmark.powercut.writelog import Entry, Flag, WriteLog
 
 _KEPT = 64
@@ -98,7 +99,7 @@ def _write_evidence(  # noqa: PLR0917 (what there is to know)
     }  # fmt: skip
     if check is not None:
         about["check"] = check.command
-        (target / _TOLD).write_bytes(b"".join(line + b"\n" for line in check.lines))
+        (target / _TOLD).write_bytes(encode_lines(check.lines))
     (target / _ABOUT).write_text(json.dumps(about, indent=1))
 
 
@@ -133,23 +134,25 @@ def load_evidence(directory: str, ledger: Path | None = None) -> KeptLog:
         names = _list_kept_directories(locate_evidence(ledger))
         found = [known for known in names if known.name.endswith(directory)]
         if len(found) != 1:
-            newest = ", ".join(known.name for known in names[-3:])
-            raise UsageError(
-                f"there is no log of writes {directory!r}",
-                hint=f"the newest logs are {newest}"
-                if newest
-                else "guestmark powercut keeps its logs beside the ledger",
-            )
+            hint = "guestmark powercut keeps its logs beside the ledger"
+            if names:
+                hint = f"the newest logs are {', '.join(known.name for known in names[-3:])}"
+            raise UsageError(f"there is no log of writes {directory!r}", hint=hint)
         path = found[0]
     try:
         about = json.loads((path / _ABOUT).read_text())
         return KeptLog(
             path / _BASE, path / _LOG, about["filesystem"], about["format"], Method(about["method"]),
-            list(about["crashes"]), path / _UNDER if (path / _UNDER).exists() else None, about.get("check", ""),
+            list(about["crashes"]), _locate_backing_file(path), about.get("check", ""),
             tuple((path / _TOLD).read_bytes().split(b"\n")[:-1]) if "check" in about else (),
         )  # fmt: skip
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(f"the log of writes in {path} cannot be read: {error}") from error
+
+
+def _locate_backing_file(kept: Path) -> Path | None:
+    under = kept / _UNDER
+    return under if under.exists() else None
 
 
 def _list_kept_directories(parent: Path) -> list[Path]:
@@ -191,7 +194,8 @@ def _describe_answer(answer: dict[str, Any] | None) -> Iterator[str]:
     end = "was killed by a signal" if answer["status"] is None else f"exited with status {answer['status']}"
     yield f"    the check {end}"
     for stream in ("out", "err"):
-        yield from (f"    {stream}: {line}" for line in answer[stream])
+        for line in answer[stream]:
+            yield f"    {stream}: {line}"
 
 
 def rebuild_cut(kept: KeptLog, log: WriteLog, after: int, survival: str | None) -> Cut:
@@ -204,11 +208,18 @@ def rebuild_cut(kept: KeptLog, log: WriteLog, after: int, survival: str | None) 
             f"--survival {survival!r} is not one of {', '.join(_SURVIVALS)}", hint="e.g. --survival none"
         )
     _check_position(after, len(log))
-    found = next((crash for crash in kept.crashes if crash["after"] == after and "pieces" in crash), None)
+    found = _find_crash_with_pieces(kept.crashes, after)
     if survival is None and found is not None:
         pieces = tuple(Piece(*numbers) for numbers in found["pieces"])
         return Cut(after, found["kept"], Survival(found["survival"]), pieces)
     return cuts.make_cut_at(log.entries, after, _SURVIVALS[survival or "none"])
+
+
+def _find_crash_with_pieces(crashes: Sequence[dict[str, Any]], after: int) -> dict[str, Any] | None:
+    for crash in crashes:
+        if crash["after"] == after and "pieces" in crash:
+            return crash
+    return None
 
 
 def write_cut_image(
@@ -232,7 +243,9 @@ def write_cut_image(
     description = (
         f"{image}: {kept.filesystem} in {kept.form}, as a power cut after {after} requests leaves it"
     )
-    return f"{description} ({why})" if why else description
+    if why:
+        description += f" ({why})"
+    return description
 
 
 def _check_position(after: int, count: int) -> None:
@@ -241,8 +254,10 @@ def _check_position(after: int, count: int) -> None:
 
 
 def _describe_entry(entry: Entry) -> str:
+    if entry.mark == 0:
+        return "the first record begins"
     if entry.mark is not None:
-        return f"record {entry.mark - 1} acknowledged" if entry.mark else "the first record begins"
+        return f"record {entry.mark - 1} acknowledged"
     text = "flush"
     if entry.flags & Flag.DISCARD:
         text = "discard"

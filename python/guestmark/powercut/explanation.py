@@ -103,11 +103,9 @@ def find_fewest_differences(  # noqa: PLR0917 (an experiment and its material)
 
     every = list(list_differences(whole, failing))
     try:
-        return (
-            find_minimal_failing_subset(every, fails_with_files)
-            if every and not fails_with_files([]) and fails_with_files(every)
-            else []
-        )
+        if not every or fails_with_files([]) or not fails_with_files(every):
+            return []
+        return find_minimal_failing_subset(every, fails_with_files)
     except TimeoutError:
         return fewest
 
@@ -151,7 +149,10 @@ def _find_first_difference(one: Path, other: Path) -> int:
             left, right = ours.read(_READ), theirs.read(_READ)
             if left != right:
                 shorter = min(len(left), len(right))
-                return at + next((n for n in range(shorter) if left[n] != right[n]), shorter)
+                for offset in range(shorter):
+                    if left[offset] != right[offset]:
+                        return at + offset
+                return at + shorter
             if not left:
                 return at
             at += len(left)

@@ -134,8 +134,13 @@ def _read_used(descriptor: int, block_size: int, used: int) -> Iterator[tuple[in
             if number == 0:
                 # The superblock is already in the digest.
                 data[_SUPERBLOCK : 2 * _SUPERBLOCK] = bytes(_SUPERBLOCK)
-            for block in range(blocks if wanted != every else 0):
-                if not wanted >> block & 1:
-                    data[block * block_size : (block + 1) * block_size] = _ZEROES[:block_size]
+            if wanted != every:
+                _clear_unused_blocks(data, wanted, block_size)
             if data != _ZEROES[: len(data)]:
                 yield number, bytes(data)
+
+
+def _clear_unused_blocks(data: bytearray, wanted: int, block_size: int) -> None:
+    for block in range(_PIECE // block_size):
+        if not wanted >> block & 1:
+            data[block * block_size : (block + 1) * block_size] = _ZEROES[:block_size]

@@ -183,6 +183,14 @@ class JudgedStates:
         losing = (crash for crash in self.crashes if crash.lost is not None)
         return min(losing, key=lambda crash: crash.cut.after, default=None)
 
+    @property
+    def first_repair(self) -> Crash | None:
+        """The first state with a fault besides lost records; None if there is none."""
+        for crash in self.crashes:
+            if crash.says:
+                return crash
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class JudgeInput:
@@ -260,7 +268,9 @@ def _judge_some(
             image.unlink()
             # Nothing can be read from a damaged disk, so the very first record counts as lost.
             gone = 0 if left.damage and newest >= 0 else evidence.lost(newest, left.files)
-            what = left.lost or ("" if gone is None else left.damage)
+            what = left.lost
+            if not what and gone is not None:
+                what = left.damage
             found.append(_describe_crash(cut, newest, gone, what, left))
     return found
 

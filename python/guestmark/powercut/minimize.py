@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -14,17 +14,35 @@ def find_minimal_failing_subset(every: Sequence[T], fails: Callable[[Sequence[T]
     while len(left) > 1:
         size = -(-len(left) // parts)
         chunks = [left[start : start + size] for start in range(0, len(left), size)]
-        without = [[each for other in chunks if other is not chunk for each in other] for chunk in chunks]
         # A single chunk that fails shrinks the set most; only then is each chunk left out.
-        found = next((chunk for chunk in chunks if fails(chunk)), None)
+        found = _find_first_failing(chunks, fails)
         if found is not None:
             left, parts = found, 2
             continue
-        found = next((rest for rest in without if parts > 2 and fails(rest)), None)
+        if parts > 2:
+            found = _find_first_failing(_leave_out_each(chunks), fails)
         if found is not None:
             left, parts = found, max(parts - 1, 2)
+            continue
             continue
         if parts >= len(left):
             break
         parts = min(2 * parts, len(left))
     return left
+
+
+def _find_first_failing(subsets: Iterable[list[T]], fails: Callable[[Sequence[T]], bool]) -> list[T] | None:
+    for subset in subsets:
+        if fails(subset):
+            return subset
+    return None
+
+
+def _leave_out_each(chunks: Sequence[list[T]]) -> Iterator[list[T]]:
+    """Yield for each chunk the items of all others."""
+    for chunk in chunks:
+        rest = []
+        for other in chunks:
+            if other is not chunk:
+                rest += other
+        yield rest

@@ -17,7 +17,7 @@ from guestmark.powercut.early import EarlyReturns, find_early_returns
 from guestmark.powercut.judge import Crash, JudgedStates, JudgeInput, judge_cuts
 from guestmark.powercut.records import Acknowledged, Method
 from guestmark.powercut.recovery import Reader
-from guestmark.powercut.writelog import Entry, Flag, WriteLog
+from guestmark.powercut.writelog import Entry, WriteLog, count_flushes, count_writes
 from guestmark.setting.location import SHARED_MEMORY
 
 _CONTROL_STATES = 24
@@ -211,9 +211,13 @@ def _build_record_proof(
     asked: ProofRequest, part: Sequence[Entry], judged: JudgedStates, controls: list[Control]
 ) -> Proven:
     layers = stack.list_layers(asked.location)
-    flushes = sum(entry.is_flush or bool(entry.flags & Flag.FUA) for entry in part)
+    flushes = count_flushes(part)
     word, why = _decide_record_word(judged, controls, layers, describe_flush_counts(asked.counts, flushes))
-    loss, repair = judged.first_loss, next((crash for crash in judged.crashes if crash.says), None)
+    first_loss = first_repair = ""
+    if (loss := judged.first_loss) is not None:
+        first_loss = _describe_loss(loss)
+    if (repair := judged.first_repair) is not None:
+        first_repair = f"{repair.says} after cut {repair.cut.after}, {repair.cut.survival.as_clause}"
     return Proven(
         word=word,
         why=why,
@@ -225,14 +229,12 @@ def _build_record_proof(
         torn_superblocks=judged.torn_superblocks,
         controls=controls,
         below=[str(layer) for layer in layers],
-        writes=sum(entry.is_write for entry in part),
+        writes=count_writes(part),
         flushes=flushes,
         run_s=0.0,
         judge_s=0.0,
-        first_loss=_describe_loss(loss) if loss else "",
-        first_repair=f"{repair.says} after cut {repair.cut.after}, {repair.cut.survival.as_clause}"
-        if repair
-        else "",
+        first_loss=first_loss,
+        first_repair=first_repair,
         counted=asked.counts.hypervisor,
         asked=asked.counts.guest,
     )
@@ -254,6 +256,14 @@ def describe_flush_counts(counts: FlushCounts, flushes: int) -> str:
     return f"flushes: {', '.join(seen)}"
 
 
+def find_unseen_layer(layers: Sequence[stack.Layer]) -> stack.Layer | None:
+    """Return the first layer below which flushes cannot be followed; None if all can be seen."""
+    for layer in layers:
+        if layer.loses is stack.Loses.UNKNOWN:
+            return layer
+    return None
+
+
 def explain_unseen_layer(layer: stack.Layer) -> str:
     """Return why there is no proof: this layer hides what happens to flushed data."""
     return f"no proof: flushes cannot be followed below {layer}"
@@ -264,7 +274,13 @@ def judge_volatile_layer(layers: list[stack.Layer]) -> tuple[Durability, str] | 
     below = stack.find_volatile_layer(layers)
     if below is None:
         return None
-    return Durability.MEMORY if below.loses is stack.Loses.MEMORY else Durability.LOST, str(below)
+    word = Durability.MEMORY if below.loses is stack.Loses.MEMORY else Durability.LOST
+    return word, str(below)
+
+
+def list_missed_controls(controls: Sequence[Control]) -> list[str]:
+    """Return the names of the controls that found no loss although they had to."""
+    return [control.name for control in controls if not control.is_caught]
 
 
 def _decide_record_word(
@@ -275,8 +291,8 @@ def _decide_record_word(
         return Durability.LOST, flushes
     if volatile := judge_volatile_layer(layers):
         return volatile
-    if missed := [control.name for control in controls if not control.is_caught]:
+    if missed := list_missed_controls(controls):
         return Durability.REACHED, f"no proof: the control found no loss with {' and '.join(missed)}"
-    if unseen := [layer for layer in layers if layer.loses is stack.Loses.UNKNOWN]:
-        return Durability.REACHED, explain_unseen_layer(unseen[0])
+    if (unseen := find_unseen_layer(layers)) is not None:
+        return Durability.REACHED, explain_unseen_layer(unseen)
     return Durability.PROVEN, f"no crash state loses an acknowledged record; {flushes}"

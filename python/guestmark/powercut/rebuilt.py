@@ -60,7 +60,10 @@ def split_rebuilt(unsynced: Iterable[Unsynced], read: ReadFile) -> tuple[list[Un
     """Split the files into those that may lose data in a power cut, and those that are recreated after it."""
     lacking, rebuilt = list[Unsynced](), list[Unsynced]()
     for file in unsynced:
-        (rebuilt if _is_rebuilt(file.path, read) else lacking).append(file)
+        if _is_rebuilt(file.path, read):
+            rebuilt.append(file)
+        else:
+            lacking.append(file)
     return lacking, rebuilt
 
 

@@ -90,11 +90,13 @@ class Acknowledged:
     @classmethod
     def from_marks(cls, entries: Sequence[Entry], start: int, end: int) -> Acknowledged:
         """Return the acknowledgements between two moments of a log."""
-        marks = []
+        moments, newest = list[int](), list[int]()
         for position in range(start, min(end, len(entries))):
-            if entries[position].mark is not None:
-                marks.append((position + 1, entries[position].mark))
-        return cls(tuple(position for position, _ in marks), tuple((mark or 0) - 1 for _, mark in marks))
+            mark = entries[position].mark
+            if mark is not None:
+                moments.append(position + 1)
+                newest.append(mark - 1)
+        return cls(tuple(moments), tuple(newest))
 
     @property
     def requests_before_first_record(self) -> int:
@@ -159,10 +161,10 @@ def find_lost_record(  # noqa: PLR0911 (one for each way)
 def _find_missing_record(method: Method, tag: str, acknowledged: int, rows: bytes) -> int | None:
     """Return the first acknowledged record that is not among the rows of a server, one per line; None if all are."""
     there = set(rows.splitlines())
-    numbers = range(acknowledged + 1)
-    return next(
-        (number for number in numbers if make_record(tag, number, method.record_size) not in there), None
-    )
+    for number in range(acknowledged + 1):
+        if make_record(tag, number, method.record_size) not in there:
+            return number
+    return None
 
 
 def _read_record_number(tag: str, content: bytes) -> int:
@@ -212,4 +214,7 @@ def find_lost_row(tag: str, acknowledged: int, name: str, files: Mapping[str, by
         finally:
             database.close()
     there = {number for number, content in rows if content == f"{tag}{number:08};"}
-    return next((number for number in range(acknowledged + 1) if number not in there), None)
+    for number in range(acknowledged + 1):
+        if number not in there:
+            return number
+    return None

@@ -192,9 +192,13 @@ class ExtRecovery:
         output = done.stdout.decode(errors="replace")
         if done.returncode & ~3:
             last = (done.stderr.decode(errors="replace").strip() or output.strip()).splitlines()
-            return Recovered({}, damage=f"e2fsck: {last[-1] if last else f'exit status {done.returncode}'}")
-        lines = [line.strip() for line in output.splitlines() if _REPAIR.search(line)]
-        return Recovered({}, tuple(line for line in lines if not _ORDINARY.search(line)))
+            reason = last[-1] if last else f"exit status {done.returncode}"
+            return Recovered({}, damage=f"e2fsck: {reason}")
+        repairs = []
+        for line in output.splitlines():
+            if _REPAIR.search(line) and not _ORDINARY.search(line.strip()):
+                repairs.append(line.strip())
+        return Recovered({}, tuple(repairs))
 
     def _read_content(self, image: Path, name: str) -> bytes | None:
         done = _run_tool([self._read, "-R", f"cat /{name}", str(image)])
@@ -349,7 +353,8 @@ class FormattedRecovery:
             # 3 means leaked clusters, which lose no data.
             if done.returncode not in (0, 3):
                 lines = (done.stderr + done.stdout).decode(errors="replace").strip().splitlines()
-                return Recovered({}, damage=f"qemu-img check: {lines[0] if lines else done.returncode}")
+                reason = lines[0] if lines else done.returncode
+                return Recovered({}, damage=f"qemu-img check: {reason}")
         raw = image.with_suffix(".raw")
         try:
             if self._format.name != "qcow2" or not convert_to_raw(image, raw):
@@ -379,7 +384,9 @@ def count_workers(filesystem: str, *, mounted: bool = False) -> int:
     if filesystem == "btrfs" and not _TEMPORARY_ID.exists():
         return 1
     processors = min(_MOST_PROCESSORS, os.cpu_count() or 1)
-    return processors if filesystem.startswith("ext") and not mounted else 4 * processors
+    if filesystem.startswith("ext") and not mounted:
+        return processors
+    return 4 * processors
 
 
 @contextlib.contextmanager
@@ -405,7 +412,9 @@ def start_recovery(
             stack.callback(process.wait)
             stack.callback(agent.close)
             inner = MountedRecovery(filesystem, agent, directory, reader, known)
-        yield inner if form == Format.RAW else FormattedRecovery(inner, Format(form))
+        if form != Format.RAW:
+            inner = FormattedRecovery(inner, Format(form))
+        yield inner
 
 
 def _run_tool(command: list[str]) -> subprocess.CompletedProcess[bytes]:

@@ -49,8 +49,10 @@ def check_again(name: str, after: int, survival: str | None, ledger: Path | None
         yield f"  {left.damage}"
         return
     yield f"  {_describe_ending(left.answer)}"
-    yield from (f"  out: {line}" for line in left.answer.out)
-    yield from (f"  err: {line}" for line in left.answer.err)
+    for line in left.answer.out:
+        yield f"  out: {line}"
+    for line in left.answer.err:
+        yield f"  err: {line}"
 
 
 def _describe_ending(answer: Answer) -> str:
@@ -90,13 +92,11 @@ class _Shell:
         """See `recovery.Reader`."""
         room, acknowledged = directory.parent / "room", directory.parent / "acknowledged"
         room.mkdir()
-        acknowledged.write_bytes(b"".join(line + b"\n" for line in self.lines[: newest + 1]))
+        acknowledged.write_bytes(user_check.encode_lines(self.lines[: newest + 1]))
         recovery.allow_changes(agent, directory)
-        shell = os.environ.get("SHELL") or "/bin/sh"
-        argv = [
-            *(() if user_check.explain_no_sandbox() else user_check.build_world_command(room, directory)),
-            shell,
-        ]
+        argv = [os.environ.get("SHELL") or "/bin/sh"]
+        if not user_check.explain_no_sandbox():
+            argv = [*user_check.build_world_command(room, directory), *argv]
         env = {**os.environ, "CHECK": self.check, "ACKNOWLEDGED": str(acknowledged)}
         run = agent.run_interactive if sys.stdin.isatty() else agent.run_piped
         self.status = run(argv, cwd=str(directory), env=env)

@@ -76,7 +76,9 @@ class CrashState:
     @property
     def fault(self) -> str:
         """A description of what is wrong with the state."""
-        return self.damage or (self.answer.summary if self.answer is not None else "")
+        if self.damage:
+            return self.damage
+        return "" if self.answer is None else self.answer.summary
 
 
 class WorkerPool:
@@ -105,12 +107,15 @@ class WorkerPool:
             parts.append(
                 self._pool.submit(self._judge_some, worker, in_order[number * share : (number + 1) * share])
             )
+        states: list[CrashState] = []
         try:
-            return [state for part in parts for state in part.result()]
+            for part in parts:
+                states += part.result()
         except BaseException:
             # Workers look at this between two states, so that Ctrl-C need not wait for a whole batch.
             self._stopped.set()
             raise
+        return states
 
     def judge_alone(self, cut: Cut) -> CrashState:
         """Judge a state while no other one is judged, with a check that does not reuse results."""
@@ -241,9 +246,17 @@ class Survey:
     stopped: str = ""  # why not all were judged
 
     @property
+    def losing_states(self) -> list[CrashState]:
+        """The states in which something is lost or broken."""
+        losing = []
+        for group in self.groups.values():
+            losing += group.states
+        return losing
+
+    @property
     def losing_count(self) -> int:
         """The number of states in which something is lost or broken."""
-        return sum(len(group.states) for group in self.groups.values())
+        return len(self.losing_states)
 
     @property
     def failing_groups(self) -> list[FailureGroup]:
@@ -364,13 +377,17 @@ def _accepts_newer(bench: WorkerPool, state: CrashState) -> bool:
     A check that looks only for the newest line may also miss a lost record when the next one is present, so such a
     state is inconclusive.
     """
-    further = bench.judge_with_next_line(state) if state.answer is not None else None
+    if state.answer is None:
+        return False
+    further = bench.judge_with_next_line(state)
     return further is not None and further.answer is not None and further.answer.ending is Ending.PASSED
 
 
 def _judge_late_again(bench: WorkerPool, survey: Survey, state: CrashState) -> CrashState:
     """Judge a state again, alone, if it may have run out of time because of the other states."""
-    return bench.judge_alone(state.cut) if len(survey.unjudged_states) < _LATE_AGAIN else state
+    if len(survey.unjudged_states) >= _LATE_AGAIN:
+        return state
+    return bench.judge_alone(state.cut)
 
 
 def _confirm_failure(

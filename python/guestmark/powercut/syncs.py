@@ -37,7 +37,7 @@ class FileState:
                 return None
             case "=":
                 return cls(0, {}, frozenset(filter(None, rest[0].split(","))))
-        return cls(int(head), dict(_parse_digests(rest)))
+        return cls(int(head), dict(map(_parse_digest, rest)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +86,14 @@ class ExpectedFile:
         if state is None:
             return "it is missing"
         if self.names is not None:
-            if gone := sorted(self.names - (state.names or frozenset())):
-                return f"{_decode_name(gone[0])} is missing from it"
-            extra = sorted((state.names or frozenset()) - self.names)
-            return f"{_decode_name(extra[0])} is in it again" if extra else ""
+            return _compare_names(self.names, state.names or frozenset())
         if state.size < self.least or (self.most is not None and state.size > self.most):
             return f"it has {state.size:,} bytes, not {self.least:,}"
         wrong = [number for number, digest in self.blocks.items() if state.blocks.get(number, 0) != digest]
+        if not wrong:
+            return ""
         count = f"{len(wrong)} of {len(self.blocks)} blocks"
-        return f"{count} differ, the first at byte {min(wrong) * BLOCK:,}" if wrong else ""
+        return f"{count} differ, the first at byte {min(wrong) * BLOCK:,}"
 
 
 class Promises:
@@ -160,8 +159,13 @@ class Promises:
     def _add_file(self, words: Sequence[str]) -> None:
         number, path, size, sure, first, end = int(words[0]), words[1], *map(int, words[2:6])
         file = self._files.setdefault(number, _File())
-        unsure = {int(word.partition(":")[0]) for word in words[6:] if word.endswith("?")}
-        changed = dict(_parse_digests(word.rstrip("?") for word in words[6:]))
+        unsure: set[int] = set()
+        changed: dict[int, int] = {}
+        for word in words[6:]:
+            block, digest = _parse_digest(word.rstrip("?"))
+            changed[block] = digest
+            if word.endswith("?"):
+                unsure.add(block)
         file.blocks = {block: digest for block, digest in (file.blocks | changed).items() if digest}
         promised = {block: file.blocks.get(block, 0) for block in range(first, end) if block not in unsure}
         whole = end > first == 0 and end == -(-sure // BLOCK)
@@ -177,7 +181,8 @@ class Promises:
             for file in self._files.values():
                 if (one := self._make_expected_file(file, newest, exact)) is not None:
                     found.append(one)
-            found += self._list_expected_directories(newest) if exact else []
+            if exact:
+                found += self._list_expected_directories(newest)
             self._known[newest, exact] = tuple(found)
         return self._known[newest, exact]
 
@@ -205,13 +210,14 @@ class Promises:
         if not all(paths):
             # Another thread removed the file while it was being promised.
             return ()
-        since = [(after, path) for after, path in file.paths if after > last]
-        upcoming = next((path for after, path in since if after > newest), paths[-1])
-        removed = any(not path for after, path in since if after <= newest)
-        if removed or (not exactly and not upcoming):
+        until_cut = [path for after, path in file.paths if last < after <= newest]
+        if not all(until_cut):
             return ()
         if not exactly:
-            paths += [path for _, path in since if path]
+            after_cut = [path for after, path in file.paths if after > newest]
+            if after_cut and not after_cut[0]:
+                return ()
+            paths += [*until_cut, *filter(None, after_cut)]
         return self._add_old_paths(paths)
 
     def _add_old_paths(self, paths: Iterable[str]) -> tuple[str, ...]:
@@ -225,9 +231,11 @@ class Promises:
             path = waiting.pop(0)
             for new, olds in self._renamed.items():
                 if path == new or path.startswith(new + _SLASH):
-                    older = [old + path[len(new) :] for old in sorted(olds)]
-                    waiting += [each for each in older if each not in found]
-                    found |= dict.fromkeys(older)
+                    for old in sorted(olds):
+                        older = old + path[len(new) :]
+                        if older not in found:
+                            waiting.append(older)
+                            found[older] = None
         return tuple(found)
 
     @staticmethod
@@ -264,10 +272,18 @@ def _drop_overwritten(file: _File, newest: int, promised: dict[int, int], least:
     return least
 
 
-def _parse_digests(words: Iterable[str]) -> Iterator[tuple[int, int]]:
-    for word in words:
-        number, _, digest = word.partition(":")
-        yield int(number), int(digest, 16)
+def _parse_digest(word: str) -> tuple[int, int]:
+    number, _, digest = word.partition(":")
+    return int(number), int(digest, 16)
+
+
+def _compare_names(expected: frozenset[str], found: frozenset[str]) -> str:
+    """Return which name a directory lacks or has again; empty if it has exactly those expected."""
+    if gone := sorted(expected - found):
+        return f"{_decode_name(gone[0])} is missing from it"
+    if extra := sorted(found - expected):
+        return f"{_decode_name(extra[0])} is in it again"
+    return ""
 
 
 def _decode_name(name: str) -> str:

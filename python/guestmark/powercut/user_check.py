@@ -135,17 +135,22 @@ class Check:
         room.mkdir(exist_ok=True)
         done = agent.exec(
             self.build_command_line(room, directory),
-            stdin=b"".join(line + b"\n" for line in acknowledged),
+            stdin=encode_lines(acknowledged),
             timeout_s=self.limit.seconds, cwd=str(directory), output_limit=_HEARD, tail=True,
         )  # fmt: skip
         ending = classify_end(done.status, done.signal, apart=self.apart, was_full=_ran_out_of_space(room))
+        took_s = done.wall_s
         if done.timed_out:
-            ending = Ending.LATE
+            ending, took_s = Ending.LATE, self.limit.seconds
         elif done.oom_killed and ending is not Ending.PASSED:
             # The kernel does not say whose process it was, so no check that ran at that time is believed.
             ending = Ending.OUT_OF_MEMORY
-        took_s = self.limit.seconds if done.timed_out else done.wall_s
         return Answer(ending, done.status, _last_lines(done.stdout), _last_lines(done.stderr), took_s)
+
+
+def encode_lines(lines: Sequence[bytes]) -> bytes:
+    """Return the lines as a check gets them as input, each with its line feed."""
+    return b"".join(line + b"\n" for line in lines)
 
 
 def run_check_here(check: Check, room: Path, directory: Path, acknowledged: Sequence[bytes]) -> Answer:
@@ -157,7 +162,7 @@ def run_check_here(check: Check, room: Path, directory: Path, acknowledged: Sequ
         with _AT_ONCE:
             done = subprocess.run(
                 check.build_command_line(own, directory), cwd=directory,
-                input=b"".join(line + b"\n" for line in acknowledged), capture_output=True, timeout=check.limit.seconds,
+                input=encode_lines(acknowledged), capture_output=True, timeout=check.limit.seconds,
                 check=False,
             )  # fmt: skip
     except subprocess.TimeoutExpired:
@@ -176,7 +181,8 @@ def run_check_here(check: Check, room: Path, directory: Path, acknowledged: Sequ
 def _last_lines(output: bytes) -> tuple[str, ...]:
     """Return the last lines, with unprintable characters replaced so that every document can hold them."""
     shown = []
-    for line in [line for line in output.decode(errors="replace").splitlines() if line.strip()][-_LINES:]:
+    lines = [line for line in output.decode(errors="replace").splitlines() if line.strip()]
+    for line in lines[-_LINES:]:
         printable = (character if character.isprintable() else "?" for character in line)
         shown.append("".join(printable)[:_WIDTH])
     return tuple(shown)

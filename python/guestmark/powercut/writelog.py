@@ -60,6 +60,16 @@ class Entry:
         return self.length > 0 and not self.flags & (Flag.DISCARD | Flag.MARK)
 
 
+def count_writes(entries: Sequence[Entry]) -> int:
+    """Return how many of the requests write data."""
+    return sum(entry.is_write for entry in entries)
+
+
+def count_flushes(entries: Sequence[Entry]) -> int:
+    """Return how many of the requests flush: the disk's whole cache, or with FUA what they write."""
+    return sum(entry.is_flush or bool(entry.flags & Flag.FUA) for entry in entries)
+
+
 def count_requests(path: Path) -> int:
     """Return the number of requests in a log."""
     with WriteLog(path) as log:
@@ -70,7 +80,9 @@ def read_refusal(path: Path) -> int:
     """Return the errno of the first write, flush or mark that the agent refused; 0 if it refused none."""
     with path.open("rb") as file:
         found = os.pread(file.fileno(), _REFUSED.size, _REFUSED_AT)
-    return int(_REFUSED.unpack(found)[0]) if len(found) == _REFUSED.size else 0
+    if len(found) != _REFUSED.size:
+        return 0
+    return int(_REFUSED.unpack(found)[0])
 
 
 class WriteLog:
