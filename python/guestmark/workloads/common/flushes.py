@@ -92,11 +92,9 @@ def judge_flushes(
     if verdict is not None:
         return verdict
     how = _watch_flush_once(machine, disk)
-    sent = (
-        f"{guest_flushes} sent by the guest"
-        if guest_flushes
-        else "the guest sends none, as every write is flushed"
-    )
+    sent = "the guest sends none, as every write is flushed"
+    if guest_flushes:
+        sent = f"{guest_flushes} sent by the guest"
     return Verdict(how.reached, f"{sent}; {how.why}", how.word)
 
 
@@ -184,9 +182,11 @@ def _watch_flush(machine: Machine, disk: AttachedDisk, pid: int) -> Verdict:
     place, watched = machine.place, _find_io_processes(machine, disk, pid)
     if not watched:
         return _make_unknown_verdict("UML's disk process was not found")
+    command = ["strace"]
     # UML itself, which serves hostfs, starts processes that no one else may trace.
-    following = [] if disk.spec.filesystem is Filesystem.HOSTFS else ["-f"]
-    command = ["strace", *following, "-e", "trace=fsync,fdatasync,sync_file_range"]
+    if disk.spec.filesystem is not Filesystem.HOSTFS:
+        command.append("-f")
+    command += ["-e", "trace=fsync,fdatasync,sync_file_range"]
     for process in watched:
         command += ["-p", str(process)]
     trace = place.start_helper(command)
@@ -229,7 +229,7 @@ def _is_served_by_child(disk: AttachedDisk) -> bool:
 def _judge_trace(disk: AttachedDisk, said: str) -> Verdict:
     """Returns the verdict from strace's output."""
     who = "virtiofsd" if disk.server else "the hypervisor"
-    if not any("sync(" in line or "sync_file_range(" in line for line in said.splitlines()):
+    if "sync(" not in said and "sync_file_range(" not in said:
         return Verdict(Reached.NO, f"{who} calls no fsync for them (traced with strace)", Durability.LOST)
     what = "fsync on the host's file" if disk.spec.is_directory else "fdatasync on the image"
     return Verdict(Reached.YES, f"{who} calls {what} for each (traced with strace)", Durability.REACHED)
@@ -300,11 +300,8 @@ class Changes:
             (metrics.GUEST_CPU, counted.guest_cpu_s),
             (metrics.VMM_CPU, counted.vmm_cpu_s),
         ]
-        return [
-            Measurement(metric, float(value), (float(value),))
-            for metric, value in values
-            if value is not None
-        ]
+        known = [(metric, float(value)) for metric, value in values if value is not None]
+        return metrics.to_measurements(known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +327,8 @@ class CounterReading:
         changed: dict[str, Any] = {}
         for name in Counters.__slots__:
             start, end = getattr(self.counters, name), getattr(now, name)
-            changed[name] = None if start is None or end is None else end - start
+            if start is not None and end is not None:
+                changed[name] = end - start
         counters = Counters(**changed)
         target = next((disk for disk in self.machine.disks if disk.spec.role is Role.TARGET), None)
         if target is None:
@@ -365,11 +363,11 @@ def _count_writes_and_flushes(machine: Machine) -> Counters:
         vmm_cpu_s = stats["vmm_user_s"] + stats["vmm_system_s"] + beside
     guest_written, guest_flushes = _read_guest_counters(machine)
     served = any(disk.spec.bus is Bus.VHOST_USER or disk.spec.is_directory for disk in machine.disks)
-    own = machine.query is not None and not served
-    names = {disk.spec.name for disk in machine.disks}
-    host = (
-        _read_qemu_counters(machine.query, names) if own else _read_process_counters(machine, machine.vmm_pid)
-    )
+    if machine.query is not None and not served:
+        names = {disk.spec.name for disk in machine.disks}
+        host = _read_qemu_counters(machine.query, names)
+    else:
+        host = _read_process_counters(machine, machine.vmm_pid)
     if any(disk.spec.bus is Bus.NVME for disk in machine.disks):
         host["host_flushes"] = None  # QEMU's nvme device does not count flushes
     return Counters(
@@ -411,10 +409,11 @@ def _read_process_counters(machine: Machine, pid: int) -> dict[str, int | None]:
     if any(disk.spec.aio is Aio.IO_URING for disk in machine.disks):
         return unknown
     total = {"wchar": 0, "syscw": 0, "rchar": 0}
-    servers = [disk.server for disk in machine.disks if disk.server is not None]
     # Other descendants carry the channel and serve the root.
-    children = machine.place.list_descendants(pid) if any(map(_is_served_by_child, machine.disks)) else []
-    for process in servers or (pid, *children):
+    children: list[int] = []
+    if any(map(_is_served_by_child, machine.disks)):
+        children = machine.place.list_descendants(pid)
+    for process in _list_servers(machine) or (pid, *children):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             try:
                 lines = machine.place.read(f"/proc/{process}/io").splitlines()
@@ -427,9 +426,13 @@ def _read_process_counters(machine: Machine, pid: int) -> dict[str, int | None]:
     return {"host_written": total["wchar"], "host_writes": total["syscw"], "host_read": total["rchar"]}
 
 
+def _list_servers(machine: Machine) -> list[int]:
+    return [disk.server for disk in machine.disks if disk.server is not None]
+
+
 def _find_daemons(machine: Machine, pid: int) -> list[int]:
     """Returns the daemons that serve the machine's disks and directories; their work is part of the cost."""
-    servers = [disk.server for disk in machine.disks if disk.server is not None]
+    servers = _list_servers(machine)
     if any(disk.spec.bus is Bus.VHOST_USER for disk in machine.disks):
         for process in machine.place.list_descendants(pid):
             with contextlib.suppress(OSError):

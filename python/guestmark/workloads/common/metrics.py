@@ -3,7 +3,9 @@
 Rates are content bytes a second, shown in MB/s (10^6 bytes).
 """
 
-from guestmark.core.metric import Better, Metric
+from collections.abc import Iterable
+
+from guestmark.core.metric import Better, Measurement, Metric
 
 HOST_WRITTEN = Metric("host_written_bytes", "B")  # bytes that the hypervisor wrote to the images
 HOST_WRITES = Metric("host_writes", "1")  # number of write requests for that
@@ -53,3 +55,13 @@ WRITING = (THROUGHPUT, WALL, GUEST_WALL, GUEST_FLUSH, HOST_FLUSH, *BELOW)
 READING = (THROUGHPUT, WALL, GUEST_WALL, *BELOW)
 CHANNEL = (THROUGHPUT, WALL, GUEST_WALL)
 LAUNCHING = (THROUGHPUT, WALL, GUEST_FLUSH, HOST_FLUSH, LAUNCH, THROUGHPUT_WITH_LAUNCH, WALL_WITH_LAUNCH)
+
+
+def to_measurements(values: Iterable[tuple[Metric, float]]) -> list[Measurement]:
+    """Returns one measurement for each value."""
+    return [Measurement(metric, value, (value,)) for metric, value in values]
+
+
+def to_known_measurements(values: Iterable[tuple[Metric, float | None]]) -> list[Measurement]:
+    """Returns one measurement for each value that is known."""
+    return to_measurements((metric, value) for metric, value in values if value is not None)

@@ -198,7 +198,7 @@ class MovingTrial(Workload[M]):
             (metrics.HOST_FLUSH, host_flush_s),
         ]
         changes.add_facts(self.facts)
-        return [*to_measurements(values), *changes.to_measurements(self.amount)]
+        return [*metrics.to_measurements(values), *changes.to_measurements(self.amount)]
 
     def cleanup(self, machine: Machine) -> None:
         """Unmounts the target, and removes files that were created on the host."""
@@ -230,9 +230,9 @@ class MovingTrial(Workload[M]):
         there = agent.statfs(disk.directory)
         free = there.free * there.block_size
         if free < self.amount:
+            place = f"{disk.spec.filesystem} filesystem" if disk.device else "directory"
             raise WorkloadError(
-                f"{self.amount / 1e6:.0f} MB do not fit on the disk: {free / 1e6:.0f} MB are free on its "
-                f"{f'{disk.spec.filesystem} filesystem' if disk.device else 'directory'}",
+                f"{self.amount / 1e6:.0f} MB do not fit on the disk: {free / 1e6:.0f} MB are free on its {place}",
                 hint="use a larger disk (--set size=4G) or less data (--scale)",
             )
 
@@ -244,11 +244,6 @@ class MovingTrial(Workload[M]):
 def is_over_vhost_user(cell: Cell) -> bool:
     """Returns whether a daemon serves the disks of the cell's machine."""
     return Bus.VHOST_USER in (cell.levels.get(BUS), cell.levels.get(UML_DISK))
-
-
-def to_measurements(values: list[tuple[Metric, float]]) -> list[Measurement]:
-    """Returns one measurement for each value."""
-    return [Measurement(metric, value, (value,)) for metric, value in values]
 
 
 def warn_of_caches(disk: AttachedDisk) -> list[str]:

@@ -17,7 +17,13 @@ def average_phase_seconds(result: CellResult, phases: Sequence[Metric]) -> list[
     """
     found = [result.summary.get(metric.name) for metric in phases]
     trials = max((summary.n for summary in found if summary is not None), default=1)
-    return [0.0 if summary is None else summary.mean * summary.n / trials for summary in found]
+    means = []
+    for summary in found:
+        if summary is None:
+            means.append(0.0)
+        else:
+            means.append(summary.mean * summary.n / trials)
+    return means
 
 
 def draw_phase_bars(
@@ -46,9 +52,6 @@ def draw_phase_bars(
         rows.append(StackRow(name_in_chart(result, workload), parts, text))
         most = max(range(len(parts)), key=parts.__getitem__)
         said.append(f"{name_in_sentences(workload)[result.cell.id]} {text}, most of it {phases[most]}")
-    return Chart(
-        title,
-        caption,
-        summary("; ".join(said)),
-        Stack(tuple(rows), tuple(phases), letters, "% of the sum" if shares else f"sum, {unit.name}"),
-    )
+    label = "% of the sum" if shares else f"sum, {unit.name}"
+    stack = Stack(tuple(rows), tuple(phases), letters, label)
+    return Chart(title, caption, summary("; ".join(said)), stack)

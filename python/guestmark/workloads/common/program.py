@@ -157,9 +157,8 @@ def judge_exit(
             Cause.TIME_LIMIT, f"the command {Cause.TIME_LIMIT.words} {format_duration(limit_s)}"
         )
     if result.signal is not None:
-        raise make_exit_error(
-            Cause.OUT_OF_MEMORY if result.oom_killed else Cause.SIGNAL, _describe_killing(result)
-        )
+        cause = Cause.OUT_OF_MEMORY if result.oom_killed else Cause.SIGNAL
+        raise make_exit_error(cause, _describe_killing(result))
     if result.oom_killed:
         raise make_exit_error(Cause.OUT_OF_MEMORY, f"{Cause.OUT_OF_MEMORY.words} and a process was killed")
     if result.status not in statuses:
@@ -176,11 +175,17 @@ def quote_end(result: ExecResult) -> str:
 
 def quote_output(output: str) -> str:
     """Quotes the end of an output as part of a one-line reason."""
-    printable = "".join(character if character.isprintable() else " " for character in output[-4 * _TAIL :])
-    line = " ".join(printable.split())
+    line = " ".join(blank_unprintable(output[-4 * _TAIL :]).split())
     if not line:
         return ""
-    return f": {line}" if len(line) <= _TAIL else f": …{line[-_TAIL:]}"
+    if len(line) > _TAIL:
+        return f": …{line[-_TAIL:]}"
+    return f": {line}"
+
+
+def blank_unprintable(text: str) -> str:
+    """Returns the text with a blank in place of each character that cannot be printed."""
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def compute_sha256(path: str) -> str:

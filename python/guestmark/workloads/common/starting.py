@@ -166,13 +166,16 @@ def _find_processes(machine: Machine) -> dict[int, str]:
     if isinstance(machine, ListsProcesses):
         roots = machine.list_pids()
     else:
-        first = getattr(machine, "pid", None) or machine.vmm_pid
+        pids = [getattr(machine, "pid", None) or machine.vmm_pid]
         helpers = getattr(getattr(machine, "process", None), "helpers", {})
-        roots = [pid for pid in (first, *(helper.pid() for helper in helpers.values())) if pid]
+        for helper in helpers.values():
+            pids.append(helper.pid())
+        roots = [pid for pid in pids if pid]
     found = {}
-    for pid in (each for root in roots for each in (root, *processes.list_descendants(root))):
-        with contextlib.suppress(OSError):
-            found[pid] = processes.read_status(pid)[19]
+    for root in roots:
+        for pid in (root, *processes.list_descendants(root)):
+            with contextlib.suppress(OSError):
+                found[pid] = processes.read_status(pid)[19]
     return found
 
 
@@ -237,9 +240,11 @@ def require_memory_for(cell: Cell, machines: int, used: int) -> None:
     A guest may come to use all memory that it was given. Huge pages were set aside before, and are no longer available.
     """
     pages = cell.levels[HUGEPAGES]
-    if pages is not HugePages.OFF:
+    each = _OVERHEAD
+    if pages is HugePages.OFF:
+        each += max(read_declared_memory(cell), used)
+    else:
         _require_huge_pages(pages, machines, machines * pages.count_needed(read_declared_memory(cell)))
-    each = _OVERHEAD + (max(read_declared_memory(cell), used) if pages is HugePages.OFF else 0)
     room = compute_spare_memory()
     # A single machine is allowed: its own platform explains best what is wrong with it.
     if machines > 1 and machines * each > room:

@@ -29,7 +29,6 @@ from guestmark.workloads.common.moving import (
     find_target,
     is_over_vhost_user,
     sync_everything,
-    to_measurements,
     warn_of_caches,
 )
 
@@ -47,8 +46,10 @@ def choose_largest_block(memory: int, in_flight: int, most: int = _BLOCKS[0]) ->
     Each request costs an emulated processor milliseconds, whatever its size. All requests in flight together leave the
     machine two thirds of its memory.
     """
-    fitting = (size for size in _BLOCKS if size <= most and 3 * size * in_flight <= memory)
-    return next(fitting, _BLOCKS[-1])
+    for size in _BLOCKS:
+        if size <= most and 3 * size * in_flight <= memory:
+            return size
+    return _BLOCKS[-1]
 
 
 class CopyTrial(MovingTrial[C]):
@@ -166,10 +167,7 @@ class ShareTrial(MovingTrial[SourcedBytes]):
                 f"the share cannot be mounted: {done.stderr.decode(errors='replace').strip()}"
             )
         self._at = _MOUNTED_AT
-        words = machine.agent.read_facts().cmdline.split()
-        self.moving.share = next(
-            (word.partition("=")[2] for word in words if word.startswith("guestmark.root=")), "unknown"
-        )
+        self.moving.share = _read_root_option(machine.agent.read_facts().cmdline)
 
     def move_bytes(self, machine: Machine, path: str) -> TimedMove:
         """Copies the file and flushes."""
@@ -198,6 +196,14 @@ class ShareTrial(MovingTrial[SourcedBytes]):
             if self._at:
                 with contextlib.suppress(AgentError):
                     machine.agent.umount(self._at)
+
+
+def _read_root_option(command_line: str) -> str:
+    """Returns the share from which a guest's kernel was told to mount its root."""
+    for word in command_line.split():
+        if word.startswith("guestmark.root="):
+            return word.partition("=")[2]
+    return "unknown"
 
 
 class _PatternTrial(MovingTrial[M]):
@@ -279,4 +285,4 @@ class FilereadTrial(_PatternTrial[ReadBytes]):
             (metrics.WALL, timed.wall_s),
             (metrics.GUEST_WALL, timed.guest_wall_s),
         ]
-        return [*to_measurements(values), *changes.to_measurements(self.amount)]
+        return [*metrics.to_measurements(values), *changes.to_measurements(self.amount)]

@@ -26,7 +26,7 @@ from guestmark.disks.scratch import get_scratch_store
 from guestmark.platforms.base import Machine
 from guestmark.workloads.common import metrics
 from guestmark.workloads.common.moved import SourcedBytes, UploadedBytes
-from guestmark.workloads.common.moving import MovingTrial, TimedMove, sync_everything, to_measurements
+from guestmark.workloads.common.moving import MovingTrial, TimedMove, sync_everything
 
 _PIECE = 1 << 20
 
@@ -60,7 +60,7 @@ class UploadTrial(MovingTrial[UploadedBytes]):
         sync_everything(machine.agent)
         timed = self._upload_through_channel(machine, self._image)
         self._note_clocks(timed)
-        return to_measurements(
+        return metrics.to_measurements(
             [
                 (metrics.THROUGHPUT, self.amount / timed.wall_s),
                 (metrics.WALL, timed.wall_s),
@@ -185,11 +185,9 @@ class TarTrial(MovingTrial[SourcedBytes]):
         if not done.ok:
             said = " ".join(done.stderr.decode(errors="replace").split())
             ending = "exceeded its time limit" if done.timed_out else f"failed: {said[-300:]}"
-            hint = (
-                "the guest's disk is full: use a larger one (--set size=4G)"
-                if classify_message(Speaker.TAR, said).cause is Cause.NO_ROOM
-                else ""
-            )
+            hint = ""
+            if classify_message(Speaker.TAR, said).cause is Cause.NO_ROOM:
+                hint = "the guest's disk is full: use a larger one (--set size=4G)"
             raise WorkloadError(f"tar in the guest {ending}", hint=hint)
         begin = time.monotonic()
         flushed = machine.agent.flush(path, timeout_s=self.limit_s)

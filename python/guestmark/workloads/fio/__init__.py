@@ -128,8 +128,7 @@ def _check_job(text: str, values: Mapping[str, object]) -> None:
         if section := _SECTION.match(line):
             begun.append(section[1].strip())
         option, _, value = (part.strip() for part in line.partition("="))
-        # Without a file name fio uses the job's name, also if it is that of a device.
-        path = section[1].strip() if section else value if option in _PLACES else ""
+        path = _find_named_path(section, option, value)
         if _ELSEWHERE.match(_substitute_values(path, values)):
             raise ValueError(
                 f"line {number}, {line.strip()!r}: a job's files must be on the disk under test: use a relative path"
@@ -148,6 +147,14 @@ def _check_job(text: str, values: Mapping[str, object]) -> None:
             raise ValueError(f"values.{name} is not used: the job file does not contain ${{{name}}}")
     for name in sorted(used - set(values) - {THREADS_VARIABLE}):
         raise ValueError(f"the job file needs values.{name}")
+
+
+def _find_named_path(section: re.Match[str] | None, option: str, value: str) -> str:
+    """Returns the path that a line of a job file gives to a job; empty if it gives none."""
+    # Without a file name fio uses the job's name, also if it is that of a device.
+    if section:
+        return section[1].strip()
+    return value if option in _PLACES else ""
 
 
 class FioParams(Params, frozen=True, kw_only=True):

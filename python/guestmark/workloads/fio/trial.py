@@ -21,13 +21,12 @@ from guestmark.platforms.base import Machine
 from guestmark.setting.disk import Disks
 from guestmark.workloads import fio
 from guestmark.workloads.common.flushes import CounterReading
-from guestmark.workloads.common.metrics import THROUGHPUT
+from guestmark.workloads.common.metrics import THROUGHPUT, to_known_measurements
 from guestmark.workloads.common.moving import (
     explain_host_cache,
     find_target,
     list_remarks,
     sync_everything,
-    to_measurements,
     warn_of_caches,
 )
 from guestmark.workloads.common.program import OUTPUT_LIMIT, compare_program, judge_exit, quote_output
@@ -66,7 +65,7 @@ def parse_report(output: str) -> Report:
     """Parses fio's standard output. Raises `WorkloadError` that names what is missing, or the error of a job."""
     lines = output.splitlines()
     # fio prints warnings before its JSON, even on standard output.
-    start = next((at for at, line in enumerate(lines) if line.strip() == "{"), None)
+    start = _find_json_start(lines)
     if start is None:
         raise WorkloadError(f"fio printed no JSON: {' '.join(output.split())[-300:]!r}", hint=_HINT)
     try:
@@ -97,6 +96,13 @@ def parse_report(output: str) -> Report:
         bytes=sum(_read_field(direction, "io_bytes", int) for direction in directions),
         notes=tuple(line.strip() for line in lines[:start] if line.strip()),
     )
+
+
+def _find_json_start(lines: Sequence[str]) -> int | None:
+    for number, line in enumerate(lines):
+        if line.strip() == "{":
+            return number
+    return None
 
 
 def _parse_direction(parts: Sequence[Mapping[str, Any]]) -> Direction:
@@ -141,9 +147,8 @@ def requests_flushes(job: str) -> bool:
 
 def asks_for_direct_io(job: str) -> bool:
     """Returns whether a job, or a part of it, uses O_DIRECT."""
-    return any(
-        line.replace(" ", "").lower() in ("direct=1", "direct=true", "direct") for line in job.splitlines()
-    )
+    lines = {line.replace(" ", "").lower() for line in job.splitlines()}
+    return not lines.isdisjoint({"direct=1", "direct=true", "direct"})
 
 
 class FioTrial(FioWorkload):
@@ -215,8 +220,10 @@ class FioTrial(FioWorkload):
             (USER, result.user_s),
             (SYSTEM, result.system_s),
         ]
-        known = [(metric, value) for metric, value in values if value is not None]
-        return [*to_measurements(known), *(changes.to_measurements(report.bytes) if report.bytes else ())]
+        measured = to_known_measurements(values)
+        if report.bytes:
+            measured += changes.to_measurements(report.bytes)
+        return measured
 
     def cleanup(self, machine: Machine) -> None:
         """Unmounts a loop device; a guest's disk is removed with the guest, and a directory with the trial."""

@@ -72,7 +72,9 @@ def run(
     Raises `WorkloadError` with guestfish's message if a command fails or time is up, `PlatformUnusableError` if
     libguestfs cannot be used here, `AttestationError` if its QEMU runs with another accelerator.
     """
-    environment = {**prepare(accelerator), **(_VERBOSE if verbose else {})}
+    environment = prepare(accelerator)
+    if verbose:
+        environment = {**environment, **_VERBOSE}
     process = SupervisedProcess(GUESTFISH, TEMPORARY_FILES)
     # supermin takes this lock even if there is nothing to do.
     lock = find_appliance_home(environment["LIBGUESTFS_CACHEDIR"]) / "lock"
@@ -82,10 +84,13 @@ def run(
         stack.callback(process.stop)
         commands, write_commands = (stack.enter_context(end) for end in _open_pipe())
         read_marks, marks = (stack.enter_context(end) for end in _open_pipe())
-        lines = [
-            f"!echo {step.name} > /dev/fd/{marks.fileno()}" if isinstance(step, Mark) else step
-            for step in script
-        ]
+        lines, names = [], []
+        for step in script:
+            if isinstance(step, Mark):
+                names.append(step.name)
+                lines.append(f"!echo {step.name} > /dev/fd/{marks.fileno()}")
+            else:
+                lines.append(step)
         process.start(
             [
                 *build_environment_prefix(environment, process.scratch), GUESTFISH,
@@ -98,7 +103,6 @@ def run(
         marks.close()
         write_commands.write(("\n".join(lines) + "\n").encode())
         write_commands.close()
-        names = [step.name for step in script if isinstance(step, Mark)]
         return _follow_marks(process, read_marks, names, accelerator, timeout_s)
 
 
@@ -172,8 +176,10 @@ def _walk_descendants(root: int) -> Iterator[tuple[tuple[str, ...], list[str]]]:
 
 def _last_words(process: SupervisedProcess) -> str:
     lines = [line.strip() for line in process.console.read_text().splitlines() if line.strip()]
+    if not lines:
+        return ""
     errors = [line for line in lines if "error" in line.lower()]
-    return f": {(errors or lines)[-1][:300]}" if lines else ""
+    return f": {(errors or lines)[-1][:300]}"
 
 
 def _open_pipe() -> tuple[io.FileIO, io.FileIO]:

@@ -29,7 +29,7 @@ from guestmark.setting.machine import PLACEMENT
 from guestmark.workloads import boot
 from guestmark.workloads.base import P, Workload
 from guestmark.workloads.boot.trial import compute_durations
-from guestmark.workloads.common.metrics import LAUNCH
+from guestmark.workloads.common.metrics import LAUNCH, to_measurements
 from guestmark.workloads.guestfs import GuestfsRunParams, guestfish, session
 from guestmark.workloads.guestfs.guestfish import Guestfs, Mark, Timeline
 from guestmark.workloads.guestfs.session import CALLS, WALL
@@ -73,29 +73,30 @@ def run(outer: Machine, accelerator: str, script: Sequence[str | Mark], timeout_
     }
     agent = outer.agent
     lines: list[str] = []
-    attested = False
+    names: list[str] = []
     for step in script:
         if not isinstance(step, Mark):
             lines.append(step)
             continue
         lines.append(f"!echo {_MARK}{step.name}")
         # QEMU runs from the first mark on, so later marks are not delayed by another check.
-        if not attested:
+        if not names:
             lines.append(_ATTEST)
-            attested = True
+        names.append(step.name)
     agent.write_file(_SCRIPT, ("\n".join(lines) + "\n").encode())
     deadline = time.monotonic() + timeout_s
     started_at = time.monotonic()
     guestfish = agent.background([libguestfs.GUESTFISH, "-f", _SCRIPT], env=environment)
     marks: dict[str, float] = {}
-    for name in (step.name for step in script if isinstance(step, Mark)):
+    for name in names:
         sign = f"{_MARK}{name}\n".encode()
         arrived = guestfish.wait(deadline - time.monotonic(), _make_output_matcher(sign))
         if sign not in guestfish.output:
-            how = "exited before" if arrived else "did not reach"
-            limit = "" if arrived else f" within {timeout_s:.0f} s"
+            problem = f"did not reach {name!r} within {timeout_s:.0f} s"
+            if arrived:
+                problem = f"exited before {name!r}"
             guestfish.send_signal(9)
-            raise WorkloadError(f"guestfish {how} {name!r}{limit}: {_last_words(guestfish.read_text())}")
+            raise WorkloadError(f"guestfish {problem}: {_last_words(guestfish.read_text())}")
         marks[name] = time.monotonic()
     if not guestfish.wait(max(1.0, deadline - time.monotonic())) or guestfish.ended is None:
         raise WorkloadError(f"guestfish did not exit: {_last_words(guestfish.read_text())}")
@@ -115,8 +116,11 @@ def _make_output_matcher(sign: bytes) -> Callable[[bytes], bool]:
 def _attest_accelerator(script_output: str, accelerator: str) -> None:
     """Raises `AttestationError` if guestfish's QEMU runs with another accelerator, by the output of the script."""
     # The script counts open KVM machines in the outer guest: if there are none, its QEMU emulates.
-    said = next((line for line in script_output.splitlines() if line.startswith(_KVM)), _KVM)
-    machines = said.removeprefix(_KVM).strip()
+    machines = ""
+    for line in script_output.splitlines():
+        if line.startswith(_KVM):
+            machines = line.removeprefix(_KVM).strip()
+            break
     found = {"": "nothing", "0": TCG.name}.get(machines, KVM.name)
     if found != accelerator:
         raise AttestationError(
@@ -222,7 +226,7 @@ class GuestfsApiTrial(OwnGuestTrial[session.GuestfsApiParams]):
             raise WorkloadError(f"libguestfs's output is not as expected: {found}")
         wall_s, launch_s = marks["done"] - marks["launched"], marks["launched"] - started_at
         values = ((WALL, wall_s), (CALLS, len(calls) / wall_s), (LAUNCH, launch_s))
-        return [Measurement(metric, value, (value,)) for metric, value in values]
+        return to_measurements(values)
 
     def _run_session(
         self, machine: Machine, script: Sequence[str | Mark]
@@ -271,7 +275,7 @@ class GuestfsRunTrial(OwnGuestTrial[GuestfsRunParams]):
             if missing:
                 said = ", ".join(metric.name for metric in missing)
                 self.warnings.append(f"libguestfs's messages do not show the end of {said}")
-        return [Measurement(metric, value, (value,)) for metric, value in kept.items()]
+        return to_measurements(kept.items())
 
     def _make_script(self) -> list[str | Mark]:
         sized = guestfish.build_size_commands(self.cell.levels)
@@ -281,7 +285,7 @@ class GuestfsRunTrial(OwnGuestTrial[GuestfsRunParams]):
         """Returns the phases of a launch in an outer guest, timed by the arrival of its lines here."""
         session = run(outer, self._accelerator, self._make_script(), self.limit_s)
         ended_at = time.monotonic()
-        launched, closed = (session.marks[name] for name in (_LAUNCHED, _CLOSED))
+        launched, closed = session.marks[_LAUNCHED], session.marks[_CLOSED]
         times = {steps.READY: launched, steps.ORDERED: launched, steps.DOWN: closed, steps.GONE: ended_at}
         return {name: at - session.started_at for name, at in times.items()}
 
@@ -296,11 +300,11 @@ def read_phases(timeline: Timeline) -> dict[str, float]:
 
     Its guest is told to end as soon as it is ready; what it does afterwards is not reported.
     """
-    times = {
-        name: at
-        for name, line in _LINES.items()
-        if (at := timeline.console.find_arrival(re.compile(line))) is not None
-    }
+    times = {}
+    for name, line in _LINES.items():
+        at = timeline.console.find_arrival(re.compile(line))
+        if at is not None:
+            times[name] = at
     times[steps.READY] = times[steps.ORDERED] = timeline.marks[_LAUNCHED]
     times[steps.DOWN], times[steps.GONE] = timeline.marks[_CLOSED], timeline.ended_at
     return {name: at - timeline.started_at for name, at in times.items()}
@@ -315,6 +319,9 @@ def split_start_time(timeline: Timeline) -> Sequence[float | None]:
     before = timeline.started_at
     for line in _BEFORE:
         at = timeline.console.find_arrival(re.compile(line))
-        found.append(None if at is None else at - before)
-        before = before if at is None else at
+        if at is None:
+            found.append(None)
+            continue
+        found.append(at - before)
+        before = at
     return found

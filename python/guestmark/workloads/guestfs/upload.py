@@ -21,7 +21,7 @@ from guestmark.platforms.qemu.accelerators import ACCELERATORS
 from guestmark.setting.disk import Disks, DiskSpec, Role
 from guestmark.setting.image import Format
 from guestmark.workloads.common import metrics
-from guestmark.workloads.common.moving import READABLE, check_checksum, to_measurements
+from guestmark.workloads.common.moving import READABLE, check_checksum
 from guestmark.workloads.disk.upload import make_tar_gz
 from guestmark.workloads.guestfs import GuestfishWorkload, guestfish
 from guestmark.workloads.guestfs.guestfish import Guestfs, Mark
@@ -85,7 +85,7 @@ class GuestfishTrial(GuestfishWorkload):
         launch_s = timeline.marks["launched"] - timeline.started_at
         wall_s = timeline.get_seconds_between("begin", "flushed") + host_flush_s
         with_launch_s = launch_s + wall_s
-        return to_measurements(
+        return metrics.to_measurements(
             [
                 (metrics.THROUGHPUT, self._amount / wall_s),
                 (metrics.WALL, wall_s),

@@ -30,7 +30,8 @@ from guestmark.setting.filesystem import FILESYSTEM, Filesystem
 from guestmark.workloads import oltp
 from guestmark.workloads.common.factors import THREADS, warn_of_shared_processors
 from guestmark.workloads.common.flushes import Changes, CounterReading
-from guestmark.workloads.common.moving import find_target, sync_everything, to_measurements
+from guestmark.workloads.common.metrics import to_measurements
+from guestmark.workloads.common.moving import find_target, sync_everything
 from guestmark.workloads.common.networks import find_network, require_network
 from guestmark.workloads.common.program import OUTPUT_LIMIT, compare_program, judge_exit
 from guestmark.workloads.oltp import CLIENT, SERVER, ClientSide, Oltp, OltpParams, OltpWorkload
@@ -88,9 +89,9 @@ def _require_space_for_tables(cell: Cell, database: Database, disk: DiskSpec, *,
     needed = database.needed_bytes + parse_size(params.log) + database.row_bytes * params.tables * params.rows
     room = count_free_bytes(disk.location) if on_directory else disk.size
     if needed > room:
-        where = f"but {disk.location} has {room / 1e9:.1f} GB free" if on_directory else (
-            f"but its disk has {format_size(room)}"
-        )  # fmt: skip
+        where = f"but its disk has {format_size(room)}"
+        if on_directory:
+            where = f"but {disk.location} has {room / 1e9:.1f} GB free"
         raise UsageError(
             f"{cell.id}: {params.tables} tables of {params.rows} rows need at least {needed / 1e6:.0f} MB, "
             f"{where}",
@@ -117,7 +118,9 @@ def _can_enter_directory(folder: Path, account: Account) -> bool:
     status = folder.stat()
     if status.st_uid == account.uid:
         return bool(status.st_mode & stat.S_IXUSR)
-    return bool(status.st_mode & (stat.S_IXGRP if status.st_gid == account.gid else stat.S_IXOTH))
+    if status.st_gid == account.gid:
+        return bool(status.st_mode & stat.S_IXGRP)
+    return bool(status.st_mode & stat.S_IXOTH)
 
 
 def _warn_of_threads(cell: Cell) -> str:
@@ -365,16 +368,18 @@ def _list_sysbench_values(
         raise WorkloadError("sysbench printed no SQL statistics")
     if not sql.transactions:
         raise WorkloadError("no transaction finished in time", hint="use a longer params.time, or fewer rows")
-    return [
+    values = [
         (oltp.TRANSACTIONS, sql.transactions_per_s),
         (oltp.QUERIES, sql.queries_per_s),
         *list_event_spread(report),
         (oltp.IGNORED_ERRORS, float(sql.ignored_errors)),
         (oltp.RECONNECTS, float(sql.reconnects)),
         (WALL, result.wall_s),
-        # A client on the peer is not timed by a machine's clock.
-        *([(GUEST_WALL, result.guest_wall_s)] if in_machine else []),
     ]
+    # A client on the peer is not timed by a machine's clock.
+    if in_machine:
+        values.append((GUEST_WALL, result.guest_wall_s))
+    return values
 
 
 def _list_values_per_transaction(

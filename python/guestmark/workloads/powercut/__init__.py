@@ -14,6 +14,7 @@ from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.units import parse_duration
 from guestmark.powercut.records import Method
 from guestmark.workloads.base import Sections, Workload
+from guestmark.workloads.common import metrics
 
 _STATES, _OF_SERVERS = 300, 40
 # A disk size that few programs fill; only written blocks take up space.
@@ -29,8 +30,9 @@ ALL = (LOSING, STATES, REPAIRED)
 
 def to_measurements(found: Proven) -> list[Measurement]:
     """Returns the measurements that a trial gets from its proof."""
-    values = ((STATES, found.states), (LOSING, found.losing), (REPAIRED, found.repaired))
-    return [Measurement(metric, float(value), (float(value),)) for metric, value in values]
+    return metrics.to_measurements(
+        [(STATES, float(found.states)), (LOSING, float(found.losing)), (REPAIRED, float(found.repaired))]
+    )
 
 
 def _parse_limit(text: str) -> float | None:

@@ -116,15 +116,17 @@ OPTIONS = {
 }  # fmt: skip
 # Limits and the seed do not change what is measured, so they are not factors.
 _NO_FACTORS = {"events", "time", "rand_seed"}
+
+
+def _make_factor(option: Option) -> Factor:
+    description = option.help
+    if option.test:
+        description = f"sysbench {option.test}: {option.help}"
+    return Factor(option.name, description, option.parse, option.levels)
+
+
 FACTORS = {
-    option.name: Factor(
-        option.name,
-        option.help if option.test == "" else f"sysbench {option.test}: {option.help}",
-        option.parse,
-        option.levels,
-    )
-    for option in OPTIONS.values()
-    if option.name not in _NO_FACTORS
+    option.name: _make_factor(option) for option in OPTIONS.values() if option.name not in _NO_FACTORS
 } | {THREADS.name: THREADS}
 
 

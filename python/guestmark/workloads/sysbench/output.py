@@ -68,14 +68,16 @@ _NUMBERS = {"N": r"\d+", "X": r"\d+\.\d+"}
 
 def _compile_line_pattern(form: str) -> re.Pattern[str]:
     """Compiles a line's pattern: `{name:N}` is a whole number, `{name:X}` has decimals; blanks may vary."""
-    parts = re.split(r"\{(\w+):([NX])\}", form)
-    pattern = "".join(
-        re.escape(part).replace(r"\ ", r"\s+") if at % 3 == 0 else f"(?P<{part}>{_NUMBERS[parts[at + 1]]})"
-        for at, part in enumerate(parts)
-        if at % 3 != 2
-    )
+    text, *fields = re.split(r"\{(\w+):([NX])\}", form)
+    pattern = _escape_text(text)
+    for name, kind, after in zip(fields[::3], fields[1::3], fields[2::3], strict=True):
+        pattern += f"(?P<{name}>{_NUMBERS[kind]})" + _escape_text(after)
     # Numbers are padded to a width, which they may fill completely.
     return re.compile(pattern.replace(r":\s+(", r":\s*(").replace(r"\((?P", r"\(\s*(?P"))
+
+
+def _escape_text(text: str) -> str:
+    return re.escape(text).replace(r"\ ", r"\s+")
 
 
 _CPU = "CPU speed:"

@@ -22,13 +22,12 @@ from guestmark.setting.machine import MEMORY
 from guestmark.workloads import sysbench
 from guestmark.workloads.common.factors import warn_of_shared_processors
 from guestmark.workloads.common.flushes import CounterReading
-from guestmark.workloads.common.metrics import THROUGHPUT
+from guestmark.workloads.common.metrics import THROUGHPUT, to_measurements
 from guestmark.workloads.common.moving import (
     explain_host_cache,
     find_target,
     list_remarks,
     sync_everything,
-    to_measurements,
     warn_of_caches,
 )
 from guestmark.workloads.common.program import OUTPUT_LIMIT, compare_program, judge_exit
@@ -78,9 +77,9 @@ def _check_size(cell: Cell, options: Mapping[str, str], disk: DiskSpec) -> None:
     room = count_free_bytes(disk.location) if on_directory else disk.size
     if size < room:
         return
-    where = f"of which {disk.location} has {room / 1e9:.1f} GB free" if on_directory else (
-        f"but its disk has {format_size(room)}"
-    )  # fmt: skip
+    where = f"but its disk has {format_size(room)}"
+    if on_directory:
+        where = f"of which {disk.location} has {room / 1e9:.1f} GB free"
     raise UsageError(
         f"{cell.id}: the files need {format_size(size)}, {where}",
         hint="use a larger disk (--set size=8G), another directory (--set location=DIRECTORY), or --scale",
@@ -181,11 +180,12 @@ class SysbenchTrial(SysbenchWorkload):
             self._remove_files(machine)
         # sysbench prints rates only; amplification needs the bytes behind them.
         moved = round(files[THROUGHPUT] * report.total_time_s)
-        values = [
-            *_list_common_metrics(report, result),
-            *((metric, value) for metric, value in files.items() if value),
-        ]
-        return [*to_measurements(values), *(changes.to_measurements(moved) if moved else ())]
+        values = _list_common_metrics(report, result)
+        values += [(metric, value) for metric, value in files.items() if value]
+        measured = to_measurements(values)
+        if moved:
+            measured += changes.to_measurements(moved)
+        return measured
 
     def cleanup(self, machine: Machine) -> None:
         """Removes the files on the host; a guest's disk is removed with the guest."""
@@ -213,10 +213,9 @@ class SysbenchTrial(SysbenchWorkload):
             # With many small direct writes preparing would take longer than measuring; the files are the same either
             # way.
             options["file_extra_flags"] = NO_FLAGS
-        flags = [
-            f"{OPTIONS[name].command_flag}={'' if level == NO_FLAGS and name == 'file_extra_flags' else level}"
-            for name, level in options.items()
-        ]
+        if options.get("file_extra_flags") == NO_FLAGS:
+            options["file_extra_flags"] = ""
+        flags = [f"{OPTIONS[name].command_flag}={level}" for name, level in options.items()]
         return [SYSBENCH, self.params.test, *flags, command]
 
     def _run_measured(self, machine: Machine) -> tuple[Report, ExecResult]:
@@ -288,7 +287,9 @@ def _list_memory_rates(report: Report) -> list[tuple[Metric, float]]:
     if memory is None:
         return []
     values = [(sysbench.OPERATIONS, memory.operations_per_s)]
-    return values if memory.mib_per_s is None else [(THROUGHPUT, memory.mib_per_s * _MIB), *values]
+    if memory.mib_per_s is None:
+        return values
+    return [(THROUGHPUT, memory.mib_per_s * _MIB), *values]
 
 
 def _compute_file_rates(report: Report, options: Mapping[str, str]) -> dict[Metric, float]:

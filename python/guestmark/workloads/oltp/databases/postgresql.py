@@ -162,4 +162,5 @@ def _raise_plain_errors() -> Iterator[None]:
         yield
     except native.DatabaseError as error:
         fields = error.args[0] if error.args else ""
-        raise native.Error(fields.get("M", "") if isinstance(fields, dict) else str(fields)) from error
+        text = fields.get("M", "") if isinstance(fields, dict) else str(fields)
+        raise native.Error(text) from error

@@ -82,10 +82,10 @@ def find_prepared(
 def _compute_cache_key(
     database: Database, settings: Mapping[str, str], tables: int, rows: int, account: Account
 ) -> str:
-    binaries = [
-        (path, Path(path).stat().st_size, Path(path).stat().st_mtime_ns)
-        for path in (database.server_path, find_sysbench())
-    ]
+    binaries = []
+    for path in (database.server_path, find_sysbench()):
+        status = Path(path).stat()
+        binaries.append((path, status.st_size, status.st_mtime_ns))
     # The first number is the version of the stored form. Sizes and times stand for the programs' versions.
     parts = (2, database.name, binaries, sorted(settings.items()), tables, rows, account.uid, account.gid)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]

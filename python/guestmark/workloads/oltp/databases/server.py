@@ -37,7 +37,9 @@ class Launcher:
 
         On this host confined processes change their user themselves.
         """
-        return {} if self.confinement is not None else account.build_exec_arguments(on_host=False)
+        if self.confinement is not None:
+            return {}
+        return account.build_exec_arguments(on_host=False)
 
     def wrap_command(self, command: Sequence[str]) -> list[str]:
         """Returns the command as the agent has to run it."""
@@ -238,18 +240,18 @@ class Server:
     def make_error(self, what: str) -> MachineError:
         """Returns the error for a failure, with the most informative lines of the log, and all of it as console."""
         ended = self._process.ended if self._process else None
-        how = ""
+        how = hint = ""
         if ended is not None:
             if ended.oom_killed:
                 how = ": the machine ran out of memory"
+                hint = "give the machine more memory (--set memory=1G) or the server a smaller buffer"
             elif ended.signal:
                 how = f": killed by {signal.Signals(ended.signal).name}"
             else:
                 how = f" (exit status {ended.status})"
-        hint = "give the machine more memory (--set memory=1G) or the server a smaller buffer"
         return MachineError(
             f"{self.database.title} {what}{how}{pick_telling_lines(self.log)}",
-            hint=hint if ended is not None and ended.oom_killed else "",
+            hint=hint,
             console=f"--- log of {self.database.title} ---\n{self.log}",
         )
 
@@ -267,6 +269,11 @@ class Server:
 def pick_telling_lines(log: str) -> str:
     """Returns the lines of a log for a one-line reason: error messages, else the last line."""
     lines = [" ".join(line.split()) for line in log.splitlines() if line.strip()]
-    complaints = [line for line in lines if any(mark in line for mark in _TELLING)]
+    complaints = []
+    for line in lines:
+        if any(mark in line for mark in _TELLING):
+            complaints.append(line)
     said = "; ".join(complaints[:3] or lines[-1:])
-    return f"; its log: {said[:_QUOTED]}" if said else "; it logged nothing"
+    if not said:
+        return "; it logged nothing"
+    return f"; its log: {said[:_QUOTED]}"
