@@ -9,6 +9,7 @@ from guestmark.page.tables import Align, Column, Row, RowName, Table, make_figur
 from guestmark.page.text import line
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.workloads.boot import AGENT, PHASES, TOTAL, Boot, Initcalls, StartedUnits
+from guestmark.workloads.common.facts import list_facts
 from guestmark.workloads.common.phase_bars import average_phase_seconds, draw_phase_bars
 
 LETTERS = "VFEKMRAWPX"  # one for each phase, in order
@@ -54,43 +55,41 @@ def average_initcalls(found: Sequence[Initcalls]) -> list[tuple[str, float]]:
 
 def _select_phased_cells(workload: WorkloadResult) -> list[CellResult]:
     """Returns the cells whose starts have phases; the starts of a peer may have none."""
-    return [
-        result
-        for result in workload.shown_cells
-        if AGENT.name in result.summary and any(average_phases(result))
-    ]
+    phased = []
+    for result in workload.shown_cells:
+        if AGENT.name in result.summary and any(average_phases(result)):
+            phased.append(result)
+    return phased
 
 
 def _note_phases_of_other_starts(shown: Sequence[CellResult]) -> list[Note]:
     """Notes cells whose phases come from another start than their total."""
-    found = [
-        result.cell.id
-        for result in shown
-        if TOTAL.name in result.summary
-        and abs(sum(average_phases(result)) / result.summary[TOTAL.name].mean - 1) > 0.02
-    ]
-    said = f"phases of {', '.join(found)} come from a second, traced start"
-    return [Note(line(said))] if found else []
+    names = []
+    for result in shown:
+        if TOTAL.name not in result.summary:
+            continue
+        share = sum(average_phases(result)) / result.summary[TOTAL.name].mean
+        if abs(share - 1) > 0.02:
+            names.append(result.cell.id)
+    if not names:
+        return []
+    return [Note(line(f"phases of {', '.join(names)} come from a second, traced start"))]
 
 
 def _render_initcalls(shown: Sequence[CellResult]) -> list[Node]:
     """Lists the slowest initcalls of every cell that has them, as means over its trials."""
     parts: list[Node] = []
     for result in shown:
-        found = [
-            boot.initcalls
-            for trial in result.good_trials
-            if (boot := trial.facts.find_fact(Boot)) is not None
-        ]
+        found = [boot.initcalls for boot in list_facts(result.good_trials, Boot)]
         if not found:
             continue
         count, seconds = fmean(told.count for told in found), fmean(told.seconds for told in found)
         title = f"Slowest initcalls of {result.cell.id} ({count:.0f}, {seconds:.3g} s in all)"
-        rows = tuple(
-            Row(RowName((name,)), (make_figure_cell(f"{1e3 * mean:.1f}"),))
-            for name, mean in average_initcalls(found)[:_MOST_CALLS]
-        )
-        parts.append(Table(title, ("initcall",), (Column("ms", (Align.POINT,)),), rows, heading=title))
+        rows = []
+        for name, mean in average_initcalls(found)[:_MOST_CALLS]:
+            rows.append(Row(RowName((name,)), (make_figure_cell(f"{1e3 * mean:.1f}"),)))
+        columns = (Column("ms", (Align.POINT,)),)
+        parts.append(Table(title, ("initcall",), columns, tuple(rows), heading=title))
     return parts
 
 
@@ -98,11 +97,7 @@ def _render_units(shown: Sequence[CellResult]) -> list[Node]:
     """Lists the slowest systemd units of every image, as means over the trials that name them."""
     parts: list[Node] = []
     for result in shown:
-        found = [
-            units
-            for trial in result.good_trials
-            if (units := trial.facts.find_fact(StartedUnits)) is not None
-        ]
+        found = list_facts(result.good_trials, StartedUnits)
         if not found:
             continue
         seconds: dict[str, list[float]] = {}
@@ -112,8 +107,9 @@ def _render_units(shown: Sequence[CellResult]) -> list[Node]:
         ordered = sorted(seconds.items(), key=lambda item: -fmean(item[1]))[:_MOST_CALLS]
         count, settled = fmean(units.count for units in found), fmean(units.settled_s for units in found)
         title = f"Slowest units of {result.cell.id} ({count:.0f}; all had started after {settled:.3g} s)"
-        rows = tuple(
-            Row(RowName((name,)), (make_figure_cell(f"{1e3 * fmean(times):.0f}"),)) for name, times in ordered
-        )
-        parts.append(Table(title, ("unit",), (Column("ms", (Align.POINT,)),), rows, heading=title))
+        rows = []
+        for name, times in ordered:
+            rows.append(Row(RowName((name,)), (make_figure_cell(f"{1e3 * fmean(times):.0f}"),)))
+        columns = (Column("ms", (Align.POINT,)),)
+        parts.append(Table(title, ("unit",), columns, tuple(rows), heading=title))
     return parts

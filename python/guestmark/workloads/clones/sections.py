@@ -10,6 +10,7 @@ from guestmark.page.tables import Cell, Column, Row, RowName, Table, make_word_c
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.workloads.clones import Control, Found, Twins, Verdict, Word
+from guestmark.workloads.common.facts import list_facts
 
 _TITLE = "What the machines share"
 _TONES = {
@@ -24,17 +25,12 @@ _VERDICTS = {Verdict.STRANGERS: Tone.FASTER, Verdict.TWINS: Tone.SLOWER, Verdict
 
 def conclude_twins(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """Returns a sentence for each cell that states whether its machines are twins."""
-    return [
-        Note(
-            spans(
-                Span(result.cell.id, Tone.NAME),
-                ": ",
-                Span(str(twins.verdict), _VERDICTS.get(twins.verdict, Tone.UNCLEAR)),
-                f" among {_describe_machines(twins)}",
-            )
-        )
-        for result, twins in _collect_twins(workload)
-    ]
+    nodes = []
+    for result, twins in _collect_twins(workload):
+        name = Span(result.cell.id, Tone.NAME)
+        verdict = Span(str(twins.verdict), _VERDICTS.get(twins.verdict, Tone.UNCLEAR))
+        nodes.append(Note(spans(name, ": ", verdict, f" among {_describe_machines(twins)}")))
+    return nodes
 
 
 def render_sources(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
@@ -42,14 +38,16 @@ def render_sources(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     shown = _collect_twins(workload)
     if not shown:
         return []
-    sources = list(dict.fromkeys(each.source for _, twins in shown for each in twins.found))
+    sources: dict[str, None] = {}
+    for _, twins in shown:
+        sources |= dict.fromkeys(found.source for found in twins.found)
     columns = tuple(Column(result.cell.id) for result, _ in shown)
-    rows = tuple(
-        Row(RowName((source,)), tuple(_render_word(source, twins) for _, twins in shown))
-        for source in sources
-    )
+    rows = []
+    for source in sources:
+        cells = tuple(_render_word(source, twins) for _, twins in shown)
+        rows.append(Row(RowName((source,)), cells))
     nodes: list[Node] = [Paragraph(summarize_twins(result.cell.id, twins)) for result, twins in shown]
-    nodes.append(Table(_TITLE, ("",), columns, rows, divisible=True, heading=_TITLE))
+    nodes.append(Table(_TITLE, ("",), columns, tuple(rows), divisible=True, heading=_TITLE))
     nodes += _render_commands(shown)
     for result, twins in shown:
         for control in twins.controls:
@@ -59,9 +57,12 @@ def render_sources(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 
 
 def _collect_twins(workload: WorkloadResult) -> list[tuple[CellResult, Twins]]:
-    return [
-        (result, found) for result in workload.shown_cells if (found := find_worst_twins(result)) is not None
-    ]
+    collected = []
+    for result in workload.shown_cells:
+        twins = find_worst_twins(result)
+        if twins is not None:
+            collected.append((result, twins))
+    return collected
 
 
 def _describe_machines(twins: Twins) -> str:
@@ -70,7 +71,7 @@ def _describe_machines(twins: Twins) -> str:
 
 def find_worst_twins(result: CellResult) -> Twins | None:
     """Returns the findings of the cell's trial with the worst verdict, of equal ones the last."""
-    found = [twins for trial in result.good_trials if (twins := trial.facts.find_fact(Twins)) is not None]
+    found = list_facts(result.good_trials, Twins)
     return min(reversed(found), key=lambda twins: _WORST_FIRST.index(twins.verdict), default=None)
 
 
@@ -81,9 +82,11 @@ def summarize_twins(cell: str, twins: Twins) -> Inline:
     parts = [
         f"{_describe_machines(twins)}; {distinct} of {len(deciding) - 1} secrets and names proven distinct"
     ]
-    identical = [each for each in twins.found if each.word is Word.IDENTICAL]
-    own = [each.source for each in identical if not each.of_host]
-    host = [each.source for each in identical if each.of_host]
+    own, host = list[str](), list[str]()
+    for finding in twins.found:
+        if finding.word is Word.IDENTICAL:
+            sources = host if finding.of_host else own
+            sources.append(finding.source)
     if own:
         parts.append(f"identical: {', '.join(own)}")
     if host:
@@ -100,11 +103,11 @@ def _describe_control(control: Control) -> str:
 
 
 def _render_word(source: str, twins: Twins) -> Cell:
-    found = next((each for each in twins.found if each.source == source), None)
-    if found is None:
-        return make_word_cell("–")
-    text = f"{found.word} (this host's)" if found.of_host else str(found.word)
-    return make_word_cell(text, _TONES.get(found.word, Tone.PLAIN), note=found.said)
+    for found in twins.found:
+        if found.source == source:
+            text = f"{found.word} (this host's)" if found.of_host else str(found.word)
+            return make_word_cell(text, _TONES.get(found.word, Tone.PLAIN), note=found.said)
+    return make_word_cell("–")
 
 
 def _render_commands(shown: Sequence[tuple[CellResult, Twins]]) -> Iterator[Node]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Sequence
 
@@ -24,6 +25,7 @@ from guestmark.workloads.coldstart import (
     StartKind,
     Starts,
 )
+from guestmark.workloads.common.facts import list_facts
 from guestmark.workloads.common.phase_bars import draw_phase_bars
 
 _LETTERS = "PCAT"
@@ -36,7 +38,11 @@ _LEGEND = (
 
 def render_starts(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """Renders a table of quantiles, a bar of phases for each cell, and sentences; nothing if there are no starts."""
-    found = [(result, blocks) for result in workload.shown_cells if (blocks := collect_starts(result))]
+    found = []
+    for result in workload.shown_cells:
+        blocks = collect_starts(result)
+        if blocks:
+            found.append((result, blocks))
     if not found:
         return []
     shown = [result for result, _ in found]
@@ -60,21 +66,24 @@ def render_starts(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 
 def collect_starts(result: CellResult) -> list[list[OneStart]]:
     """Returns a list of starts for each good trial of a cell."""
-    facts = [trial.facts.find_fact(Starts) for trial in result.good_trials]
-    return [each.starts for each in facts if each is not None and each.starts]
+    return [fact.starts for fact in list_facts(result.good_trials, Starts) if fact.starts]
 
 
 def estimate_quantiles(blocks: Sequence[Sequence[OneStart]]) -> list[Quantile]:
     """Estimates quantiles of the time from decision to touched working set."""
-    return [
-        estimate_quantile([[each.start_s for each in starts] for starts in blocks], share) for share in SHARES
-    ]
+    times = []
+    for starts in blocks:
+        times.append([start.start_s for start in starts])
+    return [estimate_quantile(times, share) for share in SHARES]
 
 
 def _average_phases(blocks: Sequence[Sequence[OneStart]]) -> list[float]:
     """Returns the mean seconds of each phase."""
-    starts = [each for block in blocks for each in block]
-    return [sum(getattr(each, name) for each in starts) / len(starts) for name in _NAMES]
+    starts = list(itertools.chain.from_iterable(blocks))
+    means = []
+    for name in _NAMES:
+        means.append(sum(getattr(start, name) for start in starts) / len(starts))
+    return means
 
 
 def _build_start_table(
@@ -93,9 +102,7 @@ def _build_start_table(
     for result, name, row_quantiles, row_blocks in zip(shown, names, quantiles, blocks, strict=True):
         cells = [make_figure_cell(str(sum(map(len, row_blocks)))), make_word_cell(_describe_cache(result))]
         cells += [_render_quantile(quantile, unit) for quantile in row_quantiles]
-        end = estimate_quantile([[start.end for start in starts] for starts in row_blocks], 0.5).value
-        # A machine that is only resumed does not end.
-        cells.append(make_figure_cell(_format_seconds(end, unit) if end else "–"))
+        cells.append(_render_teardown(row_blocks, unit))
         rows.append(Row(name, tuple(cells), strong=result.cell.baseline))
     return Table(
         "Quantiles of the time from the decision to a touched working set",
@@ -134,6 +141,15 @@ def _render_quantile(found: Quantile, unit: figures.Unit) -> Cell:
     return make_figure_cell(_format_seconds(found.value, unit), f"[{low}, {high}]")
 
 
+def _render_teardown(blocks: Sequence[Sequence[OneStart]], unit: figures.Unit) -> Cell:
+    ends = []
+    for starts in blocks:
+        ends.append([start.end for start in starts])
+    median = estimate_quantile(ends, 0.5).value
+    # A machine that is only resumed does not end.
+    return make_figure_cell(_format_seconds(median, unit) if median else "–")
+
+
 def _format_seconds(seconds: float, unit: figures.Unit) -> str:
     value = seconds / unit.size
     return figures.format_number(value, figures.count_decimals(None, value))
@@ -151,14 +167,14 @@ def _describe_longest_phase(result: CellResult, blocks: Sequence[Sequence[OneSta
     means = _average_phases(blocks)
     whole = sum(means) or 1.0
     most = max(range(len(means)), key=means.__getitem__)
-    resumed = _read_launch(result) is StartKind.RESUMED
+    answered, touched = "between its program's first instruction and its first answer", "for the first time"
+    if _read_launch(result) is StartKind.RESUMED:
+        answered, touched = "until its first answer", "again"
     what = (
         "before any part of it runs",
         f"between {_describe_carrier(result)} start and its program's first instruction",
-        "until its first answer"
-        if resumed
-        else "between its program's first instruction and its first answer",
-        f"while it touches its working set {'again' if resumed else 'for the first time'}",
+        answered,
+        f"while it touches its working set {touched}",
     )[most]
     unit = figures.choose_unit("s", [whole])
     return spans(
@@ -176,12 +192,15 @@ def _describe_carrier(result: CellResult) -> str:
 
 
 def _describe_p99(found: Sequence[tuple[CellResult, list[list[OneStart]]]]) -> list[Inline]:
-    short = [(result, estimate_quantiles(blocks)[-1]) for result, blocks in found]
-    lacking = [(result, value) for result, value in short if value.value is None]
+    lacking = []
+    for _, blocks in found:
+        quantile = estimate_quantiles(blocks)[-1]
+        if quantile.value is None:
+            lacking.append(quantile)
     if not lacking:
         return []
-    number = max(value.number for _, value in lacking)
-    worth = max(value.effective for _, value in lacking)
+    number = max(quantile.number for quantile in lacking)
+    worth = max(quantile.effective for quantile in lacking)
     who = "no row has" if len(lacking) == len(found) else f"{len(lacking)} of {len(found)} rows lack"
     return [
         line(

@@ -18,8 +18,9 @@ from guestmark.page.nodes import Bullets, Chart, Node
 from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, make_figure_cell
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.stats.analysis import CellResult, WorkloadResult
-from guestmark.stats.scalability import Fit, fit_with_intervals
+from guestmark.stats.scalability import Fit, Law, fit_with_intervals
 from guestmark.workloads import density
+from guestmark.workloads.common.facts import list_facts
 from guestmark.workloads.density import GUESTS, Fleet
 
 # A law with a larger error than this at any point does not describe the points.
@@ -81,32 +82,35 @@ def list_throughput_points(results: Sequence[CellResult]) -> list[list[tuple[flo
 def _group_results(workload: WorkloadResult) -> Iterator[_Group]:
     alike: dict[tuple[str, tuple[tuple[str, str], ...]], list[CellResult]] = {}
     for result in workload.shown_cells:
-        if any(trial.facts.find_fact(Fleet) is not None for trial in result.good_trials):
+        if list_facts(result.good_trials, Fleet):
             others = tuple(
                 (name, level) for name, level in result.cell.factors.items() if name != GUESTS.name
             )
             alike.setdefault((str(result.cell.platform), others), []).append(result)
     # Names contain only factors that distinguish groups.
     varying = set()
-    for name, level in itertools.chain.from_iterable(others for _, others in alike):
-        if any((name, level) not in others for _, others in alike):
+    combinations = [others for _, others in alike]
+    for name, level in itertools.chain.from_iterable(combinations):
+        if any((name, level) not in others for others in combinations):
             varying.add(name)
     for (platform, others), results in alike.items():
         ordered = tuple(sorted(results, key=lambda result: result.cell.levels[GUESTS]))
         blocks = list_throughput_points(ordered)
-        shown = [
-            f"{name}={level}"
-            for name, level in others
-            if name in varying and _has_several_levels(name, alike)
-        ]
-        yield _Group(" ".join([platform, *shown]), ordered, fit_with_intervals(blocks) if blocks else None)
+        words = [platform]
+        for name, level in others:
+            if name in varying and _has_several_levels(name, alike):
+                words.append(f"{name}={level}")
+        fit = fit_with_intervals(blocks) if blocks else None
+        yield _Group(" ".join(words), ordered, fit)
 
 
 def _has_several_levels(name: str, alike: Mapping[tuple[str, tuple[tuple[str, str], ...]], object]) -> bool:
     """Returns whether any platform has several levels of the factor; otherwise naming it adds nothing."""
     levels: dict[str, set[str]] = {}
     for platform, others in alike:
-        levels.setdefault(platform, set()).update(level for known, level in others if known == name)
+        for known, level in others:
+            if known == name:
+                levels.setdefault(platform, set()).add(level)
     return any(len(some) > 1 for some in levels.values())
 
 
@@ -114,15 +118,11 @@ def _has_several_levels(name: str, alike: Mapping[tuple[str, tuple[tuple[str, st
 
 
 def _build_memory_table(groups: Sequence[_Group]) -> Table:
-    columns = [
-        Column("declared"),
-        *(
-            Column(f"{heading}, MiB", (Align.POINT, Align.LEFT, Align.POINT))
-            for heading in ("control group", "PSS", "RSS", "MemAvailable lost")
-        ),
-        Column("idle, % of a processor", (Align.POINT,)),
-        Column("wake-ups/s", (Align.POINT,)),
-    ]
+    columns = [Column("declared")]
+    for heading in ("control group", "PSS", "RSS", "MemAvailable lost"):
+        columns.append(Column(f"{heading}, MiB", (Align.POINT, Align.LEFT, Align.POINT)))
+    columns.append(Column("idle, % of a processor", (Align.POINT,)))
+    columns.append(Column("wake-ups/s", (Align.POINT,)))
     rows = []
     for group in groups:
         cells = [make_figure_cell(_describe_declared_memory(group))]
@@ -160,12 +160,10 @@ def _describe_declared_memory(group: _Group) -> str:
 
 
 def _has_groups(group: _Group) -> bool:
-    fleets = [
-        fleet
-        for trial in group.largest_fleet.good_trials
-        if (fleet := trial.facts.find_fact(Fleet)) is not None
-    ]
-    return all(held.groups is not None for fleet in fleets for held in fleet.held)
+    for fleet in list_facts(group.largest_fleet.good_trials, Fleet):
+        if any(held.groups is None for held in fleet.held):
+            return False
+    return True
 
 
 def _render_size(result: CellResult, metric: Metric) -> Cell:
@@ -191,7 +189,7 @@ def _render_number(result: CellResult, metric: Metric, times: float) -> Cell:
 
 
 def _build_throughput_table(groups: Sequence[_Group]) -> Table:
-    numbers = sorted({number for group in groups for number, _ in group.list_measured_throughput()})
+    numbers = _list_fleet_sizes(groups)
     columns = [
         *(Column(f"{number:.0f} (fit)", (Align.POINT, Align.RIGHT)) for number in numbers),
         Column("contention", (Align.POINT, Align.LEFT)),
@@ -231,6 +229,14 @@ def _build_throughput_table(groups: Sequence[_Group]) -> Table:
     )
 
 
+def _list_fleet_sizes(groups: Sequence[_Group]) -> list[float]:
+    """Returns the numbers of machines at which throughput was measured, in ascending order."""
+    sizes: set[float] = set()
+    for group in groups:
+        sizes.update(number for number, _ in group.list_measured_throughput())
+    return sorted(sizes)
+
+
 def _format_rate(value: float) -> str:
     return figures.format_number(value, figures.count_decimals(None, value))
 
@@ -240,22 +246,22 @@ def _describe_interval(interval: tuple[float, float] | None) -> str:
 
 
 def _build_chart(groups: Sequence[_Group]) -> Chart:
-    said = "; ".join(
-        f"{group.name}: {_describe_peak(group.fit, group.largest_fleet.cell.levels[GUESTS])}"
-        for group in groups
-        if group.fit is not None
-    )
+    peaks = []
+    for group in groups:
+        if group.fit is not None:
+            most = group.largest_fleet.cell.levels[GUESTS]
+            peaks.append(f"{group.name}: {_describe_peak(group.fit, most)}")
     return Chart(
         "Throughput of all machines by their number",
         "Dots are medians over blocks and lines the fitted laws, in multiples of the fitted rate of one machine alone.",
-        f"Throughput of all machines together: {said}.",
+        f"Throughput of all machines together: {'; '.join(peaks)}.",
         Picture("density", lambda: _draw_chart(groups)),
     )
 
 
 def _draw_chart(groups: Sequence[_Group]) -> str:
     """Draws the number of machines against throughput, in multiples of one machine's."""
-    most = max(number for group in groups for number, _ in group.list_measured_throughput())
+    most = _list_fleet_sizes(groups)[-1]
     lines = [(group, group.fit.law) for group in groups if group.fit is not None]
     highest = 1.0
     for group, law in lines:
@@ -292,15 +298,13 @@ def _draw_chart(groups: Sequence[_Group]) -> str:
         )
     for position, (group, law) in enumerate(lines):
         colour = _COLOURS[position % len(_COLOURS)]
-        path = " ".join(
-            f"{place_x(n):.1f},{place_y(law.predict_throughput(n) / law.rate):.1f}"
-            for n in (1 + (most - 1) * at / 60 for at in range(61))
-        )
+        curve = _list_curve_points(law, most)
+        path = " ".join(f"{place_x(number):.1f},{place_y(share):.1f}" for number, share in curve)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
-        parts += [
-            f'<circle cx="{place_x(number):.1f}" cy="{place_y(rate / law.rate):.1f}" r="3.5" fill="{colour}"/>'
-            for number, rate in group.list_measured_throughput()
-        ]
+        for number, rate in group.list_measured_throughput():
+            parts.append(
+                f'<circle cx="{place_x(number):.1f}" cy="{place_y(rate / law.rate):.1f}" r="3.5" fill="{colour}"/>'
+            )
         row = 20 + 16 * position
         # Text has the page's own colour, which may be light on dark.
         parts.append(
@@ -311,6 +315,15 @@ def _draw_chart(groups: Sequence[_Group]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-size="12" '
         f'font-family="sans-serif" role="img">{"".join(parts)}</svg>'
     )
+
+
+def _list_curve_points(law: Law, most: float) -> list[tuple[float, float]]:
+    """Returns numbers of machines up to `most`, and the throughput that the law predicts for each."""
+    points = []
+    for step in range(61):
+        number = 1 + (most - 1) * step / 60
+        points.append((number, law.predict_throughput(number) / law.rate))
+    return points
 
 
 # --- sentences --------------------------------------------------------------------------------------------------

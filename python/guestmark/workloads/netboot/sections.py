@@ -9,7 +9,7 @@ import numpy as np
 from guestmark.capture import picture, verdict
 from guestmark.capture.model import Endpoint, Trace
 from guestmark.capture.units import format_percent, format_seconds
-from guestmark.core.model import TrialStatus
+from guestmark.core.model import Trial, TrialStatus
 from guestmark.core.units import format_share
 from guestmark.ledger.model import StoredRun
 from guestmark.page.charts import Picture
@@ -59,15 +59,15 @@ def render_phases(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 def describe_lease(lease: Lease) -> str:
     """Describes a lease, for instance `discover 0 ms, offer 1 ms, request 1 s, ack 1 s: client 1 s, server 2 ms`."""
     steps = ", ".join(f"{step.kind} {format_seconds(step.at_s)}" for step in lease.steps)
-    waited = f", waiting to repeat {format_seconds(lease.recovery_s)}" if lease.recovery_s else ""
-    return (
-        f"{steps}: client {format_seconds(lease.client_s)}, server {format_seconds(lease.server_s)}{waited}"
-    )
+    text = f"{steps}: client {format_seconds(lease.client_s)}, server {format_seconds(lease.server_s)}"
+    if lease.recovery_s:
+        text += f", waiting to repeat {format_seconds(lease.recovery_s)}"
+    return text
 
 
 def _average_phases(result: CellResult) -> list[float]:
-    files = next((found.files for found in iterate_latest_first(result) if found.files), 0)
-    download = result.summary[DOWNLOAD.name].mean if DOWNLOAD.name in result.summary else 0.0
+    files = _find_file_count(result)
+    download = _read_mean(result, DOWNLOAD.name)
     return [
         *average_phase_seconds(result, START),
         files * download,
@@ -75,8 +75,25 @@ def _average_phases(result: CellResult) -> list[float]:
     ]
 
 
+def _find_file_count(result: CellResult) -> int:
+    for found in iterate_latest_first(result):
+        if found.files:
+            return found.files
+    return 0
+
+
+def _read_mean(result: CellResult, metric: str) -> float:
+    """Returns the mean of a metric; 0 for a cell that lacks it."""
+    if metric not in result.summary:
+        return 0.0
+    return result.summary[metric].mean
+
+
 def _read_lease(result: CellResult) -> Lease | None:
-    return next((found.lease for found in iterate_latest_first(result) if found.lease is not None), None)
+    for found in iterate_latest_first(result):
+        if found.lease is not None:
+            return found.lease
+    return None
 
 
 CLIENT, SERVER, REPEATED = "client_share", "server_share", "retransmitted_bytes"
@@ -105,7 +122,7 @@ def _describe_shares(result: CellResult) -> str:
     latency = f"by response latency alone: client {client} %, server or the network to it {server} %, neither {rest} %"
     causes = _describe_causes(result)
     text = f"{causes}; {latency}" if causes else latency
-    repeated = result.summary[REPEATED].mean if REPEATED in result.summary else 0.0
+    repeated = _read_mean(result, REPEATED)
     # Less than this would be shown as 0.0 MB.
     if repeated < 5e4:
         return text
@@ -115,7 +132,9 @@ def _describe_shares(result: CellResult) -> str:
 
 def _describe_causes(result: CellResult) -> str | None:
     trace = _read_trace(result)
-    return verdict.describe_causes(trace.causes) if trace else None
+    if trace is None:
+        return None
+    return verdict.describe_causes(trace.causes)
 
 
 def _describe_slow_side(rows: Sequence[CellResult]) -> Inline:
@@ -136,7 +155,9 @@ def _describe_slow_side(rows: Sequence[CellResult]) -> Inline:
 def _find_main_cause(result: CellResult) -> str | None:
     """Returns the cause of more than half of the time, or `nothing alone`; None if causes are unknown."""
     trace = _read_trace(result)
-    main = verdict.find_main_cause(trace.causes) if trace else None
+    if trace is None:
+        return None
+    main = verdict.find_main_cause(trace.causes)
     if main is None:
         return None
     return f"the {main.name.removeprefix('the ')}" if main.share > _HALF else "nothing alone"
@@ -153,7 +174,10 @@ def _group_by_side(slow: Mapping[str, str]) -> str:
     cells: dict[str, list[str]] = {}
     for cell, who in slow.items():
         cells.setdefault(who, []).append(cell)
-    parts = (f"{who} in {'all' if len(at) == len(slow) else ', '.join(at)}" for who, at in cells.items())
+    parts = []
+    for who, at in cells.items():
+        where = "all" if len(at) == len(slow) else ", ".join(at)
+        parts.append(f"{who} in {where}")
     return "; ".join(parts)
 
 
@@ -185,10 +209,10 @@ def render_latencies(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]
         tuple(_build_latency_row(result, endpoint) for result, endpoint in endpoints),
         heading="Response latency of each endpoint",
     )
-    renamed = [
-        msgspec.structs.replace(endpoint, address=_shorten_cell_name(result), port=None)
-        for result, endpoint in endpoints
-    ]
+    renamed = []
+    for result, endpoint in endpoints:
+        name = _shorten_cell_name(result)
+        renamed.append(msgspec.structs.replace(endpoint, address=name, port=None))
     said = "; ".join(f"{' '.join(row.name.parts)} {row.cells[1].text}" for row in table.rows)
     chart = Chart(
         "Response latencies",
@@ -196,8 +220,15 @@ def render_latencies(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]
         f"Median response latencies: {said}.",
         Picture("distributions", lambda: _draw_distributions(renamed)),
     )
-    baseline = next((trace for result, trace in traces if result.cell.baseline), traces[0][1])
-    return [table, chart, *_build_sequence_charts(baseline)]
+    return [table, chart, *_build_sequence_charts(_find_baseline_trace(traces))]
+
+
+def _find_baseline_trace(traces: Sequence[tuple[CellResult, Trace]]) -> Trace:
+    """Returns the baseline's packets; those of the first cell if the baseline has none."""
+    for result, trace in traces:
+        if result.cell.baseline:
+            return trace
+    return traces[0][1]
 
 
 def _build_latency_row(result: CellResult, endpoint: Endpoint) -> Row:
@@ -214,9 +245,9 @@ def _build_latency_row(result: CellResult, endpoint: Endpoint) -> Row:
 
 
 def _render_duration(seconds: float | None) -> Cell:
-    return (
-        make_word_cell("–") if seconds is None else make_figure_cell(*format_seconds(seconds).split(" ", 1))
-    )
+    if seconds is None:
+        return make_word_cell("–")
+    return make_figure_cell(*format_seconds(seconds).split(" ", 1))
 
 
 def _build_sequence_charts(trace: Trace) -> list[Chart]:
@@ -241,7 +272,10 @@ def _draw_sequences(trace: Trace) -> str:
 
 
 def _read_trace(result: CellResult) -> Trace | None:
-    return next((found.picture for found in iterate_latest_first(result) if found.picture is not None), None)
+    for found in iterate_latest_first(result):
+        if found.picture is not None:
+            return found.picture
+    return None
 
 
 def _shorten_cell_name(result: CellResult) -> str:
@@ -259,8 +293,11 @@ _TIMES = 2
 def render_rounds(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """Renders the scatter of rounds and of boots, and the best number of rounds per boot; nothing if unknown."""
     cells = [result for result in workload.shown_cells if result.trials]
-    trials = [trial for result in cells for trial in result.trials]
-    row = {block: number for number, block in enumerate(sorted({trial.block for trial in trials}))}
+    trials: list[Trial] = []
+    for result in cells:
+        trials += result.trials
+    blocks = sorted({trial.block for trial in trials})
+    row = {block: number for number, block in enumerate(blocks)}
     matrices = []
     for result in cells:
         matrix = arrange_iterations(DOWNLOAD.name, result.trials, row)

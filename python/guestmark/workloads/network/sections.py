@@ -13,6 +13,7 @@ from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, make
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.setting.network import NETWORK, Network
 from guestmark.stats.analysis import CellResult, WorkloadResult
+from guestmark.workloads.common.facts import list_facts
 from guestmark.workloads.network import CAPTURED, STREAMS, UNDER_LOAD, MeasuredTest, NetworkTests
 
 # Indices of p50 and p99 in `times_s`.
@@ -39,32 +40,42 @@ _Found = Mapping[str, list[MeasuredTest]]
 
 def render_network(workload: WorkloadResult, _run: StoredRun) -> Sequence[Node]:
     """Renders requests beside streams as a table, and a sentence for each cell and direction; nothing without tests."""
-    found = [(result, tests) for result in workload.shown_cells if (tests := collect_tests(result))]
+    found, loaded = [], []
+    for result in workload.shown_cells:
+        tests = collect_tests(result)
+        if not tests:
+            continue
+        found.append((result, tests))
+        if any(test in tests for test in UNDER_LOAD):
+            loaded.append((result, tests))
     if not found:
         return []
     nodes: list[Node] = []
-    loaded = [(result, tests) for result, tests in found if any(test in tests for test in UNDER_LOAD)]
     if loaded:
         nodes.append(_build_load_table(loaded))
-    sentences = tuple(sentence for result, tests in found for sentence in _describe_streams(result, tests))
+    sentences: list[Inline] = []
+    for result, tests in found:
+        sentences += _describe_streams(result, tests)
     if sentences:
         heading = spans(Span("Cost of the streams", Tone.STRONG), f" ({_HEADING}):")
-        nodes.append(Bullets(heading, sentences))
+        nodes.append(Bullets(heading, tuple(sentences)))
     return nodes
 
 
 def collect_tests(result: CellResult) -> _Found:
     """Returns the records of each test over the cell's good trials, by the test's name."""
     found: dict[str, list[MeasuredTest]] = {}
-    for trial in result.good_trials:
-        kept = trial.facts.find_fact(NetworkTests)
-        for test in kept.tests if kept is not None else ():
+    for facts in list_facts(result.good_trials, NetworkTests):
+        for test in facts.tests:
             found.setdefault(test.test, []).append(test)
     return found
 
 
 def _build_load_table(found: Sequence[tuple[CellResult, _Found]]) -> Table:
-    loads = [test for test in _LOADS if any(test in tests for _, tests in found)]
+    loads = []
+    for test in _LOADS:
+        if any(test in tests for _, tests in found):
+            loads.append(test)
     columns = [Column("alone", (Align.RIGHT,))]
     for test in loads:
         columns += [Column(_LOADS[test], (Align.RIGHT,)), Column("adds", (Align.RIGHT,))]
@@ -123,19 +134,23 @@ def _describe_streams(result: CellResult, tests: _Found) -> list[Inline]:
                 said = f"{said}; {_describe_tcp(records)}"
             sentences.append(spans(name, said))
     for test in CAPTURED:
-        for cause in [record.cause for record in tests.get(test, []) if record.cause][-1:]:
+        causes = [record.cause for record in tests.get(test, []) if record.cause]
+        if causes:
             name = Span(f"{result.cell.id}, {test.value}, captured at both ends: ", Tone.STRONG)
-            sentences.append(spans(name, cause))
+            sentences.append(spans(name, causes[-1]))
     return sentences
 
 
 def _describe_processors(records: Sequence[MeasuredTest]) -> str:
     """Returns the processor time that each program spent on 10^9 bytes, by its kernel's own accounting."""
     inside = [record.guest_cpu_s for record in records]
+    by_program = [record.client_cpu_s for record in records]
+    if any(inside):
+        by_program = []
     owners = (
         ("hypervisor", [record.hypervisor_cpu_s for record in records]),
         ("in the guest", inside),
-        ("program", [None if any(inside) else record.client_cpu_s for record in records]),
+        ("program", by_program),
         ("forwarding", [record.mover_cpu_s for record in records]),
         ("peer", [record.peer_cpu_s for record in records]),
     )
@@ -156,11 +171,14 @@ def _count_traffic_bytes(record: MeasuredTest) -> float:
 
 def _describe_tcp(records: Sequence[MeasuredTest]) -> str:
     """Returns what the sender's TCP reports to have waited for, and how many segments it sent again."""
-    streams = [stream for record in records for stream in record.streams]
+    streams, retransmits = [], []
+    for record in records:
+        streams += record.streams
+        retransmits.append(sum(stream.retransmits or 0 for stream in record.streams))
     controls = sorted({stream.congestion_control for stream in streams if stream.congestion_control})
     if not controls:
         return "its TCP reports no statistics"
-    again = statistics.fmean(sum(stream.retransmits or 0 for stream in record.streams) for record in records)
+    again = statistics.fmean(retransmits)
     words = ["/".join(controls)]
     receiver = [stream.receiver_share for stream in streams if stream.receiver_share is not None]
     own = [stream.buffer_share for stream in streams if stream.buffer_share is not None]

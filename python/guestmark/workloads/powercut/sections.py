@@ -23,6 +23,7 @@ from guestmark.page.nodes import Command, Node, Note, NoteKind
 from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, make_figure_cell, make_word_cell
 from guestmark.page.text import Span, Tone, line, spans
 from guestmark.stats.analysis import CellResult, WorkloadResult
+from guestmark.workloads.common.facts import list_facts
 
 _TITLE = "What a power cut leaves"
 
@@ -39,27 +40,21 @@ def render_proofs(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     if not shown:
         return []
     headings, names = name_rows(workload, [result for result, _ in shown])
-    rows = [(name, found) for name, (_, found) in zip(names, shown, strict=True)]
-    notes = [
-        Note(line(f"{result.cell.id}: {summarize_proof(found)}"), NoteKind.SMALL) for result, found in shown
-    ]
+    rows, notes = [], []
+    for name, (result, found) in zip(names, shown, strict=True):
+        rows.append((name, found))
+        notes.append(Note(line(f"{result.cell.id}: {summarize_proof(found)}"), NoteKind.SMALL))
     return [build_proof_table(headings, rows, _read_promises(workload)), *notes]
 
 
 def conclude_proofs(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """Returns what a power cut does to each cell, with the command that shows a loss."""
     shown = _collect_proofs(workload)
-    said: list[Node] = [
-        Note(
-            spans(
-                Span(result.cell.id, Tone.NAME),
-                ": ",
-                Span(str(found.word), _choose_tone(found)),
-                f", {_describe_verdict(found)}",
-            )
-        )
-        for result, found in shown
-    ]
+    said: list[Node] = []
+    for result, found in shown:
+        name = Span(result.cell.id, Tone.NAME)
+        word = Span(str(found.word), _choose_tone(found))
+        said.append(Note(spans(name, ": ", word, f", {_describe_verdict(found)}")))
     # All verdicts come first, then the reasons, so that verdicts can be compared at a glance.
     for describe in (describe_reasons, describe_explanation):
         for result, found in shown:
@@ -68,14 +63,20 @@ def conclude_proofs(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     for result, found in shown:
         for remark in list_limits(found):
             said.append(Note(line(f"{result.cell.id}: {remark}")))
-    lost = next((found for _, found in shown if found.losing and found.kept), None)
-    if lost is not None:
-        said.append(Command("Inspect the loss", f"guestmark powercut replay {_describe_log(lost)}"))
+    for _, found in shown:
+        if found.losing and found.kept:
+            said.append(Command("Inspect the loss", f"guestmark powercut replay {_describe_log(found)}"))
+            break
     return said
 
 
 def _collect_proofs(workload: WorkloadResult) -> list[tuple[CellResult, Proven]]:
-    return [(result, found) for result in workload.shown_cells if (found := find_proof(result)) is not None]
+    proofs = []
+    for result in workload.shown_cells:
+        found = find_proof(result)
+        if found is not None:
+            proofs.append((result, found))
+    return proofs
 
 
 def _choose_tone(found: Proven) -> Tone:
@@ -104,7 +105,9 @@ def _describe_verdict(found: Proven) -> str:
 
 
 def _describe_second_log(again: SecondLog | None) -> str:
-    return f"; {again.losing:,} of {again.states:,} in a second log" if again and again.states else ""
+    if again is None or not again.states:
+        return ""
+    return f"; {again.losing:,} of {again.states:,} in a second log"
 
 
 def _describe_consistency(found: Proven) -> str:
@@ -147,18 +150,20 @@ def describe_explanation(found: Proven) -> str:
     for cause in list_further_causes(why)[:_CAUSES_NAMED]:
         said += f". With that cured, this alone causes it: {_describe_cause(cause)}"
     if not why.states:
-        only_torn = found.untorn is not None and found.losing and not found.untorn.losing
-        return f"{said}. {describe_torn(found.untorn)}" if only_torn else said
+        if found.untorn is not None and found.losing and not found.untorn.losing:
+            said += f". {describe_torn(found.untorn)}"
+        return said
     return f"{said}. {describe_cure(why)}"
 
 
 def _describe_cause(cause: Explanation | LossCause) -> str:
     """Returns which files differed, and which calls had left them unsynced."""
-    more = ""
+    said = ", ".join(cause.files[:_FILES_NAMED])
     if len(cause.files) > _FILES_NAMED:
-        more = f" and {format_count(len(cause.files) - _FILES_NAMED, 'more file')}"
-    calls = f": {'; '.join(cause.calls[:_FILES_NAMED])}" if cause.calls else ""
-    return f"{', '.join(cause.files[:_FILES_NAMED])}{more}{calls}"
+        said += f" and {format_count(len(cause.files) - _FILES_NAMED, 'more file')}"
+    if cause.calls:
+        said += f": {'; '.join(cause.calls[:_FILES_NAMED])}"
+    return said
 
 
 def list_further_causes(why: Explanation) -> list[LossCause]:
@@ -182,7 +187,8 @@ def describe_cure(why: Explanation) -> str:
     if why.untorn is None or not explained:
         return still
     if not why.untorn.losing:
-        return f"{still}. {describe_torn(why.untorn)}{', so that no sync cures it' if why.every else ''}"
+        still += f". {describe_torn(why.untorn)}"
+        return f"{still}, so that no sync cures it" if why.every else still
     if why.each and why.untorn.flushed:
         return (
             f"{still}, {why.untorn.flushed:,} of them although they hold all that the program had written "
@@ -199,7 +205,9 @@ def describe_torn(untorn: Untorn | None) -> str:
 
 def _describe_places(why: Explanation) -> str:
     """Returns where syncs were added: `after rename refs/heads/master`."""
-    places = ["after every call that changes the disk"] if why.every else []
+    places = []
+    if why.every:
+        places.append("after every call that changes the disk")
     if why.added:
         places.append(f"after {', '.join(why.added[:_FILES_NAMED])}")
         if len(why.added) > _FILES_NAMED:
@@ -273,10 +281,11 @@ def describe_unsynced(found: Proven) -> str:
 
 
 def _list_uncovered(files: Sequence[Unsynced]) -> str:
-    named = [_describe_uncovered(file) for file in files[:_FILES_NAMED]]
-    more = len(files) - len(named)
-    others = f" and {format_count(more, 'more file')}" if more else ""
-    return f"{', '.join(named)}{others}"
+    said = ", ".join(_describe_uncovered(file) for file in files[:_FILES_NAMED])
+    more = len(files) - _FILES_NAMED
+    if more > 0:
+        said += f" and {format_count(more, 'more file')}"
+    return said
 
 
 def _describe_uncovered(file: Unsynced) -> str:
@@ -285,9 +294,8 @@ def _describe_uncovered(file: Unsynced) -> str:
         return f"the name {name}"
     unit = figures.choose_unit("B", [file.bytes])
     amount = file.bytes / unit.size
-    return (
-        f"{figures.format_number(amount, 0 if amount >= 100 or unit.size == 1 else 1)} {unit.name} of {name}"
-    )
+    decimals = 0 if amount >= 100 or unit.size == 1 else 1
+    return f"{figures.format_number(amount, decimals)} {unit.name} of {name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,45 +321,44 @@ def build_proof_table(
 ) -> Table:
     """Builds a table with a row for each proof; `promised` adds the program's promise."""
     columns = [
-        Column("durability"), *(Column(title, (Align.POINT,)) for title in ("lose", "repairs")),
-        Column("controls"), *((Column("promised"), Column("faults in 2014")) if promised else ()),
+        Column("durability"), Column("lose", (Align.POINT,)), Column("repairs", (Align.POINT,)), Column("controls"),
     ]  # fmt: skip
-    rows = tuple(
-        Row(
-            name,
-            (
-                make_word_cell(str(proven.word), _choose_tone(proven)),
-                make_figure_cell(f"{proven.losing:,} of {proven.states:,}"),
-                make_figure_cell(str(proven.repaired)),
-                make_word_cell(summarize_controls(proven)),
-                *_render_promise(promised),
-            ),
+    if promised is not None:
+        columns += [Column("promised"), Column("faults in 2014")]
+    rows = []
+    for name, proven in found:
+        cells = (
+            make_word_cell(str(proven.word), _choose_tone(proven)),
+            make_figure_cell(f"{proven.losing:,} of {proven.states:,}"),
+            make_figure_cell(str(proven.repaired)),
+            make_word_cell(summarize_controls(proven)),
+            *_render_promise(promised),
         )
-        for name, proven in found
-    )
-    return Table(_TITLE, tuple(headings), tuple(columns), rows, heading=_TITLE)
+        rows.append(Row(name, cells))
+    return Table(_TITLE, tuple(headings), tuple(columns), tuple(rows), heading=_TITLE)
 
 
 def _render_promise(promised: ProgramPromise | None) -> tuple[Cell, ...]:
     if promised is None:
         return ()
-    return make_word_cell(promised.words), make_word_cell(
-        "–" if promised.published is None else str(promised.published)
-    )
+    published = "–" if promised.published is None else str(promised.published)
+    return make_word_cell(promised.words), make_word_cell(published)
 
 
 def find_proof(result: CellResult) -> Proven | None:
     """Returns the last proof among a cell's trials."""
-    found = [proof.proven for trial in result.trials if (proof := trial.facts.find_fact(Proof)) is not None]
-    return found[-1] if found else None
+    proofs = list_facts(result.trials, Proof)
+    return proofs[-1].proven if proofs else None
 
 
 def describe_controls(found: Proven) -> str:
     """Returns the result of each control."""
-    said = [
-        f"{control.name} {'not applicable' if not control.applies else f'{control.losing} of {control.states}'}"
-        for control in found.controls
-    ]
+    said = []
+    for control in found.controls:
+        outcome = "not applicable"
+        if control.applies:
+            outcome = f"{control.losing} of {control.states}"
+        said.append(f"{control.name} {outcome}")
     return ", ".join(said)
 
 
@@ -365,17 +372,19 @@ def summarize_controls(found: Proven) -> str:
 
 def summarize_proof(found: Proven) -> str:
     """Returns the result of a proof in one line: verdict, states, losses, controls and the log."""
-    counts = (
-        f"{found.states:,} crash states ({found.coverage})"
-        if found.coverage
-        else f"{found.states} crash states"
-    )
-    checked = f"; controls: {describe_controls(found)}" if found.controls else ""
+    counts = f"{found.states} crash states"
+    if found.coverage:
+        counts = f"{found.states:,} crash states ({found.coverage})"
+    checked = ""
+    if found.controls:
+        checked = f"; controls: {describe_controls(found)}"
     if found.checks is not None and found.checks < found.states:
         checked += (
             f"; the check was run {found.checks:,} times, once for states in which it sees the same files"
         )
-    kept = f"; to inspect it: guestmark powercut replay {_describe_log(found)}" if found.kept else ""
+    kept = ""
+    if found.kept:
+        kept = f"; to inspect it: guestmark powercut replay {_describe_log(found)}"
     if found.word.is_about_consistency:
         first = f"{found.first_loss}; " if found.first_loss else ""
         return f"{found.word}: {first}{counts}, {_describe_consistency(found)}{checked}{kept}"
@@ -385,7 +394,9 @@ def summarize_proof(found: Proven) -> str:
             f"{found.word}: {found.first_loss}; {found.losing:,} of {counts} lose some of {lost}; "
             f"{found.why}{describe_unsynced(found)}{_describe_confirmation(found.again)}{checked}{kept}"
         )
-    repairs = f", {found.repaired} need repairs ({found.first_repair})" if found.repaired else ", 0 repairs"
+    repairs = ", 0 repairs"
+    if found.repaired:
+        repairs = f", {found.repaired} need repairs ({found.first_repair})"
     kept_all = f"{describe_acknowledged(found)}, 0 lost"
     return (
         f"{found.word}: {counts}, {kept_all}{repairs}; {found.why}{describe_unsynced(found)}{checked}{kept}"

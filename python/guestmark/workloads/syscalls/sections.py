@@ -9,6 +9,7 @@ from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, make
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.platforms.counters import COLUMN_MEANINGS, COLUMN_NAMES, KVM_PREFIX, describe_kinds
 from guestmark.stats.analysis import CellResult, WorkloadResult
+from guestmark.workloads.common.facts import list_facts
 from guestmark.workloads.syscalls import Syscalls
 
 _ABSENT = make_figure_cell("–")
@@ -16,10 +17,16 @@ _ABSENT = make_figure_cell("–")
 
 def render_calls(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """Renders nanoseconds and counts of each system call, averaged over a cell's good trials; nothing without any."""
-    found = [(result, each) for result in workload.shown_cells if (each := average_calls(result))]
+    found = []
+    all_names: dict[str, None] = {}
+    for result in workload.shown_cells:
+        calls = average_calls(result)
+        if calls:
+            found.append((result, calls))
+            all_names |= dict.fromkeys(calls)
     if not found:
         return []
-    names = list(dict.fromkeys(name for _, calls in found for name in calls))
+    names = list(all_names)
     titles = _choose_titles([result for result, _ in found])
     columns: list[Column] = []
     cells: list[list[Cell]] = []
@@ -32,22 +39,23 @@ def render_calls(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
                 used.add(heading)
                 columns.append(Column(f"{heading}/op", (Align.POINT,)))
                 cells.append(_build_column(names, calls, counter, _format_count))
-    rows = tuple(
-        Row(RowName((name,)), tuple(column[position] for column in cells))
-        for position, name in enumerate(names)
-    )
+    rows = []
+    for name, row in zip(names, zip(*cells, strict=True), strict=True):
+        rows.append(Row(RowName((name,)), row))
     legend = "; ".join(f"{name}: {text}" for name, text in COLUMN_MEANINGS.items() if name in used)
     table = Table(
         "Time and counted events of each system call",
         ("",),
         tuple(columns),
-        rows,
+        tuple(rows),
         divisible=True,
         legend=(line(legend),) if legend else (),
         heading="For each call:",
     )
-    exits = tuple(sentence for result, calls in found for sentence in _describe_exits(result, calls))
-    return [table, Bullets((), exits)] if exits else [table]
+    exits: list[Inline] = []
+    for result, calls in found:
+        exits += _describe_exits(result, calls)
+    return [table, Bullets((), tuple(exits))] if exits else [table]
 
 
 def _choose_titles(results: Sequence[CellResult]) -> list[str]:
@@ -74,16 +82,15 @@ def _build_column(
 def average_calls(result: CellResult) -> dict[str, dict[str, float]]:
     """Returns, by call, `ns` and each counter per operation, averaged over the good trials that have them."""
     sums: dict[str, dict[str, list[float]]] = {}
-    for trial in result.good_trials:
-        found = trial.facts.find_fact(Syscalls)
-        for name, call in ((found and found.calls) or {}).items():
+    for found in list_facts(result.good_trials, Syscalls):
+        for name, call in (found.calls or {}).items():
             into = sums.setdefault(name, {})
             for counter, value in {"ns": call.median_ns, **call.per_operation}.items():
                 into.setdefault(counter, []).append(value)
-    return {
-        name: {counter: sum(values) / len(values) for counter, values in into.items()}
-        for name, into in sums.items()
-    }
+    averages = {}
+    for name, into in sums.items():
+        averages[name] = {counter: sum(values) / len(values) for counter, values in into.items()}
+    return averages
 
 
 def _describe_exits(result: CellResult, calls: Mapping[str, Mapping[str, float]]) -> list[Inline]:
