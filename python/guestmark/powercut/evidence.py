@@ -143,14 +143,14 @@ def load_evidence(directory: str, ledger: Path | None = None) -> KeptLog:
         about = json.loads((path / _ABOUT).read_text())
         return KeptLog(
             path / _BASE, path / _LOG, about["filesystem"], about["format"], Method(about["method"]),
-            list(about["crashes"]), _locate_backing_file(path), about.get("check", ""),
+            list(about["crashes"]), _find_backing_image(path), about.get("check", ""),
             tuple((path / _TOLD).read_bytes().split(b"\n")[:-1]) if "check" in about else (),
         )  # fmt: skip
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(f"the log of writes in {path} cannot be read: {error}") from error
 
 
-def _locate_backing_file(kept: Path) -> Path | None:
+def _find_backing_image(kept: Path) -> Path | None:
     under = kept / _UNDER
     return under if under.exists() else None
 

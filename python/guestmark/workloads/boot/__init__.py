@@ -129,10 +129,11 @@ _RETURNED = re.compile(
 
 def parse_initcalls(log: str) -> list[tuple[str, float]]:
     """Returns the initcalls in a kernel's log with their seconds, in order; a module's is named `name [module]`."""
-    return [
-        (f"{name} [{module}]" if module else name, int(us) / 1e6)
-        for name, module, _, us in _RETURNED.findall(log)
-    ]
+    calls = []
+    for name, module, _, us in _RETURNED.findall(log):
+        full_name = f"{name} [{module}]" if module else name
+        calls.append((full_name, int(us) / 1e6))
+    return calls
 
 
 def select_slowest_initcalls(log: str) -> Initcalls:
@@ -154,7 +155,8 @@ def select_slowest_units(shown: str, settled_s: float) -> StartedUnits:
     units = []
     for block in shown.split("\n\n"):
         found = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
-        begun, active = (_read_microseconds(found.get(name, "")) for name in (UNIT_BEGUN, UNIT_ACTIVE))
+        begun = _read_microseconds(found.get(UNIT_BEGUN, ""))
+        active = _read_microseconds(found.get(UNIT_ACTIVE, ""))
         if found.get("Id") and begun and active and active >= begun:
             units.append(StartedUnit(found["Id"], (active - begun) / 1e6))
     units.sort(key=lambda unit: -unit.seconds)
@@ -176,8 +178,12 @@ class BootWorkload(Workload[BootParams]):
     @classmethod
     def describe_params(cls, params: BootParams) -> str:
         """Names the command, if there is one, and states whether initcalls are traced."""
-        work = f" with {shlex.join(params.command)}" if params.command else ""
-        return f"boot{work}{', initcalls traced' if params.watch.initcalls else ''}"
+        said = "boot"
+        if params.command:
+            said += f" with {shlex.join(params.command)}"
+        if params.watch.initcalls:
+            said += ", initcalls traced"
+        return said
 
     @classmethod
     def watches_initcalls(cls, params: BootParams) -> bool | None:

@@ -17,6 +17,7 @@ from guestmark.platforms.qemu.disk_images import ImageGuest
 from guestmark.setting.machine import IMAGE
 from guestmark.workloads import boot
 from guestmark.workloads.boot import Boot, BootWorkload
+from guestmark.workloads.common.metrics import to_measurements
 from guestmark.workloads.exec.trial import ExecTrial
 
 _END_S = 30.0
@@ -32,7 +33,7 @@ _ENDS = (
 )  # fmt: skip
 # In a disk image the initrd loads the modules and mounts the root filesystem; that time is part of `root`.
 _OF_IMAGES = tuple(pair for pair in _ENDS if pair[0] not in (boot.MODULES, boot.POWEROFF))
-_WITHOUT_FIRMWARE = ((boot.VMM, steps.HANDOVER), *(pair for pair in _ENDS[3:]))
+_WITHOUT_FIRMWARE: tuple[tuple[Metric, str], ...] = ((boot.VMM, steps.HANDOVER), *_ENDS[3:])
 # Tolerated difference of the time from PID 1 to ready between host and guest: a share of it, plus seconds.
 _CLOCKS_APART = (0.1, 0.1)
 
@@ -130,7 +131,7 @@ class BootTrial(BootWorkload):
                 f"the console does not show the end of {said}; that time counts towards the next phase"
             )
         self._warn_of_clock_difference(phases)
-        return [Measurement(metric, value, (value,)) for metric, value in values.items()]
+        return to_measurements(values.items())
 
     def _warn_of_clock_difference(self, phases: Mapping[str, float]) -> None:
         """Warns when host and guest disagree about the time from PID 1 to the agent's last step."""
@@ -163,7 +164,8 @@ def compute_durations(
             missing.append(metric)
             continue
         # Lines of the console may arrive out of order, but phases must not be negative.
-        at = min(max(phases[end], before), phases[steps.READY] if metric in _STARTING else phases[steps.GONE])
+        latest = phases[steps.READY] if metric in _STARTING else phases[steps.GONE]
+        at = min(max(phases[end], before), latest)
         found[metric] = max(0.0, at - before)
         before = max(at, before)
     return found, missing

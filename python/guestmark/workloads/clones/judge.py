@@ -19,6 +19,7 @@ _CLOCK_S, _CLOCK = 0.1, "the clock"
 _SHOW_DATE = "date +%s.%N"
 _DRIFT = 0.05
 _RATE_S = 0.05
+_ADDRESS_BITS = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,10 @@ def compute_smallest_visible_share(machines: int) -> float:
     for _ in range(60):
         share = (low + high) / 2
         missed = (1 - share) ** machines + machines * share * (1 - share) ** (machines - 1)
-        low, high = (share, high) if missed > 1 - CONFIDENCE else (low, share)
+        if missed > 1 - CONFIDENCE:
+            low = share
+        else:
+            high = share
     return high
 
 
@@ -81,8 +85,9 @@ def judge_source(
     if sharing == 1:
         return _judge_unshared(source, shown)
     of_host = here is not None and _has_values_of_host(shown, here)
-    common = Counter(value for each in shown for value in set(each.values)).most_common(1)[0][0]
-    said = f"{sharing} of {len(shown)} machines: {_abbreviate_value(common)}{f', as on {host}' if of_host else ''}"
+    said = f"{sharing} of {len(shown)} machines: {_abbreviate_value(_find_most_common_value(shown))}"
+    if of_host:
+        said += f", as on {host}"
     # Only a few bits of an address are random. If all machines have the same address, no bits differ, and the
     # machines are twins.
     if source.kind is Kind.LAYOUT and sharing < len(shown) and _compute_chance_of_twins(shown) > _NO_CHANCE:
@@ -106,6 +111,13 @@ def _make_finding(source: Source, word: Word, said: str, *, of_host: bool = Fals
 def _describe_silence(source: Source, silent: Sequence[ShownValues], machines: int) -> str:
     some = f" in {len(silent)} of {machines} machines" if len(silent) < machines else ""
     return f"{silent[0].why or source.absent or 'it printed nothing'}{some}"
+
+
+def _find_most_common_value(shown: Sequence[ShownValues]) -> str:
+    machines = Counter[str]()
+    for each in shown:
+        machines.update(set(each.values))
+    return machines.most_common(1)[0][0]
 
 
 def _describe_repeats(shown: Sequence[ShownValues]) -> str:
@@ -139,14 +151,19 @@ def count_largest_group(shown: Sequence[ShownValues]) -> int:
     for first, second in itertools.combinations(range(len(shown)), 2):
         if group[first] != group[second] and set(shown[first].values) & set(shown[second].values):
             old, new = group[second], group[first]
-            group = [new if each == old else each for each in group]
+            for machine, twins in enumerate(group):
+                if twins == old:
+                    group[machine] = new
     return max(Counter(group).values(), default=0)
 
 
 def _count_differing_bits(shown: Sequence[ShownValues]) -> int:
     """Returns how many bits differ between the machines' first values, which are addresses."""
-    first = [int(each.values[0], 16) for each in shown]
-    return sum(1 for bit in range(64) if len({value >> bit & 1 for value in first}) > 1)
+    addresses = [int(each.values[0], 16) for each in shown]
+    differing = 0
+    for address in addresses:
+        differing |= address ^ addresses[0]
+    return (differing & _ADDRESS_BITS).bit_count()
 
 
 def _compute_chance_of_twins(shown: Sequence[ShownValues]) -> float:

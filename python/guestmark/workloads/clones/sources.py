@@ -262,7 +262,8 @@ def collect_resident_files() -> Mapping[str, Path | bytes]:
         if file.is_relative_to(f"{prefix}/lib/{name}"):
             files[f"{_BELOW}/lib/{file.relative_to(f'{prefix}/lib')}"] = file
         elif ".so" in file.name:
-            loader = file.name if file.name.startswith("ld-") else loader
+            if file.name.startswith("ld-"):
+                loader = file.name
             for link in _find_library_names(file):
                 files[f"{_BELOW}/libraries/{link}"] = file
     here = f"/guestmark/{_BELOW}"
@@ -279,8 +280,9 @@ def collect_resident_files() -> Mapping[str, Path | bytes]:
 
 def _find_library_names(library: Path) -> list[str]:
     """Returns the names under which programs load a library: the links to it in its directory."""
-    return [
-        each.name
-        for each in library.parent.glob(f"{library.name.partition('.so')[0]}.so*")
-        if each.samefile(library)
-    ]
+    stem = library.name.partition(".so")[0]
+    names = []
+    for file in library.parent.glob(f"{stem}.so*"):
+        if file.samefile(library):
+            names.append(file.name)
+    return names

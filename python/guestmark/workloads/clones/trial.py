@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from guestmark.agent.client import CommandError
@@ -35,6 +36,7 @@ from guestmark.workloads.clones.sources import (
     Source,
     collect_resident_files,
 )
+from guestmark.workloads.common.metrics import to_measurements
 
 _LOOK_S = 60.0  # limit for one command
 
@@ -99,13 +101,14 @@ class ClonesTrial(ClonesWorkload):
                 controls=controls,
             )
         )
-        counts = {
-            clones.IDENTICAL: Word.IDENTICAL,
-            clones.DISTINCT: Word.DISTINCT,
-            clones.UNTRIED: Word.UNTRIED,
-        }
-        values = {metric: float(sum(each.word is word for each in found)) for metric, word in counts.items()}
-        return [Measurement(metric, value, (value,)) for metric, value in values.items()]
+        words = Counter(each.word for each in found)
+        return to_measurements(
+            [
+                (clones.IDENTICAL, float(words[Word.IDENTICAL])),
+                (clones.DISTINCT, float(words[Word.DISTINCT])),
+                (clones.UNTRIED, float(words[Word.UNTRIED])),
+            ]
+        )
 
     def _start_machine(self, extras: Extras = NO_EXTRAS) -> contextlib.AbstractContextManager[Machine]:
         assert self._platform is not None
@@ -157,9 +160,10 @@ class ClonesTrial(ClonesWorkload):
         if values or done.ok:
             return ShownValues(values)
         said = done.stderr.decode(errors="replace").strip().splitlines()
-        return ShownValues(
-            why=said[-1][:200] if said else source.absent or f"{program} exited with status {done.status}"
-        )
+        why = source.absent or f"{program} exited with status {done.status}"
+        if said:
+            why = said[-1][:200]
+        return ShownValues(why=why)
 
     def _check_fixed_seed(self, shown: Sequence[ShownValues]) -> Control:
         found = judge.judge_source(SEEDED, shown)
@@ -220,7 +224,10 @@ class ClonesTrial(ClonesWorkload):
         sources: Sequence[Source],
         some: Callable[[Iterable[bool]], bool],
     ) -> Control:
-        found = [judge.judge_source(source, [look[source.name] for look in looks]) for source in sources]
+        found = []
+        for source in sources:
+            shown = [look[source.name] for look in looks]
+            found.append(judge.judge_source(source, shown))
         caught = some(each.word is Word.IDENTICAL for each in found)
         return Control(
             name=name, caught=caught, said="; ".join(f"{each.source}: {each.word}" for each in found)

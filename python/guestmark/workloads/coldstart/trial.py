@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import signal
@@ -31,6 +32,7 @@ from guestmark.workloads.coldstart import (
     Starts,
     read_start_pattern,
 )
+from guestmark.workloads.common.metrics import to_measurements
 from guestmark.workloads.common.starting import (
     StartedMachine,
     StartMoments,
@@ -108,12 +110,12 @@ class ColdstartTrial(ColdstartWorkload):
         }
         starts = ways[self.params.launch]()
         self.facts.add(Starts(starts=starts))
-        return [
-            Measurement(metric, value, (value,))
-            for metric, values in _collect_series(starts).items()
-            for value in [statistics.median(values)]
-            if any(values)  # a resumed machine has neither a first instruction nor a shutdown
-        ]
+        medians = []
+        for metric, values in _collect_series(starts).items():
+            # A resumed machine has neither a first instruction nor a shutdown.
+            if any(values):
+                medians.append((metric, statistics.median(values)))
+        return to_measurements(medians)
 
     # --- new machines -------------------------------------------------------------------------------------------
 
@@ -156,9 +158,10 @@ class ColdstartTrial(ColdstartWorkload):
             moments = [each.compute_moments() for each in there]
             for each in there:
                 each.machine.attest()
-            return [
-                _split_phases(moment, each.end_machine()) for moment, each in zip(moments, there, strict=True)
-            ]
+            found = []
+            for moment, each in zip(moments, there, strict=True):
+                found.append(_split_phases(moment, each.end_machine()))
+            return found
         finally:
             for each in there:
                 each.close()
@@ -178,7 +181,7 @@ class ColdstartTrial(ColdstartWorkload):
             finally:
                 started.close()
 
-        run_at_once([lambda number=number: start_numbered(number) for number in range(count)])  # type: ignore[misc]
+        run_at_once([functools.partial(start_numbered, number) for number in range(count)])
         return found
 
     def _start_timed_machine(self, platform: Platform, decided: float) -> StartedMachine:

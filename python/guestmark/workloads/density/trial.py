@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,7 @@ from guestmark.platforms.base import Machine, Platform
 from guestmark.setting.memory import HugePages
 from guestmark.stats.scalability import least_squares_slope
 from guestmark.workloads import density
+from guestmark.workloads.common.metrics import to_measurements
 from guestmark.workloads.common.starting import (
     StartedMachine,
     compute_spare_memory,
@@ -126,7 +128,7 @@ class DensityTrial(DensityWorkload):
             density.SOLO: solo,
             density.KEPT: each / solo,
         }
-        return [Measurement(metric, value, (value,)) for metric, value in values.items()]
+        return to_measurements(values.items())
 
     # --- the fleet ----------------------------------------------------------------------------------------------
 
@@ -193,7 +195,9 @@ class DensityTrial(DensityWorkload):
 
     def _measure_idle(self) -> tuple[float, float]:
         """Returns processor seconds and wake-ups per second of each idle machine."""
-        pids = [pid for each in self._fleet for pid in list_processes(each.machine)]
+        pids: list[int] = []
+        for each in self._fleet:
+            pids += list_processes(each.machine)
         before, begin = _read_thread_usage(pids), time.monotonic()
         time.sleep(self.params.idle_s)
         after, took = _read_thread_usage(pids), time.monotonic() - begin
@@ -216,7 +220,7 @@ class DensityTrial(DensityWorkload):
                 runs += 1
             rates[number] = runs / (time.monotonic() - begin)
 
-        run_at_once([lambda number=number: load(number) for number in range(len(self._fleet))])  # type: ignore[misc]
+        run_at_once([functools.partial(load, number) for number in range(len(self._fleet))])
         return rates
 
     def _run_once(self, machine: Machine) -> None:
@@ -228,7 +232,9 @@ class DensityTrial(DensityWorkload):
                 how = f"took longer than {self.limit_s:g} s"
             elif done.status is None:
                 how = f"was killed by signal {done.signal}"
-            raise WorkloadError(f"{self.params.command[0]} {how}{f': {said}' if said else ''}")
+            if said:
+                how += f": {said}"
+            raise WorkloadError(f"{self.params.command[0]} {how}")
 
 
 @dataclass(frozen=True, slots=True)

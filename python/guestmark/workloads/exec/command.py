@@ -55,6 +55,12 @@ def choose_output(
     return asked or (StandardOutput.PIPE if read else StandardOutput.NULL)
 
 
+def mentions_parameter(name: str, texts: Iterable[str]) -> bool:
+    """Returns whether one of the texts contains `{name}`."""
+    placeholder = "{" + name + "}"
+    return any(placeholder in text for text in texts)
+
+
 def _declare_shell_command(description: str) -> Param:
     return param(description, "shell command", accepts=str | None, default=None)
 
@@ -160,7 +166,7 @@ class ExecParams(Params, frozen=True, kw_only=True, omit_defaults=True):
         """Creates the parameters from a plan's values. Raises `UsageError`, `ValueError` for an unused value."""
         given = {name: text for name, text in hooks.items() if text}
         for name in values:
-            if not any("{" + name + "}" in text for text in (*argv, *given.values())):
+            if not mentions_parameter(name, (*argv, *given.values())):
                 raise ValueError(f"values.{name} is not used: the command does not contain {{{name}}}")
         specs, derived = split_metrics(parse_metrics(metrics))
         if derived:
@@ -169,14 +175,13 @@ class ExecParams(Params, frozen=True, kw_only=True, omit_defaults=True):
         texts = {name: _substitute_values(text, values) for name, text in given.items()}
         # Names that remain after this substitution are factors; each cell substitutes its levels.
         named = dict.fromkeys(_PLACEHOLDER.findall(" ".join([*argv, *texts.values()])))
+        remaining = [*words, *texts.values()]
         return cls(
             argv=words,
             metrics=[spec.to_params() for spec in specs],
             stdin=describe_input(stdin),
             hooks=texts,
-            parameters=[
-                name for name in named if any("{" + name + "}" in text for text in (*words, *texts.values()))
-            ],
+            parameters=[name for name in named if mentions_parameter(name, remaining)],
             ignore_failure=ignore_failure,
             push=describe_files(push),
             # A new tuple, as only values other than the default object are stored.
@@ -204,7 +209,10 @@ class ExecParams(Params, frozen=True, kw_only=True, omit_defaults=True):
     def to_stored(self) -> dict[str, Any]:
         """Returns the parameters as a ledger keeps them: those with default values are omitted."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
+        for name, value in plain.items():
+            if isinstance(value, tuple):
+                plain[name] = list(value)
+        return plain
 
 
 def _substitute_values(text: str, values: Mapping[str, str | int | float]) -> str:
@@ -218,5 +226,7 @@ def _substitute_values(text: str, values: Mapping[str, str | int | float]) -> st
 def read_stored_command(cell: Cell) -> ExecParams | None:
     """Returns the command of a stored cell; None if its workload runs no user command."""
     kind = index_workload_kinds().get(cell.workload.name)
-    found = None if kind is None else kind.stored_params_of(cell.workload)
+    if kind is None:
+        return None
+    found = kind.stored_params_of(cell.workload)
     return found if isinstance(found, ExecParams) else None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from guestmark.agent.wire import StandardOutput
 from guestmark.core import registry
@@ -20,8 +22,16 @@ from guestmark.core.platform_spec import parse_platforms
 from guestmark.core.units import format_count
 from guestmark.plan.matrix import Entry, NullCells, Shape
 from guestmark.plan.outline import Outline, Overrides, assemble_plan, override_outline
-from guestmark.workloads.exec.command import ExecParams, choose_output, name_factor, read_stored_command
+from guestmark.workloads.exec.command import (
+    ExecParams,
+    choose_output,
+    mentions_parameter,
+    name_factor,
+    read_stored_command,
+)
 from guestmark.workloads.exec.files import describe_files, describe_input
+
+T = TypeVar("T")
 
 _FEWEST, _MOST = 10, 10_000  # number of blocks for commands that are only timed
 _ENOUGH_S = 3.0  # seconds for each such command
@@ -66,8 +76,9 @@ def build_plan(options: ExecOptions, argv: Sequence[str]) -> Plan:
     _check_options(options, argv)
     asked = parse_metrics(options.metrics)
     specs, derived = split_metrics(asked)
-    known = [metric.name for metric in (*(spec.metric for spec in specs), *DEFAULT_METRICS)]
-    check_derived_names(derived, {*known, *options.parameters})
+    known = {metric.name for metric in DEFAULT_METRICS}
+    known |= {spec.metric.name for spec in specs}
+    check_derived_names(derived, known | set(options.parameters))
     commands = [list(argv), *map(list, options.commands)]
     _check_parameters_are_used(commands, options)
     called = _name_commands(commands, options.names, options.texts)
@@ -108,11 +119,10 @@ def _make_params(
     options: ExecOptions, number: int, words: list[str], specs: Sequence[MetricSpec]
 ) -> ExecParams:
     """Creates the parameters of command number `number`, whose argument list is `words`."""
-    # Hooks and outputs are given once for all commands, or once for each.
-    hooks = {name: texts[number if len(texts) > 1 else 0] for name, texts in options.hooks.items()}
+    hooks = {name: _choose_given(texts, number) for name, texts in options.hooks.items()}
     parameters = []
     for name in options.parameters:
-        if any("{" + name + "}" in text for text in (*words, *hooks.values())):
+        if mentions_parameter(name, (*words, *hooks.values())):
             parameters.append(name_factor(name))
     return ExecParams(
         argv=words,
@@ -166,7 +176,9 @@ def _limit_to_quick(options: ExecOptions, shape: Shape) -> tuple[Shape, Policy]:
     policy = Policy(
         min_blocks=_QUICK_BLOCKS, max_blocks=_QUICK_BLOCKS, enough_s=0.0, time_limit_s=_QUICK_S, iterations=1
     )
-    return (replace(shape, null=NullCells.NONE) if options.null is None else shape), policy
+    if options.null is None:
+        shape = replace(shape, null=NullCells.NONE)
+    return shape, policy
 
 
 def _is_only_timed(options: ExecOptions, shape: Shape) -> bool:
@@ -198,9 +210,9 @@ def _is_slow_alone(options: ExecOptions, shape: Shape, commands: int) -> bool:
 
 
 def _check_parameters_are_used(commands: Sequence[Sequence[str]], options: ExecOptions) -> None:
-    texts = [word for words in (*commands, *options.hooks.values()) for word in words]
+    texts = list(itertools.chain(*commands, *options.hooks.values()))
     for name in options.parameters:
-        if not any("{" + name + "}" in text for text in texts):
+        if not mentions_parameter(name, texts):
             raise UsageError(f"no command contains {{{name}}}", hint=f"e.g. -- program --option {{{name}}}")
 
 
@@ -210,11 +222,16 @@ def _make_title(labels: Sequence[str]) -> str:
     return together if len(together) <= _TITLE else f"{len(labels)} commands"
 
 
+def _choose_given(given: Sequence[T], number: int) -> T:
+    """Returns what applies to command `number`: hooks and outputs are given once for all commands, or for each."""
+    return given[number] if len(given) > 1 else given[0]
+
+
 def _choose_standard_output(output: Sequence[StandardOutput], number: int) -> StandardOutput | None:
     """Returns where the output of command `number` goes; None if that was not given."""
     if not output:
         return None
-    return output[number] if len(output) > 1 else output[0]
+    return _choose_given(output, number)
 
 
 def _name_commands(
@@ -236,19 +253,23 @@ def _name_commands(
         name = names[number] if number < len(names) else ""
         first = texts[number].split()[0] if number in texts else words[0]
         stem = re.sub(r"[^A-Za-z0-9_.-]+", "-", name or os.path.basename(first))
-        taken = {key for key, _ in found}
-        keys = (stem, *(f"{stem}-{again}" for again in range(2, len(commands) + 2)))
-        found.append(
-            (next(key for key in keys if key not in taken), name or texts.get(number, shlex.join(words)))
-        )
+        key = _make_unique_key(stem, {key for key, _ in found})
+        found.append((key, name or texts.get(number, shlex.join(words))))
     return found
+
+
+def _make_unique_key(stem: str, taken: Collection[str]) -> str:
+    key, number = stem, 2
+    while key in taken:
+        key, number = f"{stem}-{number}", number + 1
+    return key
 
 
 def map_names_to_command_lines(cells: Iterable[Cell]) -> dict[str, str]:
     """Returns the command line of each named command, by name."""
-    texts = {
-        cell.workload.label: shlex.join(command.argv)
-        for cell in cells
-        if (command := read_stored_command(cell)) is not None
-    }
+    texts = {}
+    for cell in cells:
+        command = read_stored_command(cell)
+        if command is not None:
+            texts[cell.workload.label] = shlex.join(command.argv)
     return {name: text for name, text in texts.items() if name and text and name != text}

@@ -26,6 +26,7 @@ from guestmark.platforms.base import LoggedIn, Machine, find_login
 from guestmark.setting.disk import Disks, has_disks
 from guestmark.setting.filesystem import Filesystem
 from guestmark.workloads.common.flushes import CounterReading
+from guestmark.workloads.common.metrics import to_measurements
 from guestmark.workloads.common.moving import find_target, sync_everything
 from guestmark.workloads.common.program import (
     OUTPUT_LIMIT,
@@ -215,16 +216,16 @@ class ExecTrial(ExecWorkload):
         Raises `WorkloadError` if an empty command fails.
         """
         argv = [*self._argv[:-1], ""]
-        runs = [
-            machine.agent.exec(
+        runs = []
+        for _ in range(_SHELL_STARTS + 1):
+            run = machine.agent.exec(
                 argv,
                 **self._caller,
                 timeout_s=self.limit_s,
                 output_limit=OUTPUT_LIMIT,
                 stdout=self.params.output,
             )
-            for _ in range(_SHELL_STARTS + 1)
-        ]
+            runs.append(run)
         judge_exit(runs[0], self.warnings, self.limit_s, ignore_failure=False)
         # The first start reads the shell's files from the disk.
         warm = runs[1:]
@@ -237,8 +238,9 @@ class ExecTrial(ExecWorkload):
 
     def _mount_disk_under_test(self, disk: AttachedDisk, agent: Agent) -> None:
         """Gives the command a new directory on the disk, or replaces `{disk}` in it by the disk's path."""
+        caller = self._caller
         found = make_work_directory_on(
-            agent, disk, **{name: self._caller.get(name) for name in ("uid", "gid", "groups")}
+            agent, disk, uid=caller.get("uid"), gid=caller.get("gid"), groups=caller.get("groups")
         )
         if found is not None:
             self.facts.add(disk.facts, TARGET)
@@ -251,14 +253,17 @@ class ExecTrial(ExecWorkload):
 
     def _substitute_disk(self, text: str) -> str:
         """Returns the text with the disk's path in place of `{disk}`."""
-        return text.replace(DISK, self._disk) if self._disk and mentions_disk(self.cell) else text
+        if not self._disk or not mentions_disk(self.cell):
+            return text
+        return text.replace(DISK, self._disk)
 
     def _run_hook(self, name: str, machine: Machine) -> None:
         """Runs a command of the user before or after the measured one, in the same shell. Raises `WorkloadError`."""
         if name not in self._hooks:
             return
+        shell = self._argv[:-2] if self.params.shell else ["/bin/sh"]
         result = machine.agent.exec(
-            [*(self._argv[:-2] if self.params.shell else ["/bin/sh"]), "-c", self._hooks[name]],
+            [*shell, "-c", self._hooks[name]],
             **self._caller,
             timeout_s=self.limit_s,
             output_limit=OUTPUT_LIMIT,
@@ -312,9 +317,8 @@ class ExecTrial(ExecWorkload):
         if self._metrics or self.params.expect is not None:
             stdout, stderr = (text.decode(errors="replace") for text in (result.stdout, result.stderr))
             self._check_output(stdout, stderr)
-            values += [
-                (spec.metric, self._find_value(spec, machine, stdout, stderr)) for spec in self._metrics
-            ]
+            for spec in self._metrics:
+                values.append((spec.metric, self._find_value(spec, machine, stdout, stderr)))
         values += self._report_events(result.counted)
         # The check may look at files of the command, which `conclude` may remove.
         self._run_hook("check", machine)
@@ -322,7 +326,7 @@ class ExecTrial(ExecWorkload):
         start = self._shell_start or _NO_SHELL
         if not result.in_machine:
             values.append((metric_spec.WALL, self._subtract_exec_cost(result.wall_s)))
-            return [Measurement(metric, value, (value,)) for metric, value in values]
+            return to_measurements(values)
         values += [
             (metric_spec.WALL, max(result.wall_s - start.wall_s, _LEAST_S)),
             (metric_spec.GUEST_WALL, max(result.guest_wall_s - start.guest_wall_s, _LEAST_S)),
@@ -330,13 +334,14 @@ class ExecTrial(ExecWorkload):
             (metric_spec.SYSTEM, max(result.system_s - start.system_s, 0.0)),
             (metric_spec.MAX_RSS, float(result.max_rss_bytes)),
         ]
-        return [Measurement(metric, value, (value,)) for metric, value in values]
+        return to_measurements(values)
 
     def _subtract_exec_cost(self, wall_s: float) -> float:
         """Returns a command's time less the known cost of an empty command or of the shell's start."""
         cost = self._exec_cost
         assert cost is not None
-        left_s = wall_s - (self._shell_start.wall_s if self._shell_start else cost.wall_s)
+        spent_s = self._shell_start.wall_s if self._shell_start else cost.wall_s
+        left_s = wall_s - spent_s
         if left_s < cost.high_s - cost.low_s:
             self.warnings.append(
                 f"an empty command takes {cost.low_s * 1e3:.3g} to {cost.high_s * 1e3:.3g} ms when timed from outside, "
@@ -346,8 +351,10 @@ class ExecTrial(ExecWorkload):
 
     def _note_written(self, agent: Agent, before: int | None) -> None:
         """Records how much a run wrote to disks other than its own; comparisons with in-memory runs need it."""
-        after = None if before is None else count_written(agent)
-        if before is None or after is None:
+        if before is None:
+            return
+        after = count_written(agent)
+        if after is None:
             return
         self._least_written = min(self._least_written, after - before)
         self.facts.add(Written(least=int(self._least_written)))

@@ -17,6 +17,7 @@ from guestmark.core.errors import GuestmarkError, WorkloadError
 from guestmark.core.metric import Measurement, Metric
 from guestmark.platforms.place import open_plain_file
 from guestmark.workloads import netboot
+from guestmark.workloads.common.metrics import to_known_measurements
 from guestmark.workloads.netboot import Lease, LeaseStep
 
 
@@ -34,9 +35,11 @@ class Fetch:
 
 def find_fetches(trace: Trace, files: int, size: int, protocol: str) -> list[Fetch]:
     """Returns the transfer of each file, in order. Raises `WorkloadError` if the capture does not hold them all."""
-    found = _find_transfers(trace) if protocol == "tftp" else _find_connections(trace, size)
+    if protocol == "tftp":
+        found, what = _find_transfers(trace), "transfers"
+    else:
+        found, what = _find_connections(trace, size), "connections"
     if len(found) != files:
-        what = "transfers" if protocol == "tftp" else "connections"
         raise WorkloadError(f"the capture contains {len(found)} {what} for {files} files")
     for fetch in found:
         if fetch.unique_bytes < size:
@@ -71,16 +74,13 @@ def _find_connections(trace: Trace, size: int) -> list[Fetch]:
 
 
 def _find_transfers(trace: Trace) -> list[Fetch]:
-    return [
-        Fetch(
-            exchange.start_ns,
-            exchange.duration_s,
-            exchange.bytes,
-            exchange.repeated * round(exchange.bytes / max(exchange.count, 1)),
-        )
-        for exchange in trace.exchanges
-        if exchange.protocol == "tftp"
-    ]
+    transfers = []
+    for exchange in trace.exchanges:
+        if exchange.protocol != "tftp":
+            continue
+        repeated_bytes = exchange.repeated * round(exchange.bytes / max(exchange.count, 1))
+        transfers.append(Fetch(exchange.start_ns, exchange.duration_s, exchange.bytes, repeated_bytes))
+    return transfers
 
 
 def measure_round(trace: Trace, files: list[Fetch], size: int, wall_s: float) -> list[Measurement]:
@@ -116,7 +116,7 @@ def measure_round(trace: Trace, files: list[Fetch], size: int, wall_s: float) ->
     missing = [metric.name for metric, value in values if value is None]
     if missing:
         raise WorkloadError(f"the capture does not show {', '.join(missing)}")
-    return [Measurement(metric, value, (value,)) for metric, value in values if value is not None]
+    return to_known_measurements(values)
 
 
 def _find_endpoint(trace: Trace, role: str) -> Endpoint:

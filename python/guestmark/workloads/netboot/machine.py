@@ -29,6 +29,7 @@ from guestmark.platforms.qemu.accelerators import KVM
 from guestmark.platforms.qemu.attest import query_vmm
 from guestmark.platforms.qemu.command_line import build_sandbox_arguments
 from guestmark.platforms.qmp import Monitor
+from guestmark.workloads.common.program import blank_unprintable
 from guestmark.workloads.netboot import BootingMachine, Card, Lease, control, figures
 from guestmark.workloads.netboot.control import Control, Request
 from guestmark.workloads.netboot.kernel import BootedKernel
@@ -112,9 +113,9 @@ class NetbootMachine:
                 )
         confined = attest_process(self.vmm_pid, self.process.writable)
         if confined is not None:
-            confined.helpers = {
-                name: attest_process(pid, ()) or ConfinementFacts() for name, pid in self.link.helpers.items()
-            }
+            confined.helpers = {}
+            for name, pid in self.link.helpers.items():
+                confined.helpers[name] = attest_process(pid, ()) or ConfinementFacts()
         return BootingMachine(
             confined=confined,
             asked=dict(self.cell.factors),
@@ -174,6 +175,12 @@ def _build_dump_options(name: str, file: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _build_dump_argument(name: str, file: Path) -> str:
+    options = _build_dump_options(name, file)
+    values = [f"{key}={value}" for key, value in options.items() if key != "qom-type"]
+    return ",".join([options["qom-type"], *values])
+
+
 @contextlib.contextmanager
 def start_machine(
     cell: Cell, settings: Settings, link: Link, deadline_s: float, kernel: BootedKernel | None = None
@@ -201,8 +208,7 @@ def start_machine(
             *(kernel.qemu_arguments() if kernel else ()),
             *card_log.build_trace_arguments(),
             "-device", settings.build_card_argument(NETDEV),
-            "-object", ",".join(["filter-dump", *(f"{key}={value}" for key, value in
-                                 _build_dump_options(_BOOT_CAPTURE, boot).items() if key != "qom-type")]),
+            "-object", _build_dump_argument(_BOOT_CAPTURE, boot),
             "-chardev", f"socket,id=monitor,fd={theirs.fileno()}", "-mon", "chardev=monitor,mode=control",
         ]  # fmt: skip
         # If iPXE is booted as a kernel, it reads its first script from the initramfs.
@@ -257,7 +263,9 @@ def _record_phases(machine: NetbootMachine, card_log: CardLog, ready: float) -> 
         )
         machine.lease = figures.convert_lease(find_lease(trace))
     since = machine.process.started_at
-    machine.phases.update(sorted(((name, at - since) for name, at in found.items()), key=lambda end: end[1]))
+    phases = [(name, at - since) for name, at in found.items()]
+    phases.sort(key=lambda end: end[1])
+    machine.phases.update(phases)
 
 
 def _has_invariant_tsc(monitor: Monitor) -> bool | None:
@@ -415,6 +423,8 @@ def read_screen_text(monitor: Monitor, scratch: Path) -> str:
         raise MachineError(f"QEMU did not save the screen's text: {error.strerror}") from error
     # Every second byte is a character's colour.
     characters = data[0:size:2].decode("cp437")
-    lines = [characters[at : at + _COLUMNS].rstrip(" \0") for at in range(0, len(characters), _COLUMNS)]
-    text = "\n".join("".join(c if c.isprintable() else " " for c in line) for line in lines)
-    return text.rstrip()
+    lines = []
+    for at in range(0, len(characters), _COLUMNS):
+        row = characters[at : at + _COLUMNS].rstrip(" \0")
+        lines.append(blank_unprintable(row))
+    return "\n".join(lines).rstrip()

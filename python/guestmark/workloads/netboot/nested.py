@@ -23,6 +23,7 @@ from guestmark.platforms.guest import Guest
 from guestmark.platforms.qemu.nested.platform import NestedPlatform
 from guestmark.setting.machine import MEMORY, SMP
 from guestmark.workloads import netboot
+from guestmark.workloads.common.metrics import to_measurements
 from guestmark.workloads.netboot import InnerBoot
 
 _READY_S = 180.0
@@ -124,9 +125,8 @@ def run_inside(guest: Guest, cell: Cell, limit_s: float) -> NestedResult:
             cause=reply.cause,
             console=reply.console,
         )
-    measurements = [
-        Measurement(metric, reply.values[metric.name], (reply.values[metric.name],))
-        for metric in netboot.list_round_metrics(cell.workload.read_params(netboot.NetbootParams))
-        if metric.name in reply.values
-    ]
-    return NestedResult(measurements, reply.warnings, reply.boot)
+    values = []
+    for metric in netboot.list_round_metrics(cell.workload.read_params(netboot.NetbootParams)):
+        if metric.name in reply.values:
+            values.append((metric, reply.values[metric.name]))
+    return NestedResult(to_measurements(values), reply.warnings, reply.boot)

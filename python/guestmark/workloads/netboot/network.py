@@ -150,13 +150,11 @@ def _open_tap(port: int, serving: ServerOptions) -> Iterator[Link]:
     The host's own TCP serves the guest, which reaches nothing else. Raises `PlatformUnusableError` if privileges do not
     allow a tap.
     """
-    tap, dhcp_fd, router_fd, control_fd, data_fd, client_fd = make_tap(port, serving.socket_kind)
+    tap, *descriptors = make_tap(port, serving.socket_kind)
     with contextlib.ExitStack() as stack:
         stack.callback(os.close, tap)
-        dhcp, router, control, data, client = (
-            stack.enter_context(socket.socket(fileno=fd))
-            for fd in (dhcp_fd, router_fd, control_fd, data_fd, client_fd)
-        )
+        sockets = [stack.enter_context(socket.socket(fileno=fd)) for fd in descriptors]
+        dhcp, router, control, data, client = sockets
         bootfile = f"http://{SERVER}:{get_bound_port(control)}/{BOOT}"
         stack.enter_context(DhcpServer(dhcp, Lease(SERVER, GUEST, PREFIX, bootfile)))
         stack.enter_context(Router(router))

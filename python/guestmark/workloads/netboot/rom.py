@@ -56,18 +56,21 @@ class Rom:
                     hint="use firmware=bios, or a .rom with an EFI image",
                 )
             return
-        code = _BIOS_CODE if firmware == "bios" else _EFI_CODE
+        code, other = _EFI_CODE, "BIOS"
+        if firmware == "bios":
+            code, other = _BIOS_CODE, "EFI"
         fitting = [image for image in self.images if image.code == code]
         if not fitting:
-            has = "EFI" if firmware == "bios" else "BIOS"
             raise UsageError(
-                f"{self.path} contains no image for {firmware.upper()}, only one for {has}",
+                f"{self.path} contains no image for {firmware.upper()}, only one for {other}",
                 hint="build iPXE for it (bin-x86_64-efi/….efirom, or bin/….rom), or change firmware",
             )
         if not self.own:
             return
         for image in fitting:
-            products = {image.product} if firmware == "bios" else {image.product, *image.more}
+            products = {image.product}
+            if firmware != "bios":
+                products.update(image.more)
             if image.vendor == nic.vendor and nic.product in products:
                 return
         found = ", ".join(f"{image.vendor:04x}:{image.product:04x}" for image in fitting)
@@ -83,7 +86,8 @@ def find_rom(level: str, nic: Nic, *, as_kernel: bool = False) -> Rom:
     `as_kernel` means that the network offers no boot file, so the ROM must be an iPXE that QEMU boots with a script.
     """
     if level != DISTRIBUTION:
-        found = read_rom(Path(level) if "/" in level else _choose_rom_path(level))
+        path = Path(level) if "/" in level else _choose_rom_path(level)
+        found = read_rom(path)
         if as_kernel and not found.is_kernel:
             raise UsageError(
                 f"{found.path} cannot boot over passt, because passt's DHCP server offers no boot file",

@@ -42,13 +42,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if not numbered and name not in self.others:
             self.send_error(404)
             return
-        content = self.content if numbered else memoryview(self.others[name])
-        size = len(content)
-        begin = find_content_offset(size, int(name)) if numbered else 0
+        if numbered:
+            content = self.content
+            begin = find_content_offset(len(content), int(name))
+        else:
+            content, begin = memoryview(self.others[name]), 0
         if self.delay_s:
             time.sleep(self.delay_s)
         self.send_response(200)
-        self.send_header("Content-Length", str(size))
+        self.send_header("Content-Length", str(len(content)))
         self.send_header("Content-Type", "application/octet-stream")
         self.end_headers()
         with contextlib.suppress(OSError):  # a guest that hangs up is detected elsewhere

@@ -87,9 +87,13 @@ class Server:
             self._socket.sendto(struct.pack(">HH", _ERROR, _NOT_FOUND) + b"no such file\0", client)
             return
         asked = dict(zip((word.lower() for word in words[2::2]), words[3::2], strict=False))
-        content = self._content if numbered else memoryview(self._others[name])
+        if numbered:
+            content = self._content
+            begin = int(name) * STEP % len(content)
+        else:
+            content, begin = memoryview(self._others[name]), 0
         size = len(content)
-        transfer = _Transfer(content, int(name) * STEP % size if numbered else 0, _BLOCK, size)
+        transfer = _Transfer(content, begin, _BLOCK, size)
         granted = {}
         if (wanted := asked.get("blksize", "")).isdigit() and int(wanted) >= 8:
             transfer.block_size = min(int(wanted), _LARGEST)

@@ -59,9 +59,9 @@ class Settings:
     @classmethod
     def read_settings(cls, cell: Cell, file_size: int) -> Settings:
         """Reads the cell's factors. Raises `UsageError`, or `PlatformUnusableError` if this host lacks something."""
-        accelerator = (
-            find_innermost_platform(cell.platform) if cell.platform.is_nested else cell.platform.inner.kind
-        )
+        accelerator = cell.platform.inner.kind
+        if cell.platform.is_nested:
+            accelerator = find_innermost_platform(cell.platform)
         if accelerator not in ACCELERATORS:
             raise UsageError(
                 f"a network boot cannot be measured on {cell.platform}", hint="use --on tcg, kvm or tcg/kvm"

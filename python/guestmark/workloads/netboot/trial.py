@@ -143,7 +143,9 @@ class NetbootTrial(NetbootWorkload):
             with mine.capture(capture):
                 wall_s = self._download_files(mine, numbers, capture)
             measurements = self._analyse_capture(mine, capture, wall_s)
-            return [*measurements, *self._boot_kernel(mine)] if self._kernel else measurements
+            if self._kernel:
+                measurements += self._boot_kernel(mine)
+            return measurements
         finally:
             self._keep_capture(capture)
             capture.unlink(missing_ok=True)
@@ -247,9 +249,9 @@ class NetbootTrial(NetbootWorkload):
                 f"the HTTP server alone reaches {self._rate / 1e6:.0f} MB/s, little more than the "
                 f"{fastest / 1e6:.0f} MB/s measured, so it may be the bottleneck"
             )
-        self.warnings += [
-            f"capture: {limit.count} {limit.text}" for limit in trace.limits if limit.kind not in _EXPECTED
-        ]
+        for limit in trace.limits:
+            if limit.kind not in _EXPECTED:
+                self.warnings.append(f"capture: {limit.count} {limit.text}")
         return [*measurements, *figures.measure_start(machine.phases)]
 
     def _require_space_for_capture(self, directory: Path) -> None:
@@ -346,9 +348,9 @@ def _find_file_in_memory(memory: mmap.mmap, content: Content, number: int) -> in
     first, second = content.split_file(number)
     with memoryview(content.view) as whole, memoryview(memory) as there:
         begin, rest = whole[first], whole[second]
-        mark = (
-            bytes(begin[:_MARK]) if len(begin) >= _MARK else bytes(begin) + bytes(rest[: _MARK - len(begin)])
-        )
+        mark = bytes(begin[:_MARK])
+        if len(mark) < _MARK:
+            mark += bytes(rest[: _MARK - len(mark)])
         middle, end = len(begin), len(begin) + len(rest)
         try:
             at = memory.find(mark)

@@ -18,6 +18,7 @@ from guestmark.platforms.counters import read_processor_s
 from guestmark.setting.network import NETWORK, Network
 from guestmark.workloads.common.both_ends import capture_both_ends
 from guestmark.workloads.common.flushes import read_guest_cpu_s
+from guestmark.workloads.common.metrics import to_measurements
 from guestmark.workloads.common.networks import find_network, require_network
 from guestmark.workloads.common.program import warn_of_clocks
 from guestmark.workloads.network import (
@@ -81,10 +82,10 @@ class NetworkTrial(NetworkWorkload):
             if self.params.capture:
                 self._find_causes(machine, network, ports, tests)
         self.facts.add(NetworkTests(tests=tests))
-        found = [
-            value for section in sections for value in self._measure(section, peer_is_here=network.is_here)
-        ]
-        return [Measurement(metric, value, (value,)) for metric, value in found]
+        values: list[tuple[Metric, float]] = []
+        for section in sections:
+            values += self._measure(section, peer_is_here=network.is_here)
+        return to_measurements(values)
 
     def _find_causes(
         self, machine: Machine, network: MachineNetwork, ports: TrafficPorts, tests: list[MeasuredTest]
@@ -110,7 +111,8 @@ class NetworkTrial(NetworkWorkload):
         for test in map(TrafficTest, self.params.tests):
             if test in DATAGRAMS and self.cell.levels[NETWORK] is Network.VSOCK:
                 continue
-            for size in self.params.sizes if test in DATAGRAMS else (0,):
+            sizes = self.params.sizes if test in DATAGRAMS else (0,)
+            for size in sizes:
                 tasks.append(
                     TrafficTask(
                         test=test,

@@ -65,8 +65,11 @@ class AcknowledgingProgram:
         if self._syncs is None:
             return self._run_program(agent, argv, directory, mark, limit_s)
         log = f"/tmp/guestmark-{secrets.token_hex(6)}.calls"
-        added = ["--sync-before-said"] if self._syncs.each else []
-        added += ["--sync-after-all"] if self._syncs.every else []
+        added = []
+        if self._syncs.each:
+            added.append("--sync-before-said")
+        if self._syncs.every:
+            added.append("--sync-after-all")
         for call, path in self._syncs.after:
             added += ["--sync-after", f"{call}:{directory}/{path}"]
         try:
@@ -183,7 +186,9 @@ class PrintedLines:
     def quoted_errors(self) -> str:
         """The last error lines as the end of a sentence; empty if there are none."""
         lines = self.errors.decode(errors="replace").strip().splitlines()
-        return f": {' | '.join(lines[-3:])}" if lines else ""
+        if not lines:
+            return ""
+        return f": {' | '.join(lines[-3:])}"
 
 
 class DiskRoom:
@@ -354,7 +359,10 @@ class SyncingProgram:
     ) -> Recovered:
         """Reads the files whose content was promised by record `newest`; see `recovery.Reader`."""
         expected = self.promises.list_expected_files(newest, exact=exact)
-        paths = sorted({path for one in expected for path in one.paths})
+        named: set[str] = set()
+        for file in expected:
+            named.update(file.paths)
+        paths = sorted(named)
         asked = "".join(f"{self._map_path(path, directory)}\n" for path in paths).encode()
         done = agent.exec([str(find_agent_binary()), "digests"], stdin=asked, timeout_s=_READ_S)
         lines = done.stdout.decode().splitlines()
@@ -362,7 +370,11 @@ class SyncingProgram:
             said = done.stderr.decode(errors="replace").strip()
             raise MachineError(f"a crash state cannot be read: {said}", hint="see the kernel's log")
         states = dict(zip(paths, map(FileState.parse, lines), strict=True))
-        lost = next((why for one in expected if (why := one.describe_missing(states))), "")
+        lost = ""
+        for file in expected:
+            lost = file.describe_missing(states)
+            if lost:
+                break
         return Recovered(dict.fromkeys(names, None if lost else b""), lost=lost)
 
     def _map_path(self, path: str, directory: Path) -> str:

@@ -519,7 +519,9 @@ class PowercutTrial(powercut.PowercutWorkload):
 
 
 def _describe_syncs(syncs: AddedSyncs) -> str:
-    places = [format_count(len(syncs.after), "sync")] if syncs.after else []
+    places = []
+    if syncs.after:
+        places.append(format_count(len(syncs.after), "sync"))
     if syncs.every:
         places.append("a sync after every change")
     if syncs.each:
@@ -540,7 +542,9 @@ def _explain_missing_program(needs: str, package: str) -> str:
         return f"{needs} does not finish"
     if done.returncode == 0:
         return ""
-    return f"it is not installed here (apt install {package})" if package else f"{needs} fails here"
+    if package:
+        return f"it is not installed here (apt install {package})"
+    return f"{needs} fails here"
 
 
 def _explain_no_log(target: DiskSpec) -> str:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 from guestmark.agent.background import Background
 from guestmark.agent.binary import PROGRAM
@@ -85,12 +86,10 @@ class ServiceTrial(ServiceWorkload):
             for words in (params.server, params.client, params.setup, params.load, params.ready):
                 if words and "{" not in words[0] and shutil.which(words[0], path=_PATH) is None:
                     packages = find_program_packages(words[0])
-                    raise PlatformUnusableError(
-                        f"{words[0]} is not installed here",
-                        hint=make_install_hint(packages[0])
-                        if packages
-                        else "install it, or give its absolute path",
-                    )
+                    hint = "install it, or give its absolute path"
+                    if packages:
+                        hint = make_install_hint(packages[0])
+                    raise PlatformUnusableError(f"{words[0]} is not installed here", hint=hint)
         return ()
 
     def prepare(self, machine: Machine) -> None:
@@ -119,9 +118,7 @@ class ServiceTrial(ServiceWorkload):
             env=_ENVIRONMENT,
             cwd=self._directory,
             output_limit=_OUTPUT_LIMIT,
-            uid=_NOBODY if self._is_nobody else None,
-            gid=_NOBODY if self._is_nobody else None,
-            groups=() if self._is_nobody else None,
+            **self._choose_user(as_server=True),
         )
         self._wait_until_ready(self._server, server, client, before)
         self._served.ready_s = time.monotonic() - begun
@@ -203,17 +200,20 @@ class ServiceTrial(ServiceWorkload):
     def _substitute_words(self, words: Sequence[str], *, at_server: bool) -> list[str]:
         return substitute(words, self._build_placeholder_values(at_server=at_server))
 
+    def _choose_user(self, *, as_server: bool) -> dict[str, Any]:
+        """Returns the identity of a program: nobody for the server if it runs so, else the agent's own."""
+        if as_server and self._is_nobody:
+            return {"uid": _NOBODY, "gid": _NOBODY, "groups": ()}
+        return {}
+
     def _run_once(self, agent: Agent, words: Sequence[str], what: str, *, as_server: bool) -> None:
-        user = _NOBODY if as_server and self._is_nobody else None
         result = agent.exec(
             words,
             env=_ENVIRONMENT,
             cwd=self._directory if as_server else "/",
             timeout_s=_SETUP_S,
             tail=True,
-            uid=user,
-            gid=user,
-            groups=None if user is None else (),
+            **self._choose_user(as_server=as_server),
         )
         self._check_result(
             result, what, f"the limit is {_SETUP_S:g} s; --trial-limit applies only to the client"

@@ -22,6 +22,7 @@ from guestmark.platforms import counters
 from guestmark.platforms.base import Machine
 from guestmark.platforms.counters import read_processor_s
 from guestmark.workloads import syscalls
+from guestmark.workloads.common.metrics import to_measurements
 from guestmark.workloads.common.program import compute_sha256, warn_of_clocks
 from guestmark.workloads.syscalls import Call, Syscalls, SyscallsWorkload
 
@@ -80,17 +81,15 @@ class SyscallsTrial(SyscallsWorkload):
         values: list[tuple[Metric, float]] = [
             (syscalls.GEOMEAN, math.exp(math.fsum(map(math.log, times)) / len(times)))
         ]
-        values += [
-            (syscalls.make_call_metric(section.measured.name), time)
-            for section, time in zip(sections, times, strict=True)
-        ]
+        for section, time in zip(sections, times, strict=True):
+            values.append((syscalls.make_call_metric(section.measured.name), time))
         for counter, metric in syscalls.COUNTED.items():
             if all(counter in section.counted for section in sections):
                 each = [count_per_operation(section, nothing, counter) for section in sections]
                 values.append((metric, math.fsum(each) / len(each)))
         values += _compute_processor_ratio(sections)
         values.append((syscalls.WALL, math.fsum(section.measured.elapsed_ns for section in sections) / 1e9))
-        return [Measurement(metric, value, (value,)) for metric, value in values]
+        return to_measurements(values)
 
     def _check_clocks(self, before: Ping, after: Ping) -> None:
         """Warns unless the machine's clock, on which all figures are based, runs as fast as the host's."""
@@ -108,16 +107,18 @@ def count_per_operation(section: Section, nothing: Section, counter: str) -> flo
 
 def _count_with_host_cpu(machine: Machine) -> Mapping[str, float]:
     spent = read_processor_s(machine.vmm_pid)
-    return {**machine.counters(), **({} if spent is None else {_HOST_CPU: spent})}
+    counted = dict(machine.counters())
+    if spent is not None:
+        counted[_HOST_CPU] = spent
+    return counted
 
 
 def _describe_call(section: Section, nothing: Section) -> Call:
     measured = section.measured
-    counted = {
-        counter: count_per_operation(section, nothing, counter)
-        for counter in section.counted
-        if counter != _HOST_CPU
-    }
+    counted = {}
+    for counter in section.counted:
+        if counter != _HOST_CPU:
+            counted[counter] = count_per_operation(section, nothing, counter)
     return Call(
         operations=measured.operations,
         batches=measured.batches,
