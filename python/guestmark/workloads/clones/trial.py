@@ -21,7 +21,7 @@ from guestmark.platforms.own.platform import OwnPlatform
 from guestmark.platforms.qemu.platform import NO_EXTRAS, Extras, QemuPlatform
 from guestmark.setting.machine import IMAGE, START, Start
 from guestmark.workloads import clones
-from guestmark.workloads.clones import ClonesWorkload, Control, Twins, Word, judge
+from guestmark.workloads.clones import ClonesWorkload, Control, Found, Twins, Word, judge
 from guestmark.workloads.clones.judge import ComparedClock, ShownValues
 from guestmark.workloads.clones.sources import (
     BOOT_ID,
@@ -101,14 +101,7 @@ class ClonesTrial(ClonesWorkload):
                 controls=controls,
             )
         )
-        words = Counter(each.word for each in found)
-        return to_measurements(
-            [
-                (clones.IDENTICAL, float(words[Word.IDENTICAL])),
-                (clones.DISTINCT, float(words[Word.DISTINCT])),
-                (clones.UNTRIED, float(words[Word.UNTRIED])),
-            ]
-        )
+        return _count_words(found)
 
     def _start_machine(self, extras: Extras = NO_EXTRAS) -> contextlib.AbstractContextManager[Machine]:
         assert self._platform is not None
@@ -232,3 +225,15 @@ class ClonesTrial(ClonesWorkload):
         return Control(
             name=name, caught=caught, said="; ".join(f"{each.source}: {each.word}" for each in found)
         )
+
+
+def _count_words(found: Sequence[Found]) -> list[Measurement]:
+    """Returns the numbers of sources that were identical, distinct and not tried."""
+    words = Counter(each.word for each in found)
+    return to_measurements(
+        [
+            (clones.IDENTICAL, float(words[Word.IDENTICAL])),
+            (clones.DISTINCT, float(words[Word.DISTINCT])),
+            (clones.UNTRIED, float(words[Word.UNTRIED])),
+        ]
+    )

@@ -84,13 +84,7 @@ def run(
         stack.callback(process.stop)
         commands, write_commands = (stack.enter_context(end) for end in _open_pipe())
         read_marks, marks = (stack.enter_context(end) for end in _open_pipe())
-        lines, names = [], []
-        for step in script:
-            if isinstance(step, Mark):
-                names.append(step.name)
-                lines.append(f"!echo {step.name} > /dev/fd/{marks.fileno()}")
-            else:
-                lines.append(step)
+        lines, names = _build_script_lines(script, marks.fileno())
         process.start(
             [
                 *build_environment_prefix(environment, process.scratch), GUESTFISH,
@@ -104,6 +98,18 @@ def run(
         write_commands.write(("\n".join(lines) + "\n").encode())
         write_commands.close()
         return _follow_marks(process, read_marks, names, accelerator, timeout_s)
+
+
+def _build_script_lines(script: Sequence[str | Mark], marks_fd: int) -> tuple[list[str], list[str]]:
+    """Returns guestfish's commands, in which each mark writes its name to the descriptor; then the marks' names."""
+    lines, names = [], []
+    for step in script:
+        if isinstance(step, Mark):
+            names.append(step.name)
+            lines.append(f"!echo {step.name} > /dev/fd/{marks_fd}")
+        else:
+            lines.append(step)
+    return lines, names
 
 
 def _follow_marks(

@@ -1,5 +1,6 @@
 """The report's part on system calls: a row for each call, with what the hypervisor did meanwhile."""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 from guestmark.ledger.model import StoredRun
@@ -17,16 +18,10 @@ _ABSENT = make_figure_cell("–")
 
 def render_calls(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """Renders nanoseconds and counts of each system call, averaged over a cell's good trials; nothing without any."""
-    found = []
-    all_names: dict[str, None] = {}
-    for result in workload.shown_cells:
-        calls = average_calls(result)
-        if calls:
-            found.append((result, calls))
-            all_names |= dict.fromkeys(calls)
+    found = _collect_calls(workload)
     if not found:
         return []
-    names = list(all_names)
+    names = list(dict.fromkeys(itertools.chain.from_iterable(calls for _, calls in found)))
     titles = _choose_titles([result for result, _ in found])
     columns: list[Column] = []
     cells: list[list[Cell]] = []
@@ -56,6 +51,15 @@ def render_calls(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     for result, calls in found:
         exits += _describe_exits(result, calls)
     return [table, Bullets((), tuple(exits))] if exits else [table]
+
+
+def _collect_calls(workload: WorkloadResult) -> list[tuple[CellResult, dict[str, dict[str, float]]]]:
+    collected = []
+    for result in workload.shown_cells:
+        calls = average_calls(result)
+        if calls:
+            collected.append((result, calls))
+    return collected
 
 
 def _choose_titles(results: Sequence[CellResult]) -> list[str]:
