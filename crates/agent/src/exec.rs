@@ -392,12 +392,13 @@ fn describe_spawn_failure(step: Step, error: &io::Error, name: &str, exec: &Exec
 
 /// Opens the kernel's count of processes that it killed for lack of memory: the count of this process's control group,
 /// since other groups of a host may run out of memory too, or that of the whole machine if there is no group.
+///
+/// A container sees its own group as the root, whose count it has. The true root of version 2 has none.
 pub fn open_oom_counts() -> Option<File> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let own = groups.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
         let file = match (fields.next()?, fields.next()?) {
-            (_, "/") => return None,
             ("memory", path) => format!("/sys/fs/cgroup/memory{path}/memory.oom_control"),
             ("", path) => format!("/sys/fs/cgroup{path}/memory.events"),
             _ => return None,
