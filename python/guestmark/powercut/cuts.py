@@ -188,7 +188,7 @@ def choose_cuts(
 
     most_worst, most_between, most_torn = _MOST, _MOST, count
     if most is not None:
-        most_worst, most_between, most_torn = most // 2, most // 4, max(1, most // 4)
+        most_worst, most_between, most_torn = max(1, most // 2), most // 4, max(1, most // 4)
     worst = _pick_evenly(moments, most_worst)
     for after in worst:
         take(_make_cut(entries, flushed, after, Survival.NONE, none), CutKind.WORST)
@@ -344,6 +344,8 @@ def _pick_evenly(values: Sequence[T], most: int) -> list[T]:
     """Return `most` of the values, evenly spread, always with the last one."""
     if len(values) <= most:
         return list(values)
+    if most == 0:
+        return []
     step = len(values) / most
     return [values[len(values) - 1 - int(number * step)] for number in range(most)]
 

@@ -158,6 +158,14 @@ def test_many_cuts_are_limited_and_said_to_be() -> None:
     assert str(chosen.coverage).startswith("20 of 100 acknowledgements, 10 of 101 cuts")
 
 
+@pytest.mark.parametrize("most", range(1, 6))
+def test_however_few_states_are_asked_for_the_worst_is_among_them(most: int) -> None:
+    entries = [Entry(number * 512, 512, Flag(0)) for number in range(100)]
+    chosen = cuts.choose_cuts(entries, range(1, 101), start=0, count=0, seed=1, most=most)
+    assert cuts.make_cut_at(entries, 100, Survival.NONE) in chosen.cuts
+    assert len(chosen.cuts) <= most + 2
+
+
 def test_dropped_flushes_leave_everything_in_flight(log: WriteLog) -> None:
     without = cuts.drop_flushes(log.entries, 0)
     assert cuts.make_cut_at(without, 6, Survival.NONE).pieces == ()
