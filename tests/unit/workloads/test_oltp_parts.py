@@ -13,6 +13,7 @@ import pytest
 from guestmark.core import registry as kinds
 from guestmark.core.context import Context
 from guestmark.core.errors import MachineError, PlatformUnusableError, UsageError
+from guestmark.core.keeper import keeper
 from guestmark.core.model import Cell, Plan, Policy, WorkloadSpec
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.core.workload_kind import find_packages
@@ -21,7 +22,7 @@ from guestmark.engine.preflight import find_impossible_cells, replace_unusable_b
 from guestmark.plan.load import load_outline
 from guestmark.plan.matrix import expand_shape
 from guestmark.setting.disk import DiskSpec, Role
-from guestmark.workloads.oltp.databases import KINDS, base
+from guestmark.workloads.oltp.databases import KINDS, base, prepared
 from guestmark.workloads.oltp.databases.base import Account
 from guestmark.workloads.oltp.databases.server import pick_telling_lines
 from guestmark.workloads.oltp.trial import OltpTrial
@@ -33,6 +34,19 @@ def params(**given: Any) -> Mapping[str, Any]:
 
 def cell(platform: str = "uml", factors: Mapping[str, str] | None = None, **given: Any) -> Cell:
     return Cell(platform, WorkloadSpec("oltp", params(**given)), PlatformSpec.read(platform), factors or {})
+
+
+def test_what_a_killed_process_left_unfinished_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    for number in range(8):
+        (tmp_path / f"{number:020}").mkdir()
+        os.utime(tmp_path / f"{number:020}", (number, number))
+    in_use = keeper().directory("part", tmp_path)
+    (tmp_path / "guestmark-part-killed").mkdir()
+    try:
+        prepared._remove_old_data(tmp_path)
+        assert {path.name for path in tmp_path.iterdir()} == {in_use.name, *(f"{n:020}" for n in range(2, 8))}
+    finally:
+        keeper().remove(in_use)
 
 
 @pytest.mark.parametrize(("filesystem", "possible"), [("9p", False), ("hostfs", False), ("virtiofs", True)])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from guestmark.appliance.paths import locate_cache
 from guestmark.core.errors import MachineError
-from guestmark.core.keeper import keeper
+from guestmark.core.keeper import PREFIX, is_in_use, keeper
 from guestmark.disks import sparse
 from guestmark.disks.scratch import get_scratch_store
 from guestmark.workloads.oltp.databases.base import ENVIRONMENT, Account, Database, find_sysbench
@@ -136,9 +136,15 @@ def _load_tables(server: Server, tables: int, rows: int) -> None:
 
 
 def _remove_old_data(folder: Path) -> None:
-    """Removes all but the most recently used directories, and leftovers of killed processes after a day."""
-    by_use = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
-    kept = [path for path in by_use if path.suffix != ".part"]
-    stale = [path for path in by_use if path.suffix == ".part" and path.stat().st_mtime < time.time() - 86400]
-    for path in (*kept[_KEPT:], *stale):
+    """Removes all but the most recently used directories, and those that killed processes left unfinished."""
+    finished = []
+    for path in folder.iterdir():
+        # Another process may finish or remove any of them meanwhile.
+        with contextlib.suppress(OSError):
+            if not path.name.startswith(PREFIX):
+                finished.append((path.stat().st_mtime, path))
+            elif not is_in_use(path):
+                shutil.rmtree(path, ignore_errors=True)
+    finished.sort(reverse=True)
+    for _, path in finished[_KEPT:]:
         shutil.rmtree(path, ignore_errors=True)
