@@ -261,13 +261,18 @@ def is_in_use(path: Path) -> bool:
 
 
 def _hold_lock(path: Path) -> int:
-    """Return a descriptor whose lock marks the directory as in use, until it is closed or this process ends."""
+    """Return a descriptor whose lock marks the directory as in use, until it is closed or this process ends.
+
+    -1 if the directory cannot be opened.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return -1
     # Some filesystems have no locks.
     with contextlib.suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return descriptor
-    return -1
+    return descriptor
 
 
 _keeper = Keeper()

@@ -149,6 +149,12 @@ def _check_pattern(name: str, made: MetricSpec) -> None:
     pattern = made.searched
     if made.pattern.startswith(_FILE) and not made.file:
         raise UsageError(f"--metric {name}: the file's path is missing", hint="e.g. n=file:out.json#json:n")
+    if made.file and pattern.startswith((EXPRESSION, _PERF)):
+        kind = pattern.partition(":")[0]
+        raise UsageError(
+            f"--metric {name}: {kind}: does not read a file",
+            hint=f"give it alone, as in {name}={pattern}",
+        )
     if pattern.startswith(EXPRESSION):
         try:
             parse_derived(name, pattern.removeprefix(EXPRESSION))

@@ -114,7 +114,7 @@ def _find_ratio_between(cell: Cell, ours: Cell, published: Published) -> float |
 
 
 def compute_published_ratio(first: Cell, second: Cell, published: Published) -> float | None:
-    """Return the published ratio of two cells; None if one has no figure, or both share a single one."""
+    """Return the published ratio of two cells; None if one has no figure, or equal figures give no direction."""
     over, under = find_figure(first, published), find_figure(second, published)
     if over is None or under is None or over.value == under.value:
         return None

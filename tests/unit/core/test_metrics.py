@@ -73,6 +73,8 @@ def test_a_group_that_took_no_part_is_not_a_number() -> None:
         "n=(",
         "n=[",
         "n=*",
+        "n=file:out#expr:b*2",
+        "n=file:out#perf:cycles",
     ],
 )
 def test_bad_specifications(text: str) -> None:
