@@ -87,12 +87,11 @@ class Stack:
     @property
     def used_parts(self) -> list[tuple[int, str, str]]:
         """Number, letter and name of the parts that some bar has."""
-        numbered = enumerate(zip(self.letters, self.parts, strict=True))
-        return [
-            (number, letter, name)
-            for number, (letter, name) in numbered
-            if any(row.parts[number] for row in self.rows)
-        ]
+        used = []
+        for number, (letter, name) in enumerate(zip(self.letters, self.parts, strict=True)):
+            if any(row.parts[number] for row in self.rows):
+                used.append((number, letter, name))
+        return used
 
     @property
     def longest(self) -> float:

@@ -84,14 +84,14 @@ def read_wanted_time_unit() -> TimeUnit | None:
     return _wanted_time_unit.get()
 
 
-def choose_unit(unit: str, values: Iterable[float]) -> Unit:
+def choose_unit(unit: str, values: Iterable[float | None]) -> Unit:
     """Return the unit in which all `values` (in `unit`) read best side by side: the smallest is at least 1 if possible.
 
     If they are more than four decades apart, the largest decides, so that none gets too many digits; it stays below a
-    million.
+    million. Values that are 0, infinite or not known do not count.
     """
     scale = SCALES.get(unit)
-    sizes = [abs(value) for value in values if value and math.isfinite(value)]
+    sizes = _list_sizes(values)
     if scale is None or not sizes:
         return Unit(1.0, unit)
     target = max(min(sizes), max(sizes) / 1e4)
@@ -102,17 +102,21 @@ def choose_unit(unit: str, values: Iterable[float]) -> Unit:
     return Unit(*scale[-1])
 
 
-def choose_table_unit(unit: str, values: Iterable[float]) -> Unit:
+def choose_table_unit(unit: str, values: Iterable[float | None]) -> Unit:
     """Return `choose_unit`, but MB/s (10^6 bytes per second) for throughputs wherever that reads well.
 
     Users and publications compare disks in MB/s.
     """
     if unit == "s" and (wanted := read_wanted_time_unit()) is not None:
         return wanted.unit
-    sizes = [abs(value) for value in values if value and math.isfinite(value)]
+    sizes = _list_sizes(values)
     if unit == "B/s" and sizes and min(sizes) >= 1e4 and max(sizes) < 1e11:
         return Unit(1e6, "MB/s")
     return choose_unit(unit, sizes)
+
+
+def _list_sizes(values: Iterable[float | None]) -> list[float]:
+    return [abs(value) for value in values if value and math.isfinite(value)]
 
 
 # --- decimals -----------------------------------------------------------------------------------------------
@@ -143,13 +147,20 @@ def count_published_decimals(value: float) -> int:
     return len(f"{value:.6f}".rstrip("0").partition(".")[2])
 
 
+def compute_half_width(ci: _Interval) -> float | None:
+    """Return half of an interval's width; None without an interval."""
+    return None if ci is None else (ci[1] - ci[0]) / 2
+
+
 def _count_supported_decimals(value: float, ci: _Interval) -> int:
-    return min(count_decimals(None if ci is None else (ci[1] - ci[0]) / 2, value), _RATIO_DECIMALS)
+    return min(count_decimals(compute_half_width(ci), value), _RATIO_DECIMALS)
 
 
 def _count_leading_decimals(value: float) -> int:
     """Return the decimals of a number's first digit, at most five."""
-    return min(max(0, -math.floor(math.log10(value))), 5) if 0 < value < math.inf else 0
+    if not 0 < value < math.inf:
+        return 0
+    return min(max(0, -math.floor(math.log10(value))), 5)
 
 
 def _clamp_decimals(places: int) -> int:
@@ -185,10 +196,14 @@ def format_two_digits(value: float) -> str:
 
 def format_estimate(mean: float, ci: _Interval, unit: Unit) -> tuple[str, str]:
     """Return a mean and its half-width in `unit`, as `("1.234", "0.012")`; the second is empty without an interval."""
-    half = None if ci is None else (ci[1] - ci[0]) / 2 / unit.size
+    half = compute_half_width(ci)
+    if half is not None:
+        half /= unit.size
     places = count_decimals(half, mean / unit.size)
     shown = format_number(mean / unit.size, places)
-    return shown, format_number(half, places) if half else ""
+    if not half:
+        return shown, ""
+    return shown, format_number(half, places)
 
 
 def format_estimate_pieces(mean: float, ci: _Interval, unit: Unit) -> tuple[str, ...]:
@@ -219,9 +234,8 @@ def format_ratio(value: float, ci: _Interval) -> str:
     shown = f"×{format_number(value, count_ratio_decimals(value, ci))}"
     if ci is None:
         return shown
-    low, high = (
-        format_number(end, _count_end_decimals(end, _count_supported_decimals(value, ci))) for end in ci
-    )
+    places = _count_supported_decimals(value, ci)
+    low, high = (format_number(end, _count_end_decimals(end, places)) for end in ci)
     least, most = value / _FAR, value * _FAR
     if 0 < ci[0] < least:
         low = f"<{_format_one_digit(least)}"
@@ -249,15 +263,18 @@ def turn_ratio_above_one(value: float, ci: _Interval) -> tuple[float, _Interval]
     """Return the ratio, inverted if it is below 1, with its interval; None for an inverted interval that reaches 0."""
     if value >= 1:
         return value, ci
-    return 1 / value, None if ci is None or ci[0] <= 0 else (1 / ci[1], 1 / ci[0])
+    if ci is None or ci[0] <= 0:
+        return 1 / value, None
+    return 1 / value, (1 / ci[1], 1 / ci[0])
 
 
 def format_short_ratio(value: float) -> str:
     """Return `×1.23`: two decimals, none for large ratios, two significant digits for small ones."""
     if value >= 99.5:
         return f"×{format_number(value, 0)}"
-    places = 2 if value >= 0.095 or value <= 0 else count_decimals(None, value) - 1
-    return f"×{format_number(value, places)}"
+    if value >= 0.095 or value <= 0:
+        return f"×{format_number(value, 2)}"
+    return f"×{format_number(value, count_decimals(None, value) - 1)}"
 
 
 def format_change(ratio: float) -> str:
@@ -270,7 +287,8 @@ def format_change(ratio: float) -> str:
     text = format_number(abs(change), places)
     if float(text.replace(" ", "")) == 0:
         return f"{text} %"
-    return f"{'+' if change > 0 else '−'}{text} %"
+    sign = "+" if change > 0 else "−"
+    return f"{sign}{text} %"
 
 
 def format_limit(near: float, value: float) -> str:
@@ -328,10 +346,14 @@ def _strip_unit(metric: Metric) -> str:
 
 def align_points(numbers: Sequence[str]) -> list[str]:
     """Return the numbers padded on both sides so that their decimal points line up."""
-    parts = [text.partition(".") for text in numbers]
-    whole = max((len(left) for left, _, _ in parts), default=0)
-    fraction = max((len(point + right) for _, point, right in parts), default=0)
-    return [f"{left:>{whole}}{point + right:<{fraction}}" for left, point, right in parts]
+    wholes, fractions = [], []
+    for text in numbers:
+        whole, point, digits = text.partition(".")
+        wholes.append(whole)
+        fractions.append(point + digits)
+    left = max(map(len, wholes), default=0)
+    right = max(map(len, fractions), default=0)
+    return [f"{whole:>{left}}{fraction:<{right}}" for whole, fraction in zip(wholes, fractions, strict=True)]
 
 
 def draw_bar(value: float, largest: float, width: int) -> str:
@@ -344,11 +366,13 @@ def draw_bar(value: float, largest: float, width: int) -> str:
 
 def split_bar(lengths: Sequence[float], largest: float, width: int) -> list[int]:
     """Return how many of `width` characters each part of a bar gets, where a bar of `largest` takes all of them."""
+    if not largest > 0:
+        return [0] * len(lengths)
     # Ends are rounded rather than lengths, so that bars have the right total length.
     ends, at = [0], 0.0
     for length in lengths:
         at += length
-        ends.append(round(at / largest * width) if largest > 0 else 0)
+        ends.append(round(at / largest * width))
     return [end - start for start, end in itertools.pairwise(ends)]
 
 
@@ -364,10 +388,12 @@ def draw_sparkline(values: Sequence[float | None]) -> str:
     """
     step = count_values_per_tick(len(values))
     means: list[float | None] = []
+    known: list[float] = []
     for start in range(0, len(values), step):
-        near = [value for value in values[start : start + step] if value is not None]
-        means.append(sum(near) / len(near) if near else None)
-    known = [mean for mean in means if mean is not None]
+        mean = _average_known_values(values[start : start + step])
+        means.append(mean)
+        if mean is not None:
+            known.append(mean)
     low, high = min(known, default=0.0), max(known, default=0.0)
     span = high - low
     constant = not span > 1e-12 * max(abs(low), abs(high))
@@ -380,3 +406,10 @@ def draw_sparkline(values: Sequence[float | None]) -> str:
         else:
             signs.append(_TICKS[min(int((mean - low) / span * 8), 7)])
     return "".join(signs)
+
+
+def _average_known_values(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    return sum(known) / len(known)

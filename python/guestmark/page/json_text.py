@@ -16,3 +16,8 @@ def make_strict_json(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [make_strict_json(item) for item in value]
     return value
+
+
+def list_interval(ends: tuple[float, float] | None) -> list[float] | None:
+    """Return the ends of an interval as JSON can hold them; None without one."""
+    return None if ends is None else list(ends)

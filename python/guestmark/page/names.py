@@ -1,6 +1,6 @@
 """Names for the rows of tables: a column for each part that varies; a number and a short name for narrow screens."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from guestmark.core import placement
@@ -20,14 +20,13 @@ def name_rows(
 
     If nothing varies, rows are named by their platform.
     """
-    columns = _make_name_columns(results)
+    headings, columns = _make_name_columns(results)
     numbers = {result.cell.id: number for number, result in enumerate(workload.cells, start=1)}
     names = []
-    for position, result in enumerate(results):
-        parts = tuple(texts[position] for _, texts in columns)
+    for result, parts in zip(results, zip(*columns, strict=True), strict=True):
         short, number = _choose_short_name(result, workload), numbers.get(result.cell.id, 0)
         names.append(RowName(parts, short, number, result.cell.id))
-    return tuple(heading for heading, _ in columns), names
+    return tuple(headings), names
 
 
 def name_in_sentences(workload: WorkloadResult) -> dict[str, str]:
@@ -40,11 +39,22 @@ def name_in_sentences(workload: WorkloadResult) -> dict[str, str]:
     for row in rows:
         parts = []
         for heading, part in zip(headings, row.parts, strict=True):
-            if part != _NONE:
-                parts.append(part if heading in {"workload", "platform"} else f"{heading}={part}")
+            if part == _NONE:
+                continue
+            if heading in {"workload", "platform"}:
+                parts.append(part)
+            else:
+                parts.append(f"{heading}={part}")
         names[row.id] = " ".join(parts)
-    ids = {result.cell.id: result.cell.id for result in workload.cells}
-    return ids if len(set(names.values())) < len(names) else ids | names
+    ids = name_by_id(workload.cells)
+    if len(set(names.values())) < len(names):
+        return ids
+    return ids | names
+
+
+def name_by_id(results: Iterable[CellResult]) -> dict[str, str]:
+    """Return the ids as names, by id."""
+    return {result.cell.id: result.cell.id for result in results}
 
 
 def name_across_workloads(results: Sequence[CellResult]) -> dict[str, str]:
@@ -53,20 +63,22 @@ def name_across_workloads(results: Sequence[CellResult]) -> dict[str, str]:
     Cells that differ only in their platform share a name, as each platform is a column. Of factors that vary together,
     one is named; levels that are numbers follow the factor's name.
     """
+    by_workload: dict[str, list[Cell]] = {}
+    for result in results:
+        by_workload.setdefault(_find_workload_key(result), []).append(result.cell)
     names: dict[str, str] = {}
-    for key in dict.fromkeys(map(_find_workload_key, results)):
-        cells = [result.cell for result in results if _find_workload_key(result) == key]
+    for key, cells in by_workload.items():
         factors = _list_telling_factors(cells)
         for cell in cells:
             parts = [key]
             for factor in factors:
-                if factor in cell.factors:
-                    level = cell.factors[factor]
+                level = cell.factors.get(factor)
+                if level is not None:
                     parts.append(level if level[:1].isalpha() else f"{factor}={level}")
             names[cell.id] = " ".join(parts)
-    places = [(names[result.cell.id], result.cell.platform) for result in results]
-    if len(set(places)) < len(places):
-        return {result.cell.id: result.cell.id for result in results}
+    places = {(names[result.cell.id], result.cell.platform) for result in results}
+    if len(places) < len(results):
+        return name_by_id(results)
     return names
 
 
@@ -91,10 +103,14 @@ def describe_common_levels(workload: WorkloadResult) -> str:
     cells = [result.cell for result in workload.shown_cells]
     if len(cells) < 2 or not all(cell.group for cell in cells):
         return ""
-    common = set.intersection(*(set(cell.factors.items()) for cell in cells))
     first = cells[0]
-    levels = [f"{name}={first.get_displayed_level(name)}" for name in first.factors if name in dict(common)]
-    return f"everywhere: {' '.join(levels)}" if levels else ""
+    levels = []
+    for name, level in first.factors.items():
+        if all(cell.factors.get(name) == level for cell in cells):
+            levels.append(f"{name}={first.get_displayed_level(name)}")
+    if not levels:
+        return ""
+    return f"everywhere: {' '.join(levels)}"
 
 
 def format_platform(cell: Cell) -> str:
@@ -102,19 +118,29 @@ def format_platform(cell: Cell) -> str:
     if cell.null_of is None:
         return str(cell.platform)
     copy = cell.id.removeprefix(cell.null_of)
-    return f"{cell.platform}{copy if copy.startswith('#') else '#2'}"
+    if not copy.startswith("#"):
+        copy = "#2"
+    return f"{cell.platform}{copy}"
 
 
 def list_factors_that_vary(results: Sequence[CellResult]) -> list[str]:
     """Return the factors that differ among the cells."""
-    factors = dict.fromkeys(name for result in results for name in result.cell.factors)
-    implied = find_implied_placement([result.cell.factors for result in results])
+    cells = [result.cell for result in results]
+    implied = find_implied_placement([cell.factors for cell in cells])
     varying = []
-    for name in factors:
-        levels = {result.cell.factors.get(name) for result in results}
+    for name in list_factor_names(cells):
+        levels = {cell.factors.get(name) for cell in cells}
         if name not in implied and len(levels) > 1:
             varying.append(name)
     return varying
+
+
+def list_factor_names(cells: Iterable[Cell]) -> list[str]:
+    """Return the factors that any of these cells has, in the order in which they first occur."""
+    names: dict[str, None] = {}
+    for cell in cells:
+        names |= dict.fromkeys(cell.factors)
+    return list(names)
 
 
 def find_implied_placement(levels: Sequence[Mapping[str, str]]) -> frozenset[str]:
@@ -123,8 +149,12 @@ def find_implied_placement(levels: Sequence[Mapping[str, str]]) -> frozenset[str
     By default a burst is free and a single machine is pinned, so pattern and placement vary together.
     """
     cells = {frozenset(each.items()) for each in levels}
-    others = {frozenset(item for item in cell if item[0] != placement.NAME) for cell in cells}
-    return frozenset({placement.NAME}) if len(others) == len(cells) > 1 else frozenset()
+    others = set()
+    for cell in cells:
+        others.add(frozenset(item for item in cell if item[0] != placement.NAME))
+    if len(others) == len(cells) > 1:
+        return frozenset({placement.NAME})
+    return frozenset()
 
 
 def format_workload_label(result: CellResult) -> str:
@@ -135,7 +165,7 @@ def format_workload_label(result: CellResult) -> str:
 def _list_telling_factors(cells: Sequence[Cell]) -> list[str]:
     """Return the factors that vary among these cells; of factors that vary together, only the first."""
     chosen: list[str] = []
-    for name in dict.fromkeys(name for cell in cells for name in cell.factors):
+    for name in list_factor_names(cells):
         levels = {cell.factors[name] for cell in cells if name in cell.factors}
         if len(levels) > 1 and not any(_are_varying_together(cells, name, other) for other in chosen):
             chosen.append(name)
@@ -144,31 +174,37 @@ def _list_telling_factors(cells: Sequence[Cell]) -> list[str]:
 
 def _are_varying_together(cells: Sequence[Cell], name: str, other: str) -> bool:
     """Return whether each level of one factor comes with just one of the other, in the cells that have both."""
-    both = [cell.factors for cell in cells if name in cell.factors and other in cell.factors]
-    pairs = {(factors[name], factors[other]) for factors in both}
-    return bool(pairs) and len(pairs) == len({one for one, _ in pairs}) == len({two for _, two in pairs})
+    pairs = set()
+    for cell in cells:
+        if name in cell.factors and other in cell.factors:
+            pairs.add((cell.factors[name], cell.factors[other]))
+    if not pairs:
+        return False
+    levels, other_levels = zip(*pairs, strict=True)
+    return len(pairs) == len(set(levels)) == len(set(other_levels))
 
 
 def _find_workload_key(result: CellResult) -> str:
     return result.cell.workload.key or result.cell.workload.name
 
 
-def _make_name_columns(results: Sequence[CellResult]) -> list[tuple[str, list[str]]]:
-    """Return the heading and the texts of each column of names."""
+def _make_name_columns(results: Sequence[CellResult]) -> tuple[list[str], list[list[str]]]:
+    """Return the heading and the texts of each column of names; there is at least one."""
+    headings = list_factors_that_vary(results)
     columns = []
-    for name in list_factors_that_vary(results):
-        columns.append((name, [result.cell.get_displayed_level(name) or _NONE for result in results]))
+    for name in headings:
+        columns.append([result.cell.get_displayed_level(name) or _NONE for result in results])
     platforms = [format_platform(result.cell) for result in results]
-    labels = _list_distinct_labels(
-        results, list(zip(platforms, *(texts for _, texts in columns), strict=True))
-    )
+    labels = _list_distinct_labels(results, list(zip(platforms, *columns, strict=True)))
     # A plan's table may have a single platform, which needs no column if something else names the rows.
     grouped = all(result.cell.group for result in results)
     if len(set(platforms)) > 1 or not (grouped and (columns or len(set(labels)) > 1)):
-        columns.insert(0, ("platform", platforms))
+        headings.insert(0, "platform")
+        columns.insert(0, platforms)
     if len(set(labels)) > 1:
-        columns.insert(0, ("workload", labels))
-    return columns
+        headings.insert(0, "workload")
+        columns.insert(0, labels)
+    return headings, columns
 
 
 def _list_distinct_labels(results: Sequence[CellResult], others: Sequence[tuple[str, ...]]) -> list[str]:
@@ -186,9 +222,16 @@ def _list_distinct_labels(results: Sequence[CellResult], others: Sequence[tuple[
 def _list_differing_params(params: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the parameters that differ: `sync=fsync`; entries of nested tables are compared one by one."""
     flat = [dict(_flatten_params(each)) for each in params]
-    names = sorted({name for each in flat for name in each})
-    differing = [name for name in names if any(each.get(name) != flat[0].get(name) for each in flat)]
-    return [" ".join(f"{name}={each[name]}" for name in differing if name in each) for each in flat]
+    differing = []
+    for name in sorted(set[str]().union(*flat)):
+        first = flat[0].get(name)
+        if any(each.get(name) != first for each in flat):
+            differing.append(name)
+    return [_format_params(own, differing) for own in flat]
+
+
+def _format_params(params: Mapping[str, Any], names: Sequence[str]) -> str:
+    return " ".join(f"{name}={params[name]}" for name in names if name in params)
 
 
 def _flatten_params(params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
 
 from guestmark.page.charts import Drawing
 from guestmark.page.tables import Table
@@ -97,6 +98,7 @@ class Chart:
 
 
 Node = Heading | Paragraph | Note | Bullets | Command | Definitions | Matrix | Chart | Table
+_Kind = TypeVar("_Kind", bound=Node)
 
 
 class Part(StrEnum):
@@ -123,6 +125,13 @@ class Section:
     subtitle: str = ""
     key: Table | None = None
     titled: bool = True
+
+    def find_first(self, kind: type[_Kind]) -> _Kind | None:
+        """Return the first node of this kind; None if there is none."""
+        for node in self.nodes:
+            if isinstance(node, kind):
+                return node
+        return None
 
 
 @dataclass(frozen=True, slots=True)

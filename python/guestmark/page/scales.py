@@ -36,7 +36,8 @@ class Axis:
         if self.log:
             return log_ticks(self.low, self.high)
         step = _round_up_step((self.high - self.low) / 5)
-        step = max(1.0, math.ceil(step)) if self.whole else step
+        if self.whole:
+            step = max(1.0, math.ceil(step))
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
         return [number * step for number in range(first, last + 1)]
 
@@ -74,8 +75,11 @@ def log_ticks(low: float, high: float) -> list[float]:
 def _list_decade_ticks(low: float, high: float, mantissas: tuple[int, ...]) -> list[float]:
     ticks = []
     for decade in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1):
-        ticks += [mantissa * 10.0**decade for mantissa in mantissas]
-    return [tick for tick in ticks if low <= tick <= high]
+        for mantissa in mantissas:
+            tick = mantissa * 10.0**decade
+            if low <= tick <= high:
+                ticks.append(tick)
+    return ticks
 
 
 def _round_up_step(rough: float) -> float:

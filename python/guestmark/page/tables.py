@@ -80,10 +80,22 @@ class Table:
     legend: tuple[Inline, ...] = ()  # what signs and headings mean
     heading: str = ""  # shown above it
 
+    @property
+    def figure_positions(self) -> list[int]:
+        """Positions of the columns that have text; bars repeat figures of other columns."""
+        return [position for position, column in enumerate(self.columns) if not column.bar]
+
+    def list_cells(self, position: int) -> list[Cell]:
+        """Return the cells of one column, from top to bottom."""
+        return [row.cells[position] for row in self.rows]
+
 
 def make_word_cell(text: str, tone: Tone = Tone.PLAIN, note: str = "") -> Cell:
     """Return a cell of words."""
-    return Cell((Span(text, tone),) if text else (), words=True, note=note)
+    pieces: Inline = ()
+    if text:
+        pieces = (Span(text, tone),)
+    return Cell(pieces, words=True, note=note)
 
 
 def make_figure_cell(*pieces: str, tone: Tone = Tone.PLAIN, last: Tone | None = None) -> Cell:
@@ -91,7 +103,7 @@ def make_figure_cell(*pieces: str, tone: Tone = Tone.PLAIN, last: Tone | None = 
     tones = [tone] * len(pieces)
     if last is not None:
         tones[-1] = last
-    return Cell(tuple(Span(piece, tone) for piece, tone in zip(pieces, tones, strict=True)))
+    return Cell(tuple(map(Span, pieces, tones)))
 
 
 class TableBuilder:
@@ -132,11 +144,11 @@ class TableBuilder:
         soft: Collection[int] = (),
     ) -> Table:
         """Return the table; `strong` and `soft` are positions of rows."""
-        rows = tuple(
-            Row(name, tuple(cells), strong=position in strong, soft=position in soft)
-            for position, (name, cells) in enumerate(zip(self._names, self._cells, strict=True))
-        )
-        return Table(caption, self._headings, tuple(self._columns), rows, divisible, legend, heading)
+        rows = []
+        for position, (name, cells) in enumerate(zip(self._names, self._cells, strict=True)):
+            rows.append(Row(name, tuple(cells), strong=position in strong, soft=position in soft))
+        columns = tuple(self._columns)
+        return Table(caption, self._headings, columns, tuple(rows), divisible, legend, heading)
 
 
 def make_grid_table(

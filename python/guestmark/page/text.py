@@ -58,8 +58,10 @@ def make_inert(text: str, *, lines: bool = False) -> str:
 
 def last_inert_line(text: str, *, longest: int = 300) -> str:
     """Return the last line that is not blank, inert and of at most that many characters; empty without one."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return make_inert(lines[-1])[:longest] if lines else ""
+    for line_of_text in reversed(text.splitlines()):
+        if line_of_text.strip():
+            return make_inert(line_of_text.strip())[:longest]
+    return ""
 
 
 def escape_for_csv(value: object) -> object:
@@ -67,15 +69,20 @@ def escape_for_csv(value: object) -> object:
     if not isinstance(value, str):
         return value
     text = make_inert(value, lines=True)
-    return f"'{text}" if text.lstrip().startswith(_FORMULA) and not _NUMBER.fullmatch(text) else text
+    if text.lstrip().startswith(_FORMULA) and not _NUMBER.fullmatch(text):
+        return f"'{text}"
+    return text
 
 
 def escape_json(text: str) -> str:
     """Return JSON text of the same meaning with everything active in its strings escaped."""
-    return _ACTIVE.sub(lambda found: found[0] if found[0] == "\n" else _escape_for_json(found[0]), text)
+    return _ACTIVE.sub(lambda found: _escape_for_json(found[0]), text)
 
 
 def _escape_for_json(character: str) -> str:
+    # Outside of strings, a line feed is white space; inside, it is escaped already.
+    if character == "\n":
+        return character
     units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
@@ -98,12 +105,25 @@ def line(text: str, tone: Tone = Tone.PLAIN) -> Inline:
 
 def spans(*parts: str | Span) -> Inline:
     """Return inline text of several parts; strings are plain."""
-    return tuple(Span(part) if isinstance(part, str) else part for part in parts)
+    inline = []
+    for part in parts:
+        inline.append(Span(part) if isinstance(part, str) else part)
+    return tuple(inline)
 
 
 def join_plain_text(inline: Iterable[Span]) -> str:
     """Return the text without its tones."""
     return "".join(span.text for span in inline)
+
+
+def join_parts(parts: Iterable[str], separator: str = ", ") -> str:
+    """Return the parts that are not empty as one text."""
+    return separator.join(part for part in parts if part)
+
+
+def label_value(name: str, value: object) -> str:
+    """Return a value after its name; empty if it is empty or not known."""
+    return f"{name} {value}" if value else ""
 
 
 # A sentence may be cut before these characters, because only an explanation follows them.
@@ -114,5 +134,7 @@ def keep_clauses(text: str, width: int) -> str:
     """Return as many whole clauses of a sentence as fit into `width` characters; all of it if not even one does."""
     if len(text) <= width:
         return text
-    ends = [at for end in _CLAUSE_ENDS for at in range(1, width + 1) if text.startswith(end, at)]
-    return text[: max(ends)] if ends else text
+    for at in range(width, 0, -1):
+        if text.startswith(_CLAUSE_ENDS, at):
+            return text[:at]
+    return text

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from guestmark.core.findings import IgnoredStatuses
 from guestmark.core.metric import Metric
@@ -20,7 +21,14 @@ from guestmark.page.text import Inline, Span, Tone, join_plain_text, line, make_
 from guestmark.report.commands import format_resume_command
 from guestmark.report.sections import gate_outcomes, published, question_answers, validity
 from guestmark.report.sections.conclusion import describe_slow_runs, make_undecided_notes
-from guestmark.report.sections.results import ESTIMATE, make_estimate_cell
+from guestmark.report.sections.results import (
+    ESTIMATE,
+    add_durability_columns,
+    find_baseline_rows,
+    find_typical_value,
+    find_unmeasured_rows,
+    make_estimate_cell,
+)
 from guestmark.report.sections.verdict_words import choose_verdict_tone, format_verdict
 from guestmark.report.sections.workloads import (
     conclude_uncompared_workload,
@@ -31,9 +39,8 @@ from guestmark.report.sections.workloads import (
 )
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.compare import Comparison, Estimand, label_verdict
-from guestmark.stats.durability import describe_disk_durability, describe_row_durability
 from guestmark.stats.executions import Executions, collect_executions
-from guestmark.stats.questions import Ranking, answer_plan_questions
+from guestmark.stats.questions import QuestionAnswer, Ranking, answer_plan_questions
 
 # Widths of a terminal from which there is room for the range, and for processor times.
 _WIDE, _WIDEST = 100, 120
@@ -61,6 +68,13 @@ class Extent:
     # Nodes of the answers.
     answers: int | None = None
 
+    @property
+    def leading(self) -> int | None:
+        """The number of nodes to show if the first one states the result, so that it is always kept."""
+        if self.explanations is None:
+            return None
+        return max(self.explanations, 1)
+
 
 WHOLE = Extent()
 
@@ -77,7 +91,9 @@ def make_short_report(
     if run.plan.context.tune is not None:
         return _make_race_report(run, analysis, width=width, latest=latest, extent=extent)
     title = run.plan.title or run.plan.name
-    sections = [] if run.origin is None else [make_origin_section(run, run.origin, whole=False)]
+    sections = []
+    if run.origin is not None:
+        sections.append(make_origin_section(run, run.origin, whole=False))
     if answers := question_answers.group_nodes(answer_plan_questions(analysis), brief=extent.brief):
         asked = title in (question.ask for question in run.plan.questions)
         told = _cut_answers(answers, extent.answers)
@@ -87,7 +103,7 @@ def make_short_report(
     tables = _group_into_tables(analysis.workloads)
     for group in tables[: extent.tables]:
         sections.append(_make_result_section(group, run, width, extent, explained=explained))
-    if left := len(tables[extent.tables :]) if extent.tables is not None else 0:
+    if extent.tables is not None and (left := len(tables[extent.tables :])):
         more = Note(line(f"{format_count(left, 'table')} of figures: --details"))
         sections.append(Section(Part.WORKLOAD, "Left out", (more,), titled=False))
     gates = gate_outcomes.make_nodes(gate_outcomes.judge_own_gates(analysis), analysis, run)
@@ -109,12 +125,11 @@ def _make_race_report(
         # The closing lines name the main limit, and the details say how it was measured.
         if section.part in {Part.FOOTER, Part.VALIDITY}:
             continue
-        nodes = list(section.nodes)
+        nodes = section.nodes
         if extent != WHOLE:
-            nodes = [_cut_rows(node, extent.rows) for node in nodes if not _is_small_print(node)]
+            nodes = _shorten_nodes(nodes, extent.rows)
         # Even the shortest report names the cells that are left.
-        kept = None if extent.explanations is None else max(extent.explanations, 1)
-        sections.append(replace(section, nodes=tuple(nodes[:kept]), key=None))
+        sections.append(replace(section, nodes=nodes[: extent.leading], key=None))
     closing = [*_make_main_limit(analysis, width), *_make_closing_nodes(analysis, run, latest=latest)]
     return replace(page, sections=(*sections, _make_closing_section(closing)))
 
@@ -122,16 +137,18 @@ def _make_race_report(
 def _cut_answers(groups: Sequence[Sequence[Node]], most: int | None) -> tuple[Node, ...]:
     """Return at most `most` nodes, without questions that lose their answers, and the number of answers left out."""
     if most is None or sum(map(len, groups)) <= most:
-        return tuple(node for group in groups for node in group)
+        return tuple(chain.from_iterable(groups))
     kept: list[Node] = []
     left = 0
     for group in groups:
-        room = 0 if left else most - len(kept)
-        if room < min(len(group), 2):
+        room = most - len(kept)
+        if left or room < min(len(group), 2):
             room = 0
         kept += group[:room]
+        left += len(group[room:])
         # The question itself, printed above its answers, does not count as an answer.
-        left += len(group[room:]) - (1 if len(group) > 1 and not room else 0)
+        if len(group) > 1 and not room:
+            left -= 1
     return (*kept, Note(line(f"{format_count(left, 'more answer')}: --details")))
 
 
@@ -147,17 +164,28 @@ def make_then_and_now(run: StoredRun, analysis: Analysis, *, width: int, latest:
     table = published.make_overview(analysis)
     if table is not None:
         sections.append(Section(Part.WORKLOAD, "Then and now", (table,), titled=False))
-    # An answer names what it misses, with the reason.
-    findings = [finding for answer in answers for finding in answer.findings]
-    rankings = [finding for finding in findings if isinstance(finding, Ranking)]
-    told = {result.cell.id for ranking in rankings for result in ranking.missing}
-    failures = [node for workload in analysis.workloads for node in list_failures(workload, told)]
     closing = [
-        *failures[:_MOST_REMARKS],
+        *_list_first_failures(analysis.workloads, _find_told_misses(answers)),
         *_make_main_limit(analysis, width),
         *_make_closing_nodes(analysis, run, latest=latest),
     ]
     return Page(title, run.id, (*sections, _make_closing_section(closing)))
+
+
+def _find_told_misses(answers: Sequence[QuestionAnswer]) -> set[str]:
+    """Return the ids of cells that an answer misses; it names them, with the reason."""
+    told = set()
+    for finding in chain.from_iterable(answer.findings for answer in answers):
+        if isinstance(finding, Ranking):
+            told |= {result.cell.id for result in finding.missing}
+    return told
+
+
+def _list_first_failures(workloads: Sequence[WorkloadResult], told: Collection[str] = ()) -> list[Node]:
+    failures: list[Node] = []
+    for workload in workloads:
+        failures += list_failures(workload, told)
+    return failures[:_MOST_REMARKS]
 
 
 def _make_closing_section(nodes: Sequence[Node]) -> Section:
@@ -186,23 +214,21 @@ def _fit_into_one_table(workloads: Sequence[WorkloadResult]) -> bool:
 def _make_result_section(
     workloads: Sequence[WorkloadResult], run: StoredRun, width: int, extent: Extent, *, explained: bool
 ) -> Section:
-    failures = [node for workload in workloads for node in list_failures(workload)][:_MOST_REMARKS]
+    failures = _list_first_failures(workloads)
     first, title = workloads[0], join_names(workload.title for workload in workloads)
     if not is_compared(first) or not first.metrics:
-        nodes = [node for node in make_kind_nodes(first, run) if not _is_small_print(node)]
-        # The first node is kept, because it states the result.
-        kept = None if extent.explanations is None else max(extent.explanations, 1)
-        shortened = [_cut_rows(node, extent.rows) for node in nodes[:kept]]
+        nodes = _shorten_nodes(make_kind_nodes(first, run), extent.rows)
         conclusion = conclude_uncompared_workload(first, run)
-        return Section(Part.WORKLOAD, title, (*shortened, *failures, *conclusion))
+        return Section(Part.WORKLOAD, title, (*nodes[: extent.leading], *failures, *conclusion))
     remarks: list[Node] = [*_list_ignored_failures(workloads), *_list_undecided_notes(workloads)]
-    explanations: list[Node] = []
+    explanations: Sequence[Node] = ()
     for workload in workloads:
-        remarks += _list_claims_beside_typical(workload, f"{workload.title}, " if len(workloads) > 1 else "")
-        explanations += make_kind_nodes(workload, run) if explained else []
+        prefix = f"{workload.title}, " if len(workloads) > 1 else ""
+        remarks += _list_claims_beside_typical(workload, prefix)
+        if explained:
+            explanations = (*explanations, *make_kind_nodes(workload, run))
     if extent.explanations is not None:
-        explanations = [node for node in explanations if not _is_small_print(node)][: extent.explanations]
-        explanations = [_cut_rows(node, extent.rows) for node in explanations]
+        explanations = _shorten_nodes(explanations, extent.rows)[: extent.explanations]
     table = _cut_rows(_ResultTable(workloads, width).build(), extent.rows)
     return Section(Part.WORKLOAD, title, (table, *remarks[:_MOST_REMARKS], *explanations, *failures))
 
@@ -210,19 +236,35 @@ def _make_result_section(
 def _list_ignored_failures(workloads: Sequence[WorkloadResult]) -> list[Node]:
     """Return a warning for each cell whose command ended with a status that means failure and was ignored."""
     nodes: list[Node] = []
-    names = {cell: name for each in workloads for cell, name in name_in_sentences(each).items()}
+    names: dict[str, str] = {}
+    for workload in workloads:
+        names |= name_in_sentences(workload)
     for result in _list_shown_cells(workloads):
-        facts = [trial.facts.find_fact(IgnoredStatuses) for trial in result.trials]
-        counts: Counter[str] = Counter()
-        for fact in facts:
-            counts.update(fact.each if fact is not None else {})
-        if counts:
-            each = ", ".join(
-                f"{status} ({format_count(count, 'run')})" for status, count in counts.most_common()
-            )
-            text = f"{names[result.cell.id]}: failures were ignored, with exit status {each}"
+        ignored = []
+        for status, count in _count_ignored_statuses(result).most_common():
+            ignored.append(f"{status} ({format_count(count, 'run')})")
+        if ignored:
+            text = f"{names[result.cell.id]}: failures were ignored, with exit status {', '.join(ignored)}"
             nodes.append(Note(line(text), NoteKind.WARNING))
     return nodes
+
+
+def _count_ignored_statuses(result: CellResult) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for trial in result.trials:
+        fact = trial.facts.find_fact(IgnoredStatuses)
+        if fact is not None:
+            counts.update(fact.each)
+    return counts
+
+
+def _shorten_nodes(nodes: Sequence[Node], rows: int | None) -> tuple[Node, ...]:
+    """Return the nodes without small print, and of each table at most so many rows."""
+    shortened = []
+    for node in nodes:
+        if not _is_small_print(node):
+            shortened.append(_cut_rows(node, rows))
+    return tuple(shortened)
 
 
 def _cut_rows(node: Node, most: int | None) -> Node:
@@ -260,10 +302,8 @@ class _ResultTable:
         self._shown = _list_shown_cells(workloads)
         self._alone = len(self._shown) == 1
         # One unit for all rows, so that figures can be compared by eye.
-        values = (_find_typical_value(result, self._metric) for result in self._shown)
-        self._unit = figures.choose_table_unit(
-            self._metric.unit, [value for value in values if value is not None]
-        )
+        values = [find_typical_value(result, self._metric) for result in self._shown]
+        self._unit = figures.choose_table_unit(self._metric.unit, values)
         self._table = TableBuilder(*name_rows(workloads[0], self._shown))
 
     def build(self) -> Table:
@@ -277,17 +317,14 @@ class _ResultTable:
         if not self._alone:
             verdicts = [_make_times_cell(result, self._metric) for result in self._shown]
             self._table.add("", verdicts, (Align.POINT, Align.LEFT))
-        self._table.add_words("durability", [describe_row_durability(result) for result in self._shown])
-        self._table.add_words("its disk", [describe_disk_durability(result) for result in self._shown])
+        add_durability_columns(self._table, self._shown)
+        strong = []
         if not self._alone:
             self._add_bars()
-        baselines = [position for position, result in enumerate(self._shown) if result.cell.baseline]
-        failed = [
-            position for position, result in enumerate(self._shown) if self._metric.name not in result.summary
-        ]
+            strong = find_baseline_rows(self._shown)
         titles = ", ".join(workload.title for workload in self._workloads)
         caption = f"{self._heading} of {titles}, with ratios to the baseline"
-        return self._table.build(caption, strong=[] if self._alone else baselines, soft=failed)
+        return self._table.build(caption, strong=strong, soft=find_unmeasured_rows(self._shown, self._metric))
 
     @property
     def _heading(self) -> str:
@@ -297,8 +334,9 @@ class _ResultTable:
         executions = collect_executions(result.trials, self._metric.name)
         mean, span = Cell(), Cell()
         if executions is not None:
-            size = self._unit.size
-            sigma = None if executions.deviation is None else executions.deviation / size
+            size, sigma = self._unit.size, executions.deviation
+            if sigma is not None:
+                sigma /= size
             places = figures.count_decimals(sigma, executions.mean / size)
             pieces = [figures.format_number(executions.mean / size, places)]
             if sigma is not None:
@@ -315,12 +353,14 @@ class _ResultTable:
             ranges = []
             for result in self._shown:
                 executions = collect_executions(result.trials, self._metric.name)
-                ranges.append(Cell() if executions is None else self._make_range_cell(result, executions))
+                ranges.append(self._make_range_cell(result, executions))
             self._table.add("lowest … highest", ranges, ESTIMATE)
 
-    def _make_range_cell(self, result: CellResult, executions: Executions, half: float | None = None) -> Cell:
+    def _make_range_cell(
+        self, result: CellResult, executions: Executions | None, half: float | None = None
+    ) -> Cell:
         summary = result.summary.get(self._metric.name)
-        if summary is None:
+        if summary is None or executions is None:
             return Cell()
         size = self._unit.size
         if half is None and summary.typical_ci is not None:
@@ -332,31 +372,30 @@ class _ResultTable:
     def _add_processor_times(self) -> None:
         by_name = {metric.name: metric for metric in self._workloads[0].metrics}
         metrics = [by_name[name] for name in _PROCESSOR_TIMES if name in by_name]
-        values = [_find_typical_value(result, metric) for metric in metrics for result in self._shown]
-        unit = figures.choose_table_unit("s", [value for value in values if value is not None])
+        values = []
+        for metric in metrics:
+            values += [find_typical_value(result, metric) for result in self._shown]
+        unit = figures.choose_table_unit("s", values)
         for metric in metrics:
             cells = []
             for result in self._shown:
-                summary = result.summary.get(metric.name)
-                shown = summary and figures.format_estimate(summary.typical, summary.typical_ci, unit)[0]
-                cells.append(make_figure_cell(shown) if shown else Cell())
+                cell = Cell()
+                if (summary := result.summary.get(metric.name)) is not None:
+                    mean, _ = figures.format_estimate(summary.typical, summary.typical_ci, unit)
+                    cell = make_figure_cell(mean)
+                cells.append(cell)
             self._table.add(figures.format_column_heading(metric, unit), cells, (Align.POINT,))
 
     def _add_bars(self) -> None:
         cells = []
         for workload in self._workloads:
-            values = [
-                _find_typical_value(result, self._metric) or 0.0 for result in _list_shown_cells([workload])
-            ]
+            values = []
+            for result in _list_shown_cells([workload]):
+                values.append(find_typical_value(result, self._metric) or 0.0)
             # Bars are relative to the longest of their own workload.
             longest = max(values, default=0.0) or 1.0
             cells += [Cell(bar=value / longest or None) for value in values]
         self._table.add("", cells, bar=True)
-
-
-def _find_typical_value(result: CellResult, metric: Metric) -> float | None:
-    summary = result.summary.get(metric.name)
-    return summary.typical if summary else None
 
 
 def _make_times_cell(result: CellResult, metric: Metric) -> Cell:
@@ -406,7 +445,9 @@ def _list_undecided_notes(workloads: Sequence[WorkloadResult]) -> list[Note]:
                 compared.append((result, result.comparison[primary]))
     if len(workloads) == 1:
         return make_undecided_notes(compared, name_in_sentences(workloads[0]))
-    titles = {result.cell.id: workload.title for workload in workloads for result in workload.cells}
+    titles = {}
+    for workload in workloads:
+        titles |= {result.cell.id: workload.title for result in workload.cells}
     return make_undecided_notes(compared, titles)
 
 
@@ -442,18 +483,18 @@ def _make_main_limit(analysis: Analysis, width: int) -> list[Node]:
 
     A sentence that is too long loses what is in brackets, then its last words.
     """
-    limits = [note for note in validity.make_notes(analysis, whole=False) if note.kind is not NoteKind.SMALL]
-    if not limits:
+    found = validity.find_main_limit(analysis)
+    if found is None:
         return []
-    more = f" (and {len(limits) - 1} more)" if len(limits) > 1 else ""
-    severity, *rest = limits[0].text
+    limit, more = found
+    severity, *rest = limit.text
     sentence = make_inert(join_plain_text(rest)).partition(";")[0].partition(". ")[0]
     room = 2 * width - len(severity.text) - len(more) - _RAGGED
     if len(sentence) > room:
         sentence = sentence.partition(" (")[0]
     if len(sentence) > room:
         sentence = f"{sentence[: room - 1].rsplit(' ', 1)[0]} …"
-    return [Note(spans(severity, f"{sentence}{more}"), limits[0].kind)]
+    return [Note(spans(severity, f"{sentence}{more}"), limit.kind)]
 
 
 def _make_closing_nodes(analysis: Analysis, run: StoredRun, *, latest: bool) -> list[Node]:
@@ -468,7 +509,8 @@ def _make_closing_nodes(analysis: Analysis, run: StoredRun, *, latest: bool) -> 
     amount = format_count(analysis.blocks, "block")
     if analysis.failed:
         amount += f", {analysis.failed} of {format_count(analysis.trials, 'trial')} failed"
-    in_trials = sum(trial.duration_s for result in analysis.cells for trial in result.trials)
+    trials = chain.from_iterable(result.trials for result in analysis.cells)
+    in_trials = sum(trial.duration_s for trial in trials)
     spent = format_duration(run.plan.context.elapsed_s or in_trials)
     details = "guestmark show --details" if latest else f"guestmark show {run.id} --details"
     nodes = [Note(line(f"{amount}, {spent}; more: {details}"))]

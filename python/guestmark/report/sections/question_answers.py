@@ -5,8 +5,10 @@ Every kind of answer has a full form, and a brief one for the screen.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from itertools import chain
+from typing import Any, TypeVar
 
 from guestmark.core.cell_levels import NESTED_WORDS
 from guestmark.core.findings import Durability, Proof, Proven
@@ -14,6 +16,7 @@ from guestmark.core.model import CellStatus, QuestionKind
 from guestmark.core.units import format_count
 from guestmark.page import figures
 from guestmark.page.claims import Claim
+from guestmark.page.json_text import list_interval
 from guestmark.page.names import name_across_workloads
 from guestmark.page.nodes import Bullets, Node, Note, Paragraph
 from guestmark.page.sentence_names import PairNames, name_apart, shorten_levels
@@ -99,6 +102,7 @@ _CONCLUSION_TONES = {
     Conclusion.FAILS: Tone.SLOWER,
     Conclusion.OPEN: Tone.UNCLEAR,
 }
+_AnyFinding = TypeVar("_AnyFinding", bound=Finding)
 
 
 def make_nodes(answers: Sequence[QuestionAnswer], *, brief: bool = False) -> list[Node]:
@@ -106,7 +110,7 @@ def make_nodes(answers: Sequence[QuestionAnswer], *, brief: bool = False) -> lis
 
     With `brief`, many comparisons become a table in place of sentences, and rankings have no table.
     """
-    return [node for group in group_nodes(answers, brief=brief) for node in group]
+    return list(chain.from_iterable(group_nodes(answers, brief=brief)))
 
 
 def group_nodes(answers: Sequence[QuestionAnswer], *, brief: bool = False) -> list[list[Node]]:
@@ -126,22 +130,23 @@ def group_nodes(answers: Sequence[QuestionAnswer], *, brief: bool = False) -> li
 
 def make_document(analysis: Analysis) -> list[dict[str, Any]]:
     """Return questions and answers for the result document."""
-    return [
-        {
-            "ask": answer.question.ask,
-            "wants": answer.question.wants.value,
-            "answered": answer.answered,
-            "answers": [_make_finding_document(finding) for finding in answer.findings],
-            "sentences": [join_plain_text(sentence) for sentence in _answer_sentences(answer)],
-        }
-        for answer in answer_plan_questions(analysis)
-    ]
+    return [_make_answer_document(answer) for answer in answer_plan_questions(analysis)]
+
+
+def _make_answer_document(answer: QuestionAnswer) -> dict[str, Any]:
+    return {
+        "ask": answer.question.ask,
+        "wants": answer.question.wants.value,
+        "answered": answer.answered,
+        "answers": [_make_finding_document(finding) for finding in answer.findings],
+        "sentences": [join_plain_text(sentence) for sentence in _answer_sentences(answer)],
+    }
 
 
 def _make_full_nodes(answer: QuestionAnswer) -> list[Node]:
     sentences = (*_answer_sentences(answer), *_describe_dropped(answer))
     nodes: list[Node] = [Bullets(line(answer.question.ask, Tone.STRONG), sentences)]
-    rankings = [finding for finding in answer.findings if isinstance(finding, Ranking) and finding.cells]
+    rankings = [ranking for ranking in _select_findings(answer, Ranking) if ranking.cells]
     table = _make_ranking_table(rankings)
     if table is not None:
         nodes += [table, Note(line(_RANKING_LEGEND))]
@@ -154,21 +159,30 @@ def _join_question(answer: QuestionAnswer, sentences: Sequence[Inline]) -> list[
     sentences = [*sentences, *_describe_dropped(answer)]
     if len(sentences) == 1 and len(ask) + len(join_plain_text(sentences[0])) < _NARROW:
         return [Paragraph(spans(f"{ask} ", *sentences[0]))]
-    return [Paragraph(line(ask)), *(Paragraph(spans("  ", *sentence)) for sentence in sentences)]
+    nodes: list[Node] = [Paragraph(line(ask))]
+    for sentence in sentences:
+        nodes.append(Paragraph(spans("  ", *sentence)))
+    return nodes
 
 
 def _describe_dropped(answer: QuestionAnswer) -> list[Inline]:
     """Return a sentence that names the cells for which there was no time; none if some time was left for all."""
     if not (answer.no_time and answer.findings):
         return []
-    return [
-        line(f"Not answered for lack of time: {_list_few([result.cell.id for result in answer.no_time])}.")
-    ]
+    return [line(f"Not answered for lack of time: {_list_few(_list_cell_ids(answer.no_time))}.")]
+
+
+def _list_cell_ids(results: Iterable[CellResult]) -> list[str]:
+    return [result.cell.id for result in results]
 
 
 def _has_only(answer: QuestionAnswer, kind: type[Finding]) -> bool:
     """Return whether there are findings, all of them of this kind."""
     return bool(answer.findings) and all(isinstance(finding, kind) for finding in answer.findings)
+
+
+def _select_findings(answer: QuestionAnswer, kind: type[_AnyFinding]) -> list[_AnyFinding]:
+    return [finding for finding in answer.findings if isinstance(finding, kind)]
 
 
 def _answer_sentences(answer: QuestionAnswer, *, brief: bool = False) -> list[Inline]:
@@ -178,8 +192,10 @@ def _answer_sentences(answer: QuestionAnswer, *, brief: bool = False) -> list[In
         return [line(f"Not answered: {reason}.")]
     brief = brief and (_has_only(answer, Ranking) or _has_only(answer, Breakdown))
     names = _choose_pair_names(answer)
-    breakdowns = [finding.result for finding in answer.findings if isinstance(finding, Breakdown)]
-    short_names = _name_breakdowns(breakdowns) if brief else {}
+    short_names: Mapping[str, str] = {}
+    if brief:
+        breakdowns = _select_findings(answer, Breakdown)
+        short_names = _name_breakdowns([breakdown.result for breakdown in breakdowns])
     sentences = []
     for finding in answer.findings:
         match finding:
@@ -191,8 +207,9 @@ def _answer_sentences(answer: QuestionAnswer, *, brief: bool = False) -> list[In
                 sentences.append(_describe_breakdown(finding, short_names.get(finding.result.cell.id)))
             case DurabilityGroup():
                 sentences.append(_describe_durability(finding))
-    conclusion = None if brief else _describe_conclusion(answer, names)
-    return sentences if conclusion is None else [*sentences, conclusion]
+    if not brief:
+        sentences += _describe_conclusion(answer, names)
+    return sentences
 
 
 # --- the best cell ------------------------------------------------------------------------------------------
@@ -222,14 +239,16 @@ def _describe_ranking(ranking: Ranking, *, brief: bool) -> Inline:
         sentence = f"{where}only {shown} {alone}, so there is nothing to compare it with."
         return line(_join_sentences(sentence, left_out))
     superlative = Claim.BEST.format(superlative=_SUPERLATIVES[label_verdict(Verdict.FASTER, ranking.metric)])
-    span = Span(shown, Tone.FASTER if ranking.answered else Tone.UNCLEAR)
+    tone = Tone.FASTER if ranking.answered else Tone.UNCLEAR
     if brief:
-        return spans(
-            where, span, f" leads; {_count_contenders(ranking)}" if ranking.contenders else superlative
-        )
+        lead = superlative
+        if ranking.contenders:
+            lead = f" leads; {_count_contenders(ranking)}"
+        return spans(where, Span(shown, tone), lead)
     verb = superlative if ranking.is_best_shown else " leads"
-    others = "".join(f"; {group}" for group in _describe_rest_of_ranking(ranking, names))
-    return spans(where, span, _join_sentences(f"{verb}{others}.{_describe_doubt(ranking)}", left_out))
+    claims = "; ".join([verb, *_describe_rest_of_ranking(ranking, names)])
+    text = _join_sentences(f"{claims}.{_describe_doubt(ranking)}", left_out)
+    return spans(where, Span(shown, tone), text)
 
 
 def _count_contenders(ranking: Ranking) -> str:
@@ -238,13 +257,20 @@ def _count_contenders(ranking: Ranking) -> str:
     near = [result for result in ranking.contenders if result not in still_open]
     parts = []
     if near:
-        compared = [ranking.against_best[result.cell.id] for result in near]
-        ends = [end for comparison in compared for end in comparison.ci or ()]
-        most = max((max(end, 1 / end) for end in ends), default=1.0)
+        most = _find_largest_factor([ranking.against_best[result.cell.id] for result in near])
         parts.append(f"{len(near)} within {figures.format_percent(most - 1)}")
     if still_open:
         parts.append(f"{len(still_open)} open")
     return ", ".join(parts)
+
+
+def _find_largest_factor(comparisons: Iterable[Comparison]) -> float:
+    """Return the factor, up or down, that the ends of all intervals stay within."""
+    factors = []
+    for comparison in comparisons:
+        for end in comparison.ci or ():
+            factors.append(max(end, 1 / end))
+    return max(factors, default=1.0)
 
 
 def _name_ranked_cells(ranking: Ranking) -> dict[str, str]:
@@ -266,14 +292,23 @@ def _describe_levels(ranking: Ranking) -> str:
 
 
 def _describe_rest_of_ranking(ranking: Ranking, names: Mapping[str, str]) -> list[str]:
-    alike = [result for result in ranking.contenders if ranking.is_alike(result)]
-    unclear = [result for result in ranking.contenders if not ranking.is_alike(result)]
-    behind = [
-        result for result in ranking.cells if result is not ranking.best and result not in ranking.contenders
-    ]
-    # The best cell is found by comparing pairs, so it need not have beaten every cell that another one has beaten.
-    beaten = [result for result in behind if ranking.verdict(result) is Verdict.SLOWER]
-    others = [result for result in behind if result not in beaten]
+    alike: list[CellResult] = []
+    unclear: list[CellResult] = []
+    for result in ranking.contenders:
+        if ranking.is_alike(result):
+            alike.append(result)
+        else:
+            unclear.append(result)
+    beaten: list[CellResult] = []
+    others: list[CellResult] = []
+    for result in ranking.cells:
+        if result is ranking.best or result in ranking.contenders:
+            continue
+        # The best cell is found by comparing pairs, so it need not have beaten every cell that another one has beaten.
+        if ranking.verdict(result) is Verdict.SLOWER:
+            beaten.append(result)
+        else:
+            others.append(result)
     groups = (
         ("typical run like it", alike),
         ("not told apart from it", unclear),
@@ -286,10 +321,11 @@ def _describe_rest_of_ranking(ranking: Ranking, names: Mapping[str, str]) -> lis
 def _format_cell_list(results: Sequence[CellResult], names: Mapping[str, str], ranking: Ranking) -> str:
     shown = []
     for result in results[:_MOST_NAMED]:
+        text = names[result.cell.id]
         comparison = ranking.against_best.get(result.cell.id)
-        known = comparison is not None and comparison.ratio is not None
-        ratio = f" {_format_ratio(comparison)}" if comparison is not None and known else ""
-        shown.append(f"{names[result.cell.id]}{ratio}")
+        if comparison is not None and comparison.ratio is not None:
+            text += f" {_format_ratio(comparison)}"
+        shown.append(text)
     if len(results) > _MOST_NAMED:
         shown.append(f"{len(results) - _MOST_NAMED} more")
     return ", ".join(shown)
@@ -297,19 +333,26 @@ def _format_cell_list(results: Sequence[CellResult], names: Mapping[str, str], r
 
 def _describe_doubt(ranking: Ranking) -> str:
     """Return why contenders are not told apart from the best, and how many more blocks would help."""
-    unclear = [
-        ranking.against_best[result.cell.id]
-        for result in ranking.contenders
-        if result.cell.id in ranking.against_best and not ranking.is_alike(result)
-    ]
+    unclear = []
+    for result in ranking.contenders:
+        if result.cell.id in ranking.against_best and not ranking.is_alike(result):
+            unclear.append(ranking.against_best[result.cell.id])
     if not unclear:
         return ""
     reasons = ", ".join(dict.fromkeys(comparison.reason for comparison in unclear if comparison.reason))
-    # A forecast is given only if it helps with all of them.
-    forecasts = [forecast_more_blocks(comparison) for comparison in unclear]
-    known = [blocks for blocks in forecasts if blocks]
-    helps = _describe_forecast(max(known)) if known and len(known) == len(forecasts) else ""
+    helps = _describe_forecast(_forecast_blocks_for_all(unclear))
     return f" Reason: {reasons or 'the intervals are too wide'}{helps}."
+
+
+def _forecast_blocks_for_all(comparisons: Sequence[Comparison]) -> int | None:
+    """Return how many more blocks help with all of the comparisons; None if that is unknown for one of them."""
+    most = 0
+    for comparison in comparisons:
+        blocks = forecast_more_blocks(comparison)
+        if not blocks:
+            return None
+        most = max(most, blocks)
+    return most
 
 
 def _describe_forecast(blocks: int | None) -> str:
@@ -325,11 +368,12 @@ def _describe_left_out(ranking: Ranking) -> str:
         listed = "; ".join(f"{word}: {_list_few(group)}" for word, group in groups.items())
         sentences.append(f"Left out: {listed}{_note_if_power_not_cut(ranking.excluded)}.")
     if ranking.missing:
-        groups = _group_names(ranking.missing, names, _shorten_reason)
-        parts = [
-            f"{_list_few(group)} ({reason})" if reason else _list_few(group)
-            for reason, group in groups.items()
-        ]
+        parts = []
+        for reason, group in _group_names(ranking.missing, names, _shorten_reason).items():
+            part = _list_few(group)
+            if reason:
+                part += f" ({reason})"
+            parts.append(part)
         sentences.append(f"Not measured: {'; '.join(parts)}.")
     return " ".join(sentences)
 
@@ -344,8 +388,9 @@ def _group_names(
 
 
 def _note_if_power_not_cut(results: Iterable[CellResult]) -> str:
-    if any(trial.facts.find_fact(Proof) for result in results for trial in result.trials):
-        return ""
+    for result in results:
+        if any(trial.facts.find_fact(Proof) for trial in result.trials):
+            return ""
     return " (the power was not cut in this run; --prove cuts it)"
 
 
@@ -356,24 +401,31 @@ def _describe_row_durability(result: CellResult) -> str:
 def _shorten_reason(result: CellResult) -> str:
     """Return why a cell has no values, without the program's own words, which the report quotes elsewhere."""
     parts = result.reason.split(": ")
-    return ": ".join(parts[: 2 if result.status in {CellStatus.FAILED, CellStatus.PARTIAL} else 1])
+    if result.status in {CellStatus.FAILED, CellStatus.PARTIAL}:
+        return ": ".join(parts[:2])
+    return parts[0]
 
 
 def _list_few(names: Sequence[str]) -> str:
+    shown = list(names[:_MOST_IN_LIST])
     more = len(names) - _MOST_IN_LIST
-    return ", ".join([*names[:_MOST_IN_LIST], *([f"{more} more"] if more > 0 else [])])
+    if more > 0:
+        shown.append(f"{more} more")
+    return ", ".join(shown)
 
 
 def _make_ranking_table(rankings: Sequence[Ranking]) -> Table | None:
     """Return a column for each ranking; None unless they share at least two names of cells and their metric."""
     names = [name_apart(ranking.cells) for ranking in rankings]
-    rows = dict.fromkeys(name for of_ranking in names for name in of_ranking.values())
-    # Only rankings that share cells are worth a common table.
-    shared = sum(sum(name in of_ranking.values() for of_ranking in names) > 1 for name in rows)
-    if shared < 2 or len({ranking.metric for ranking in rankings}) > 1:
+    # How many rankings have a row; only those that share cells are worth a common table.
+    occurrences = Counter(chain.from_iterable(of_ranking.values() for of_ranking in names))
+    shared = [name for name, count in occurrences.items() if count > 1]
+    if len(shared) < 2 or len({ranking.metric for ranking in rankings}) > 1:
         return None
     metric = rankings[0].metric
-    typical = [result.summary[metric.name].typical for ranking in rankings for result in ranking.cells]
+    typical = []
+    for ranking in rankings:
+        typical += [result.summary[metric.name].typical for result in ranking.cells]
     unit = figures.choose_table_unit(metric.unit, typical)
     cells = {}
     columns = []
@@ -383,11 +435,12 @@ def _make_ranking_table(rankings: Sequence[Ranking]) -> Table | None:
         for result in ranking.cells:
             cells[of_ranking[result.cell.id], len(columns)] = _make_ranked_cell(result, ranking, unit)
     none = make_figure_cell("–", "")
-    body = tuple(
-        Row(RowName((name,)), tuple(cells.get((name, at), none) for at in range(1, len(columns) + 1)))
-        for name in rows
-    )
-    return Table("the same in figures", (figures.format_column_heading(metric, unit),), tuple(columns), body)
+    body = []
+    for name in occurrences:
+        row = tuple(cells.get((name, at), none) for at in range(1, len(columns) + 1))
+        body.append(Row(RowName((name,)), row))
+    heading = figures.format_column_heading(metric, unit)
+    return Table("the same in figures", (heading,), tuple(columns), tuple(body))
 
 
 def _make_ranked_cell(result: CellResult, ranking: Ranking, unit: figures.Unit) -> Cell:
@@ -398,14 +451,16 @@ def _make_ranked_cell(result: CellResult, ranking: Ranking, unit: figures.Unit) 
     if ranking.is_alike(result):
         return make_figure_cell(shown, "≈")
     comparison = ranking.against_best.get(result.cell.id)
-    return make_figure_cell(shown, mark_verdict(comparison) if comparison else "")
+    if comparison is None:
+        return make_figure_cell(shown, "")
+    return make_figure_cell(shown, mark_verdict(comparison))
 
 
 # --- pairs of cells -----------------------------------------------------------------------------------------
 
 
 def _choose_pair_names(answer: QuestionAnswer) -> PairNames:
-    firsts = [finding.first.cell for finding in answer.findings if isinstance(finding, PairAnswer)]
+    firsts = [pair.first.cell for pair in _select_findings(answer, PairAnswer)]
     return PairNames(answer.question.compare.keys() | answer.question.against.keys(), firsts)
 
 
@@ -414,8 +469,7 @@ def _describe_pair(pair: PairAnswer, names: PairNames) -> Inline:
     where = f"{common}: " if common else ""
     comparison = pair.comparison
     if comparison is None:
-        both = (pair.first, pair.second)
-        lacking = next((result for result in both if pair.metric.name not in result.summary), None)
+        lacking = _find_unmeasured_side(pair)
         if lacking is None:
             return line(
                 f"{where}{first_name} against {second_name} is not answered: their values have no ratio yet."
@@ -434,6 +488,13 @@ def _describe_pair(pair: PairAnswer, names: PairNames) -> Inline:
     )
 
 
+def _find_unmeasured_side(pair: PairAnswer) -> CellResult | None:
+    for result in (pair.first, pair.second):
+        if pair.metric.name not in result.summary:
+            return result
+    return None
+
+
 def _compare_with_published(comparison: Comparison, then: float | None) -> str:
     if then is None:
         return ""
@@ -443,22 +504,22 @@ def _compare_with_published(comparison: Comparison, then: float | None) -> str:
     return f"; published ×{then:.2g}, {_AGREEMENTS[agreement]}"
 
 
-def _describe_conclusion(answer: QuestionAnswer, names: PairNames) -> Inline | None:
-    """Return whether a publication's conclusion holds; None if the question has none, or the run no cells for it."""
+def _describe_conclusion(answer: QuestionAnswer, names: PairNames) -> list[Inline]:
+    """Return whether a publication's conclusion holds; nothing if the question has none, or the run no cells for it."""
     places: dict[Conclusion, list[str]] = {}
-    for finding in answer.findings:
-        if isinstance(finding, PairAnswer) and finding.published is not None:
-            _, _, common = names.name_pair(finding.first.cell, finding.second.cell)
-            place = f"{common or finding.first.cell.id}{_describe_differing_factor(finding)}"
-            places.setdefault(finding.conclusion, []).append(place)
+    for pair in _select_findings(answer, PairAnswer):
+        if pair.published is not None:
+            _, _, common = names.name_pair(pair.first.cell, pair.second.cell)
+            place = f"{common or pair.first.cell.id}{_describe_differing_factor(pair)}"
+            places.setdefault(pair.conclusion, []).append(place)
     if not answer.question.conclusion or not places:
-        return None
+        return []
     parts: list[str | Span] = []
     for outcome in Conclusion:
         if outcome in places:
             parts.append("; " if parts else f"The published conclusion – {answer.question.conclusion} – ")
             parts += [Span(outcome.value, _CONCLUSION_TONES[outcome]), f" for {', '.join(places[outcome])}"]
-    return spans(*parts, ".")
+    return [spans(*parts, ".")]
 
 
 def _describe_differing_factor(pair: PairAnswer) -> str:
@@ -466,38 +527,46 @@ def _describe_differing_factor(pair: PairAnswer) -> str:
     comparison, then = pair.comparison, pair.published
     if comparison is None or then is None or pair.conclusion is not Conclusion.HOLDS:
         return ""
-    return f" (×{comparison.ratio:.2g}, published ×{then:.2g})" if comparison.is_ratio_excluded(then) else ""
+    if not comparison.is_ratio_excluded(then):
+        return ""
+    return f" (×{comparison.ratio:.2g}, published ×{then:.2g})"
 
 
 def _make_brief_comparisons(answer: QuestionAnswer, *, with_legend: bool) -> list[Node]:
     """Return a table of ratios, a row for each kind of cell, a column for each platform; lines if there are few."""
-    every = [finding for finding in answer.findings if isinstance(finding, PairAnswer)]
+    every = _select_findings(answer, PairAnswer)
     # Pairs that were not measured would only show dashes; the details list them.
-    pairs = [
-        pair for pair in every if pair.comparison is not None and pair.comparison.ratio is not None
-    ] or every
+    pairs = [pair for pair in every if _has_ratio(pair.comparison)] or every
     names = name_across_workloads([pair.first for pair in pairs])
     platforms = list(dict.fromkeys(str(pair.first.cell.platform) for pair in pairs))
-    pieces = (Align.POINT, Align.LEFT, Align.LEFT)[: 3 if len(platforms) <= _MOST_WITH_INTERVALS else 2]
+    pieces: tuple[Align, ...] = (Align.POINT, Align.LEFT, Align.LEFT)
+    if len(platforms) > _MOST_WITH_INTERVALS:
+        pieces = pieces[:2]
     cells = {}
     for pair in pairs:
         at = (names[pair.first.cell.id], str(pair.first.cell.platform))
         cells[at] = _make_brief_ratio_cell(pair.comparison, len(pieces))
     conclusion = _describe_conclusion(answer, _choose_pair_names(answer))
-    sentences = [] if conclusion is None else [conclusion]
     rows = list(dict.fromkeys(name for name, _ in cells))
     if len(rows) > _MOST_LINES:
         legend = (line(LEGEND),) if with_legend else ()
         table = make_grid_table(answer.question.ask, platforms, pieces, cells, legend)
-        return [table, *map(Paragraph, [*sentences, *_describe_dropped(answer)])]
+        return [table, *map(Paragraph, [*conclusion, *_describe_dropped(answer)])]
     lines = []
     for name in rows:
-        ratios = [
-            f"{platform} {cells[name, platform].text}" for platform in platforms if (name, platform) in cells
-        ]
+        ratios = []
+        for platform in platforms:
+            if (name, platform) in cells:
+                ratios.append(f"{platform} {cells[name, platform].text}")
         lines.append(line(f"{name}: {', '.join(ratios)}"))
-    nodes = _join_question(answer, [*lines, *sentences])
-    return [*nodes, Note(line(LEGEND))] if with_legend else nodes
+    nodes = _join_question(answer, [*lines, *conclusion])
+    if with_legend:
+        nodes.append(Note(line(LEGEND)))
+    return nodes
+
+
+def _has_ratio(comparison: Comparison | None) -> bool:
+    return comparison is not None and comparison.ratio is not None
 
 
 def _make_brief_ratio_cell(comparison: Comparison | None, pieces: int) -> Cell:
@@ -516,10 +585,10 @@ def _format_ratio(comparison: Comparison) -> str:
 
 def _describe_breakdown(breakdown: Breakdown, short_name: str | None) -> Inline:
     """Return the shares of the parts; in full also which is the largest, and the total."""
-    shares = ", ".join(
-        f"{_format_part_name(metric.name)} {figures.format_percent(share)}"
-        for metric, share in breakdown.shares
-    )
+    listed = []
+    for metric, share in breakdown.shares:
+        listed.append(f"{_format_part_name(metric.name)} {figures.format_percent(share)}")
+    shares = ", ".join(listed)
     if breakdown.remaining_share >= _LEAST_SHARE:
         shares += f", neither {figures.format_percent(breakdown.remaining_share)}"
     if short_name is not None:
@@ -543,19 +612,21 @@ def _format_part_name(metric: str) -> str:
 
 def _describe_durability(group: DurabilityGroup) -> Inline:
     losses = [_describe_losses(result) for result in group.results]
-    alike = len(set(losses)) == 1
-    cells = []
-    for result, lost in zip(group.results, losses, strict=True):
-        cells.append(f"{result.cell.id} ({lost})" if lost and not alike else result.cell.id)
+    remarks = [""] * len(losses)
     detail = ""
     if counts := _count_losses(group.results):
-        cells = [f"{result.cell.id} {count}" for result, count in zip(group.results, counts, strict=True)]
+        remarks = [f" {count}" for count in counts]
         detail = " (crash states that lose acknowledged records)"
-    elif alike and losses[0]:
-        detail = f" ({'each: ' if len(losses) > 1 else ''}{losses[0]})"
-    elif not any(losses) and group.word in _DURABILITY_MEANINGS:
-        detail = f" ({_DURABILITY_MEANINGS[group.word]})"
+    elif not any(losses):
+        if group.word in _DURABILITY_MEANINGS:
+            detail = f" ({_DURABILITY_MEANINGS[group.word]})"
+    elif len(set(losses)) == 1:
+        each = "each: " if len(losses) > 1 else ""
+        detail = f" ({each}{losses[0]})"
+    else:
+        remarks = [f" ({lost})" if lost else "" for lost in losses]
     tone = _DURABILITY_TONES.get(group.word, Tone.UNCLEAR)
+    cells = [f"{result.cell.id}{remark}" for result, remark in zip(group.results, remarks, strict=True)]
     return spans(Span(str(group.word), tone), f": {', '.join(cells)}{detail}.")
 
 
@@ -564,23 +635,24 @@ def _count_losses(results: Sequence[CellResult]) -> list[str]:
 
     Empty if there are few rows, which have room for a sentence each, or if one of them is about something else.
     """
-    proofs = [_find_proof(result) for result in results]
-    found = [
-        f"{proven.losing} of {proven.states:,}"
-        for proven in proofs
-        if proven is not None and not proven.syncs and not proven.word.is_about_consistency
-    ]
-    return found if len(found) == len(results) > _SPELLED_OUT else []
+    if len(results) <= _SPELLED_OUT:
+        return []
+    counts = []
+    for result in results:
+        proven = _find_proof(result)
+        if proven is None or proven.syncs or proven.word.is_about_consistency:
+            return []
+        counts.append(f"{proven.losing} of {proven.states:,}")
+    return counts
 
 
 def _find_proof(result: CellResult) -> Proven | None:
     """Return the last proof about the row itself; None if its power was not cut."""
-    proofs: list[Proven] = []
-    for trial in result.trials:
+    for trial in reversed(result.trials):
         proof = trial.facts.find_fact(Proof)
         if proof is not None and is_about_row(result, proof.proven):
-            proofs.append(proof.proven)
-    return proofs[-1] if proofs else None
+            return proof.proven
+    return None
 
 
 def _describe_losses(result: CellResult) -> str:
@@ -612,37 +684,36 @@ def _make_finding_document(finding: Finding) -> dict[str, Any]:
                 "metric": finding.metric.name,
                 "answered": finding.answered,
                 "best": finding.best.cell.id if finding.best else None,
-                "not_worse": [result.cell.id for result in finding.contenders],
-                "order": [result.cell.id for result in finding.cells],
+                "not_worse": _list_cell_ids(finding.contenders),
+                "order": _list_cell_ids(finding.cells),
                 "against_best": {cell: _make_pair_document(comparison) for cell, comparison in compared},
                 "left_out": {result.cell.id: _describe_row_durability(result) for result in finding.excluded},
                 "missing": {result.cell.id: result.reason for result in finding.missing},
             }
         case PairAnswer():
-            return {
+            document = {
                 "metric": finding.metric.name,
                 "answered": finding.answered,
                 "cell": finding.first.cell.id,
                 "against": finding.second.cell.id,
                 "published": finding.published,
-                **({} if finding.comparison is None else _make_pair_document(finding.comparison)),
             }
+            if finding.comparison is not None:
+                document |= _make_pair_document(finding.comparison)
+            return document
         case Breakdown():
             return {
                 "cell": finding.result.cell.id,
                 "parts": {metric.name: value for metric, value in finding.parts},
             }
         case DurabilityGroup():
-            return {
-                "durability": str(finding.word),
-                "cells": [result.cell.id for result in finding.results],
-            }
+            return {"durability": str(finding.word), "cells": _list_cell_ids(finding.results)}
 
 
 def _make_pair_document(comparison: Comparison) -> dict[str, Any]:
     return {
         "ratio": comparison.ratio,
-        "ci": None if comparison.ci is None else list(comparison.ci),
+        "ci": list_interval(comparison.ci),
         "n": comparison.n,
         "q": comparison.q,
         "verdict": comparison.verdict.value,

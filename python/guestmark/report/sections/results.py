@@ -15,7 +15,6 @@ from guestmark.report.sections import locations
 from guestmark.report.sections.durability import DISK_MEANING, MEANING
 from guestmark.report.sections.verdict_words import LEGEND, choose_verdict_tone, format_verdict, mark_verdict
 from guestmark.stats.analysis import CellResult, WorkloadResult
-from guestmark.stats.compare import Comparison
 from guestmark.stats.durability import describe_disk_durability, describe_row_durability
 from guestmark.stats.paired import Summary
 from guestmark.stats.pairwise import list_block_ratios
@@ -23,6 +22,7 @@ from guestmark.stats.pairwise import list_block_ratios
 ESTIMATE = (Align.POINT, Align.LEFT, Align.POINT)  # 1.24 ± 0.04
 RATIO = (Align.POINT, Align.LEFT)  # ×1.05 [1.04, 1.06]
 _LONGEST_BASELINE = 20  # characters of its name in a heading
+_NO_UNIT = figures.Unit(1.0, "")  # of a ratio
 
 
 def make_nodes(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
@@ -36,34 +36,54 @@ def make_table(workload: WorkloadResult) -> Table:
     """Return the table of the primary metric, with all cells whose platform is usable."""
     metric = workload.metrics[0]
     shown = [result for result in workload.shown_cells if result.status is not CellStatus.UNUSABLE]
-    typical = [
-        result.summary[metric.name].typical if metric.name in result.summary else 0 for result in shown
-    ]
-    unit = figures.choose_table_unit(metric.unit, [value for value in typical if value])
+    typical = [find_typical_value(result, metric) or 0 for result in shown]
+    unit = figures.choose_table_unit(metric.unit, typical)
     largest = max(typical, default=0.0)
     table = TableBuilder(*name_rows(workload, shown))
     estimates = [make_estimate_cell(result, metric, unit) for result in shown]
     table.add(figures.format_column_heading(metric, unit), estimates, ESTIMATE)
-    comparisons = [result.comparison.get(metric.name) for result in shown]
-    ratios = [_make_ratio_cell(result, found) for result, found in zip(shown, comparisons, strict=True)]
+    ratios = [_make_ratio_cell(result, metric) for result in shown]
     table.add(_format_baseline_heading(workload), ratios, RATIO)
-    table.add_words("durability", [describe_row_durability(result) for result in shown])
-    table.add_words("its disk", [describe_disk_durability(result) for result in shown])
+    add_durability_columns(table, shown)
     # If a table is too wide, its last columns go below it, so the verdict precedes the columns that explain it.
     table.add("", [_make_bar_cell(result, metric, largest) for result in shown], bar=True)
-    table.add("verdict", [_make_verdict_cell(found, metric) for found in comparisons])
+    table.add("verdict", [_make_verdict_cell(result, metric) for result in shown])
     for heading, texts in _list_unequal_circumstances(shown).items():
         table.add_words(heading, texts)
     return table.build(
         f"{figures.format_column_heading(metric, unit)} of {workload.title}, with ratios to the baseline",
-        strong=[position for position, result in enumerate(shown) if result.cell.baseline],
-        soft=[position for position, result in enumerate(shown) if metric.name not in result.summary],
+        strong=find_baseline_rows(shown),
+        soft=find_unmeasured_rows(shown, metric),
     )
 
 
-def _make_bar_cell(result: CellResult, metric: Metric, largest: float) -> Cell:
+def find_typical_value(result: CellResult, metric: Metric) -> float | None:
+    """Return a cell's typical value in a metric; None if it was not measured."""
     summary = result.summary.get(metric.name)
-    return Cell(bar=summary.typical / largest if summary and largest > 0 else None)
+    return None if summary is None else summary.typical
+
+
+def add_durability_columns(table: TableBuilder, shown: Sequence[CellResult]) -> None:
+    """Add columns on how durable the rows' flushed writes and their disks are, if anything is known."""
+    table.add_words("durability", [describe_row_durability(result) for result in shown])
+    table.add_words("its disk", [describe_disk_durability(result) for result in shown])
+
+
+def find_baseline_rows(shown: Sequence[CellResult]) -> list[int]:
+    """Return the positions of baselines among the rows."""
+    return [position for position, result in enumerate(shown) if result.cell.baseline]
+
+
+def find_unmeasured_rows(shown: Sequence[CellResult], metric: Metric) -> list[int]:
+    """Return the positions of rows without a value."""
+    return [position for position, result in enumerate(shown) if metric.name not in result.summary]
+
+
+def _make_bar_cell(result: CellResult, metric: Metric, largest: float) -> Cell:
+    value = find_typical_value(result, metric)
+    if value is None or not largest > 0:
+        return Cell()
+    return Cell(bar=value / largest)
 
 
 def _list_unequal_circumstances(shown: Sequence[CellResult]) -> dict[str, list[str]]:
@@ -80,7 +100,9 @@ def _format_baseline_heading(workload: WorkloadResult) -> str:
     if workload.baseline is None:
         return ""
     name = name_in_sentences(workload)[workload.baseline.cell.id]
-    return f"vs {name}" if len(name) <= _LONGEST_BASELINE else "vs baseline"
+    if len(name) > _LONGEST_BASELINE:
+        return "vs baseline"
+    return f"vs {name}"
 
 
 def make_estimate_cell(
@@ -93,15 +115,17 @@ def make_estimate_cell(
     return make_figure_cell(*figures.format_estimate_pieces(summary.typical, summary.typical_ci, unit))
 
 
-def _make_ratio_cell(result: CellResult, comparison: Comparison | None) -> Cell:
+def _make_ratio_cell(result: CellResult, metric: Metric) -> Cell:
     if result.cell.baseline:
         return make_word_cell("baseline")
+    comparison = result.comparison.get(metric.name)
     if comparison is None or comparison.ratio is None:
         return Cell()
     return make_figure_cell(*figures.format_ratio_pieces(comparison.ratio, comparison.ci))
 
 
-def _make_verdict_cell(comparison: Comparison | None, metric: Metric) -> Cell:
+def _make_verdict_cell(result: CellResult, metric: Metric) -> Cell:
+    comparison = result.comparison.get(metric.name)
     if comparison is None:
         return Cell()
     return make_word_cell(
@@ -118,12 +142,15 @@ def explain_units(workload: WorkloadResult) -> list[Note]:
         remarks.append(MEANING)
     if any(describe_disk_durability(result) for result in workload.shown_cells):
         remarks.append(DISK_MEANING)
-    stored = {where for result in workload.shown_cells if (where := locations.describe_storage(result))}
+    stored = {locations.describe_storage(result) for result in workload.shown_cells}
+    stored.discard("")
     # Several places are shown in a column of the table instead.
     if len(stored) == 1:
         remarks.append(f"disks {stored.pop()}")
     remarks += _describe_working_directories(workload)
-    return [Note(line("; ".join(remarks)))] if remarks else []
+    if not remarks:
+        return []
+    return [Note(line("; ".join(remarks)))]
 
 
 def _describe_working_directories(workload: WorkloadResult) -> list[str]:
@@ -142,34 +169,35 @@ def _describe_working_directories(workload: WorkloadResult) -> list[str]:
 
 def _make_ratio_charts(workload: WorkloadResult) -> list[Chart]:
     metric, baseline = workload.metrics[0], workload.baseline
-    compared = []
-    for result in workload.cells:
-        comparison = result.comparison.get(metric.name)
-        if comparison is not None and comparison.ratio is not None:
-            compared.append((result, comparison, comparison.ratio))
-    if not compared or baseline is None:
+    if baseline is None:
         return []
+    names = name_in_sentences(workload)
     by_id = {result.cell.id: result for result in workload.cells}
     rows, texts = [], []
-    for result, comparison, ratio in compared:
+    for result in workload.cells:
+        comparison = result.comparison.get(metric.name)
+        if comparison is None or comparison.ratio is None:
+            continue
         # A copy is compared with the cell it copies: their ratio is noise alone.
         reference = by_id.get(result.cell.null_of or "", baseline)
         blocks = list_block_ratios(reference.trials, result.trials, metric.name)
-        text = figures.format_ratio(ratio, comparison.ci)
+        text = figures.format_ratio(comparison.ratio, comparison.ci)
         rows.append(
             RatioRow(
                 name_in_chart(result, workload),
                 choose_verdict_tone(comparison),
                 tuple((block + 1, value) for block, value in blocks.items()),
-                ratio,
+                comparison.ratio,
                 text,
                 comparison.ci,
             )
         )
-        texts.append(f"{name_in_sentences(workload)[result.cell.id]} {text}")
+        texts.append(f"{names[result.cell.id]} {text}")
+    if not rows:
+        return []
     floor = workload.noise_floors.get(metric.name)
-    reference_name = name_in_sentences(workload)[baseline.cell.id]
-    name = figures.format_column_heading(metric, figures.Unit(1.0, ""))
+    reference_name = names[baseline.cell.id]
+    name = figures.format_column_heading(metric, _NO_UNIT)
     caption = "A dot for each block, a bar for the 95 % interval of the ratio."
     if floor is not None:
         caption += " The band shows how far copies of one cell differed, or may have."
@@ -196,8 +224,9 @@ def make_further_tables(workload: WorkloadResult, run: StoredRun) -> Sequence[No
         return []
     table = TableBuilder(*name_rows(workload, shown))
     for metric in others:
-        summaries = [result.summary.get(metric.name) for result in shown]
-        unit = figures.choose_table_unit(metric.unit, (summary.typical for summary in summaries if summary))
+        unit = figures.choose_table_unit(
+            metric.unit, [find_typical_value(result, metric) for result in shown]
+        )
         cells = [_make_further_cell(result, metric, unit) for result in shown]
         table.add(figures.format_column_heading(metric, unit), cells, (Align.POINT, Align.LEFT))
     title = f"Further metrics of {workload.title}"
@@ -222,8 +251,9 @@ def _make_further_cell(result: CellResult, metric: Metric, unit: figures.Unit) -
 
 def _format_short_mean(summary: Summary, unit: figures.Unit) -> str:
     """Return a mean among others: at most five digits, however narrow its interval."""
-    half = None if summary.ci is None else (summary.ci[1] - summary.ci[0]) / 2 / unit.size
+    half = figures.compute_half_width(summary.ci)
+    if half is not None:
+        half /= unit.size
     value = summary.typical / unit.size
-    return figures.format_number(
-        value, min(figures.count_decimals(half, value), figures.count_decimals(None, value) + 2)
-    )
+    places = min(figures.count_decimals(half, value), figures.count_decimals(None, value) + 2)
+    return figures.format_number(value, places)

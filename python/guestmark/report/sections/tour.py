@@ -15,7 +15,7 @@ from guestmark.core.units import format_count
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.nodes import Command, Node, Note, NoteKind, Page, Paragraph, Part, Section
-from guestmark.page.tables import Cell, RowName, Table, TableBuilder, make_word_cell
+from guestmark.page.tables import Cell, Column, Row, RowName, Table, make_word_cell
 from guestmark.page.text import Span, Tone, join_plain_text, line, spans
 from guestmark.report.commands import format_resume_command
 from guestmark.report.sections import validity
@@ -53,9 +53,8 @@ class PlatformFinding:
 def make_page(run: StoredRun, findings: Sequence[PlatformFinding], analysis: Analysis | None = None) -> Page:
     """Return one screen of 80 × 24, with the answer last; `findings` holds the platforms in the order to show them."""
     found = analysis or analyse_run(run.plan, run.trials, run.unusable, environments=run.environments)
-    usable = [finding.platform for finding in findings if finding.usable]
     costs: list[Node] = [
-        _make_cost_table(found, usable),
+        _make_cost_table(found, _list_usable_platforms(findings)),
         *_list_failures(found),
         *_list_extremes(found),
         *_list_limits(found),
@@ -75,33 +74,30 @@ def make_page(run: StoredRun, findings: Sequence[PlatformFinding], analysis: Ana
 
 def _list_limits(analysis: Analysis) -> list[Note]:
     """Return what limits the figures most; `guestmark show` has the rest."""
-    limits = [note for note in validity.make_notes(analysis, whole=False) if note.kind is not NoteKind.SMALL]
-    if not limits:
+    found = validity.find_main_limit(analysis)
+    if found is None:
         return []
-    label, *rest = limits[0].text
+    limit, more = found
+    label, *rest = limit.text
     reason = join_plain_text(rest).partition(". ")[0].partition(" (")[0]
-    more = f" (and {len(limits) - 1} more)" if len(limits) > 1 else ""
-    return [Note(spans(label, f"{reason}{more}"), limits[0].kind)]
+    return [Note(spans(label, f"{reason}{more}"), limit.kind)]
 
 
 def _make_cost_table(analysis: Analysis, platforms: Sequence[str]) -> Table:
-    workloads = analysis.workloads
-    table = TableBuilder(("",), [RowName((workload.title,), workload.title) for workload in workloads])
-    by_platform = [{str(result.cell.platform): result for result in each.shown_cells} for each in workloads]
-    for platform in platforms:
-        cells = [
-            _make_cost_cell(results.get(platform), workload)
-            for results, workload in zip(by_platform, workloads, strict=True)
-        ]
-        table.add(platform, cells)
-    return table.build(_TITLE)
+    rows = []
+    for workload in analysis.workloads:
+        results = {str(result.cell.platform): result for result in workload.shown_cells}
+        cells = tuple(_make_cost_cell(results.get(platform), workload) for platform in platforms)
+        rows.append(Row(RowName((workload.title,), workload.title), cells))
+    return Table(_TITLE, ("",), tuple(map(Column, platforms)), tuple(rows))
 
 
 def _make_cost_cell(result: CellResult | None, workload: WorkloadResult) -> Cell:
     if result is None:
         return make_word_cell("–", Tone.SOFT)
     if not workload.metrics or workload.metrics[0].name not in result.summary:
-        return make_word_cell("failed" if result.status is CellStatus.FAILED else "not yet", Tone.ERROR)
+        word = "failed" if result.status is CellStatus.FAILED else "not yet"
+        return make_word_cell(word, Tone.ERROR)
     metric = workload.metrics[0]
     cost = compute_cell_cost(result, workload)
     if cost is None:
@@ -166,10 +162,14 @@ def _list_extremes(analysis: Analysis) -> list[Paragraph]:
     return sentences
 
 
+def _list_usable_platforms(findings: Sequence[PlatformFinding]) -> list[str]:
+    return [finding.platform for finding in findings if finding.usable]
+
+
 def _make_platform_notes(findings: Sequence[PlatformFinding]) -> tuple[Node, ...]:
     """Return what works, and what does not with the beginning of its reason; `guestmark doctor` has all of it."""
-    works = [finding.platform for finding in findings if finding.usable]
-    nodes: list[Node] = [Note(spans(Span("works here: ", Tone.FASTER), ", ".join(works)))]
+    works = ", ".join(_list_usable_platforms(findings))
+    nodes: list[Node] = [Note(spans(Span("works here: ", Tone.FASTER), works))]
     for finding in findings:
         if not finding.usable:
             # One line for each platform; text after a colon or bracket is for readers who want details.
@@ -183,7 +183,7 @@ def suggest_commands(
     run: StoredRun, analysis: Analysis, findings: Sequence[PlatformFinding]
 ) -> list[tuple[str, str]]:
     """Return commands worth running now, the most useful first, and what each is for."""
-    usable = [finding.platform for finding in findings if finding.usable]
+    usable = _list_usable_platforms(findings)
     guests = [platform for platform in usable if parse_platform(platform).is_guest]
     everywhere = ",".join(usable)
     commands = [(f"guestmark exec --on {everywhere} -- COMMAND", "a command of your own")]

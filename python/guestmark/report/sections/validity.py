@@ -25,7 +25,8 @@ def make_notes(analysis: Analysis, *, whole: bool = True) -> list[Note]:
     titles: dict[tuple[Severity, str, str], list[str]] = {}
     for title, finding in _yield_all_findings(analysis):
         of_finding = titles.setdefault((finding.severity, finding.message, finding.advice), [])
-        of_finding += [title] if title else []
+        if title:
+            of_finding.append(title)
     order = list(Severity)
     count = len(analysis.workloads)
     notes = []
@@ -33,25 +34,40 @@ def make_notes(analysis: Analysis, *, whole: bool = True) -> list[Note]:
         titles.items(), key=lambda item: -order.index(item[0][0])
     ):
         shown_advice = advice if whole or severity is not Severity.NOTE else ""
-        notes.append(_make_note(severity, message, shown_advice, where if len(where) < count else ()))
+        # What is true of all workloads names none of them.
+        shown_titles = where if len(where) < count else ()
+        notes.append(_make_note(severity, message, shown_advice, shown_titles))
     return notes
+
+
+def find_main_limit(analysis: Analysis) -> tuple[Note, str] | None:
+    """Return what limits the figures most, and ` (and 2 more)` for further limits; None without any."""
+    limits = [note for note in make_notes(analysis, whole=False) if note.kind is not NoteKind.SMALL]
+    if not limits:
+        return None
+    more = f" (and {len(limits) - 1} more)" if len(limits) > 1 else ""
+    return limits[0], more
 
 
 def make_document(analysis: Analysis) -> list[dict[str, Any]]:
     """Return all findings for the result document, with the workload they are about (null for the whole run)."""
-    return [
-        {
-            "name": finding.name,
-            "severity": finding.severity.value,
-            "reason": finding.message,
-            "advice": finding.advice,
-            "effect": finding.effect,
-            "p": finding.p,
-            "workload": title or None,
-            "inconclusive": list(finding.cells) if finding.severity is Severity.SEVERE else [],
-        }
-        for title, finding in _yield_all_findings(analysis)
-    ]
+    return [_make_limit_document(title, finding) for title, finding in _yield_all_findings(analysis)]
+
+
+def _make_limit_document(title: str, finding: Finding) -> dict[str, Any]:
+    inconclusive: list[str] = []
+    if finding.severity is Severity.SEVERE:
+        inconclusive = list(finding.cells)
+    return {
+        "name": finding.name,
+        "severity": finding.severity.value,
+        "reason": finding.message,
+        "advice": finding.advice,
+        "effect": finding.effect,
+        "p": finding.p,
+        "workload": title or None,
+        "inconclusive": inconclusive,
+    }
 
 
 def name_doubts(analysis: Analysis) -> dict[str, str]:
