@@ -121,11 +121,6 @@ def join_parts(parts: Iterable[str], separator: str = ", ") -> str:
     return separator.join(part for part in parts if part)
 
 
-def label_value(name: str, value: object) -> str:
-    """Return a value after its name; empty if it is empty or not known."""
-    return f"{name} {value}" if value else ""
-
-
 # A sentence may be cut before these characters, because only an explanation follows them.
 _CLAUSE_ENDS = (": ", "; ", ", ", " (")
 

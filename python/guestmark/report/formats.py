@@ -95,10 +95,11 @@ def _format_indented_json(document: Any) -> str:
 def _format_json_by_line(document: dict[str, Any]) -> str:
     """Return the document with each key, cell and trial on its own line."""
     # With deeper indentation, half of the file would be spaces.
-    parts = [
-        f"{_format_compact_json(key)}: {_format_value_by_line(value)}" for key, value in document.items()
-    ]
-    return escape_json("{\n" + ",\n".join(parts) + "\n}") + "\n"
+    return escape_json("{\n" + ",\n".join(_format_members(document)) + "\n}") + "\n"
+
+
+def _format_members(members: dict[str, Any]) -> list[str]:
+    return [f"{_format_compact_json(key)}: {_format_value_by_line(value)}" for key, value in members.items()]
 
 
 def _format_value_by_line(value: Any) -> str:
@@ -108,8 +109,7 @@ def _format_value_by_line(value: Any) -> str:
 
 
 def _format_object_by_line(members: dict[str, Any]) -> str:
-    parts = [f"{_format_compact_json(key)}: {_format_value_by_line(value)}" for key, value in members.items()]
-    return "{" + ", ".join(parts) + "}"
+    return "{" + ", ".join(_format_members(members)) + "}"
 
 
 def _format_compact_json(value: Any) -> str:

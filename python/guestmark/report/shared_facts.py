@@ -21,11 +21,12 @@ def split_shared(trials: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], l
     own = []
     for trial in trials:
         attestation, command_line = trial["attestation"], trial["command_line"]
-        parts = {
-            "attestation": _select_own_members(attestation, members) if attestation else None,
-            "command_line": _select_own_words(command_line, words) if command_line else None,
-        }
-        own.append({**trial, **parts})
+        part = {**trial, "attestation": None, "command_line": None}
+        if attestation:
+            part["attestation"] = _select_own_members(attestation, members)
+        if command_line:
+            part["command_line"] = _select_own_words(command_line, words)
+        own.append(part)
     return {"attestation": members, "command_line": words}, own
 
 
@@ -39,10 +40,10 @@ def restore_shared(document: dict[str, Any]) -> dict[str, Any]:
         return document
     if schema != SCHEMA:
         raise ValueError(f"{schema!r} is not the schema of a result document")
-    cells = {
-        name: [_restore_shared_facts(cell) for cell in document[name]] for name in ("cells", "null_cells")
-    }
-    return {**document, "schema": _WITHOUT_SHARED, **cells}
+    restored = {**document, "schema": _WITHOUT_SHARED}
+    for name in ("cells", "null_cells"):
+        restored[name] = [_restore_shared_facts(cell) for cell in document[name]]
+    return restored
 
 
 def _restore_shared_facts(cell: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,12 +51,15 @@ def _restore_shared_facts(cell: Mapping[str, Any]) -> dict[str, Any]:
     trials = []
     for trial in cell["trials"]:
         attestation, command_line = trial["attestation"], trial["command_line"]
-        parts = {
-            "attestation": {} if attestation is None else _merge_members(members, attestation),
-            "command_line": [] if command_line is None else _merge_words(words, command_line),
-        }
-        trials.append({**trial, **parts})
-    return {**{key: value for key, value in cell.items() if key != "shared"}, "trials": trials}
+        whole: _Trial = {**trial, "attestation": {}, "command_line": []}
+        if attestation is not None:
+            whole["attestation"] = _merge_members(members, attestation)
+        if command_line is not None:
+            whole["command_line"] = _merge_words(words, command_line)
+        trials.append(whole)
+    restored = {**cell, "trials": trials}
+    del restored["shared"]
+    return restored
 
 
 def _is_same_json(one: Any, other: Any) -> bool:
@@ -98,7 +102,10 @@ def _merge_members(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[st
 def _find_common_words(lines: Sequence[Sequence[str]]) -> list[str | None]:
     if len({len(line) for line in lines}) != 1:
         return []
-    return [words[0] if len(set(words)) == 1 else None for words in zip(*lines, strict=True)]
+    common: list[str | None] = []
+    for words in zip(*lines, strict=True):
+        common.append(words[0] if len(set(words)) == 1 else None)
+    return common
 
 
 def _select_own_words(line: Sequence[str], common: Sequence[str | None]) -> list[str]:
@@ -110,5 +117,8 @@ def _select_own_words(line: Sequence[str], common: Sequence[str | None]) -> list
 def _merge_words(common: Sequence[str | None], own: Sequence[str]) -> list[str]:
     if not common:
         return list(own)
-    words = iter(own)
-    return [next(words) if shared is None else shared for shared in common]
+    remaining = iter(own)
+    words = []
+    for shared in common:
+        words.append(next(remaining) if shared is None else shared)
+    return words

@@ -9,10 +9,11 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from markupsafe import Markup
 
-from guestmark.page.charts import Drawing, Picture, Ratios, Series, Spread, Stack
+from guestmark.page.charts import Drawing, Picture, Ratios, Series, SeriesRow, Spread, SpreadRow, Stack
 from guestmark.page.nodes import Chart
 from guestmark.page.scales import Axis, make_ratio_axis, make_value_axis
 from guestmark.page.text import Tone, escape_for_csv, make_inert
@@ -109,8 +110,12 @@ def _render_plot(plot: _Plot, alternative: str) -> Markup:
     axis, count = plot.axis, len(plot.lanes)
     height = _LANE * count + 6
     scale = "linear"
-    if axis.log or axis.whole:
-        scale = "log" if axis.log else "whole"
+    if axis.log:
+        scale = "log"
+    elif axis.whole:
+        scale = "whole"
+    ticks = [_render_tick(axis, value, height, named) for value, named in _choose_named_ticks(axis)]
+    heads = [_render_head(lane, number, count) for number, lane in enumerate(plot.lanes)]
     frame = Markup(
         '<svg viewBox="-{over} -2 {whole} {total}" role="img" tabindex="0" aria-label="{alternative}"'
         ' data-low="{low:.8g}" data-high="{high:.8g}" data-scale="{scale}" data-sign="{sign}"'
@@ -131,15 +136,13 @@ def _render_plot(plot: _Plot, alternative: str) -> Markup:
         sign=axis.sign,
         width=WIDTH,
         size=_FONT_SIZE,
-        grid=_join_markup(
-            _render_tick(axis, value, height, named) for value, named in _choose_named_ticks(axis)
-        ),
+        grid=_join_markup(ticks),
         middle=WIDTH / 2,
         below=height + 36,
         title=make_inert(axis.title),
         height=height,
         marks=_join_markup(plot.marks),
-        heads=_join_markup(_render_head(lane, number, count) for number, lane in enumerate(plot.lanes)),
+        heads=_join_markup(heads),
     )
 
 
@@ -164,19 +167,22 @@ def _choose_tick_anchor(at: float) -> str:
 
 def _render_tick(axis: Axis, value: float, height: float, named: bool) -> Markup:
     at = axis.position(value)
-    name = Markup(
-        '<text x="{at:.1f}" y="{below}" text-anchor="{anchor}" fill="var(--soft)">{sign}{value:.10g}</text>'
-    ).format(at=at, below=height + 17, anchor=_choose_tick_anchor(at), sign=axis.sign, value=value)
+    name = Markup()
+    if named:
+        name = Markup(
+            '<text x="{at:.1f}" y="{below}" text-anchor="{anchor}" fill="var(--soft)">{sign}{value:.10g}</text>'
+        ).format(at=at, below=height + 17, anchor=_choose_tick_anchor(at), sign=axis.sign, value=value)
     return Markup(
         '<g class="tick"><line x1="{at:.1f}" x2="{at:.1f}" y1="0" y2="{height}" stroke="var(--line)"/>{name}</g>'
-    ).format(at=at, height=height, name=name if named else "")
+    ).format(at=at, height=height, name=name)
 
 
 def _render_head(lane: _Lane, number: int, count: int) -> Markup:
     # Bold labels are wider than the figure beside them.
     room = 0.87 * (WIDTH - len(lane.text) * _CHARACTER) / _CHARACTER
-    label = make_inert(lane.label)
-    short = label if len(label) <= room else f"{label[: max(int(room) - 1, 4)]}…"
+    label = short = make_inert(lane.label)
+    if len(label) > room:
+        short = f"{label[: max(int(room) - 1, 4)]}…"
     return Markup(
         '<text x="0" y="{y:.1f}" font-weight="600">{short}<title>{label}</title></text>'
         '<text x="{width}" y="{y:.1f}" text-anchor="end" fill="{colour}">{text}</text>'
@@ -270,7 +276,9 @@ def _draw_ratios(drawing: Ratios) -> _Plot:
 
 def _draw_spread(drawing: Spread) -> _Plot:
     count = len(drawing.rows)
-    values = [value for row in drawing.rows for value in row.values]
+    values: list[float] = []
+    for row in drawing.rows:
+        values += row.values
     axis = make_value_axis(min(values), max(values), WIDTH, drawing.axis)
     boxes, medians, dots = [], [], []
     for lane, row in enumerate(drawing.rows):
@@ -283,37 +291,44 @@ def _draw_spread(drawing: Spread) -> _Plot:
             at = axis.position(value), _compute_lane_height(lane + _compute_dot_offset(number), count)
             dots.append(_render_dot(*at, _ACCENT, f"{row.label}, trial {number + 1}: {value:.4g}"))
     marks = [_render_group(boxes, 0.22), _render_group(dots, 0.7), *medians]
-    return _Plot([_Lane(row.label, row.said, Tone.SOFT) for row in drawing.rows], axis, marks)
+    return _Plot(_list_soft_lanes(drawing.rows), axis, marks)
+
+
+def _list_soft_lanes(rows: Iterable[SpreadRow | SeriesRow]) -> list[_Lane]:
+    return [_Lane(row.label, row.said, Tone.SOFT) for row in rows]
 
 
 def _draw_series(drawing: Series) -> _Plot:
     count = len(drawing.rows)
-    blocks = [block for row in drawing.rows for block, _ in row.points]
+    blocks: list[int] = []
+    # Each lane shows values relative to its own median, and all lanes have the scale of the widest one.
+    relative = []
+    for row in drawing.rows:
+        blocks += [block for block, _ in row.points]
+        values = [value for _, value in row.points]
+        middle = median(values)
+        relative.append([value / middle - 1 for value in values])
+    widest = max(map(abs, chain.from_iterable(relative)), default=0.0) or 0.01
     axis = Axis(min(blocks) - 0.5, max(blocks) + 0.5, WIDTH, drawing.over, whole=True)
     bottom = _compute_lane_height(count - 0.35, count)
     marks = []
     for block in drawing.disturbed:
         ends = axis.position(block - 0.5), axis.position(block + 0.5)
         marks.append(_render_rect(ends, (0, bottom), "var(--band)"))
-    # Each lane shows values relative to its own median, and all lanes have the scale of the widest one.
-    relative = []
-    for row in drawing.rows:
-        middle = median([value for _, value in row.points])
-        relative.append([value / middle - 1 for _, value in row.points])
-    widest = max((abs(value) for values in relative for value in values), default=0.0) or 0.01
-    for lane, (row, values) in enumerate(zip(drawing.rows, relative, strict=True)):
+    for lane, (row, changes) in enumerate(zip(drawing.rows, relative, strict=True)):
         at = _compute_lane_height(lane + 0.13, count)
         marks.append(_render_rect((0, WIDTH), (at - 0.5, at + 0.5), "var(--line)"))
         points, dots = [], []
-        for (block, value), change in zip(row.points, values, strict=True):
+        for (block, value), change in zip(row.points, changes, strict=True):
             x, y = axis.position(block), _compute_lane_height(lane + 0.13 - change / widest * 0.23, count)
             points.append(f"{x:.1f},{y:.1f}")
             dots.append(_render_dot(x, y, _ACCENT, f"{row.label}, {drawing.over} {block}: {value:.4g}"))
         polyline = Markup('<polyline points="{}" fill="none" stroke="var(--accent)" stroke-width="1.5"/>')
         marks.append(polyline.format(" ".join(points)))
         # Invisible dots still show their titles under the pointer.
-        marks.append(_render_group(dots, 1 if len(points) <= _FEW_POINTS else 0))
-    return _Plot([_Lane(row.label, row.said, Tone.SOFT) for row in drawing.rows], axis, marks)
+        opacity = 1 if len(points) <= _FEW_POINTS else 0
+        marks.append(_render_group(dots, opacity))
+    return _Plot(_list_soft_lanes(drawing.rows), axis, marks)
 
 
 def _draw_stack(drawing: Stack) -> _Plot:

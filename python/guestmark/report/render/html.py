@@ -39,20 +39,19 @@ class _Block:
 
 def render(page: Page) -> str:
     """Return the page: the conclusion with one table and one picture, then the results, folded where they are long."""
-    footers = [section for section in page.sections if section.part is Part.FOOTER]
-    sections = [section for section in page.sections if section.part is not Part.FOOTER]
+    sections: list[Section] = []
+    footers: list[Section] = []
+    for section in page.sections:
+        if section.part is Part.FOOTER:
+            footers.append(section)
+        else:
+            sections.append(section)
     sections.sort(key=lambda section: _ORDER.index(section.part))
-    conclusion = next((section for section in sections if section.part is Part.CONCLUSION), None)
+    conclusion = _find_conclusion(sections)
     table: Table | None = None
     picture: Chart | None = None
     if conclusion is None:
-        # Without a conclusion, these sections are the result, so nothing in them is folded.
-        blocks = [
-            _fold_section(section, section.nodes, len(section.nodes))
-            if section.titled
-            else _make_block(section, ())
-            for section in sections
-        ]
+        blocks = [_make_result_block(section) for section in sections]
     else:
         table, picture = _choose_headline(sections)
         shown = {id(table), id(picture)}
@@ -64,14 +63,26 @@ def render(page: Page) -> str:
     return text + "\n"
 
 
+def _find_conclusion(sections: Sequence[Section]) -> Section | None:
+    for section in sections:
+        if section.part is Part.CONCLUSION:
+            return section
+    return None
+
+
 def _choose_headline(sections: Sequence[Section]) -> tuple[Table | None, Chart | None]:
     """Return table and picture of the only workload; None if there are several, whose blocks show theirs."""
     results = [section for section in sections if section.part is Part.WORKLOAD and section.titled]
     if len(results) != 1:
         return None, None
-    tables = (node for node in results[0].nodes if isinstance(node, Table))
-    charts = (node for node in results[0].nodes if isinstance(node, Chart))
-    return next(tables, None), next(charts, None)
+    return results[0].find_first(Table), results[0].find_first(Chart)
+
+
+def _make_result_block(section: Section) -> _Block:
+    """Return a section of a page without a conclusion: such sections are the result, so nothing in them is folded."""
+    if section.titled:
+        return _fold_section(section, section.nodes, len(section.nodes))
+    return _make_block(section, ())
 
 
 def _make_block(section: Section, headline: Collection[int]) -> _Block:
@@ -87,8 +98,15 @@ def _make_block(section: Section, headline: Collection[int]) -> _Block:
         return _fold_section(section, [*explaining, *others], len(explaining))
     if section.part is not Part.WORKLOAD:
         return _fold_section(section, nodes, len(nodes))
-    charts = [number for number, node in enumerate(nodes) if isinstance(node, Chart)]
-    return _fold_section(section, nodes, charts[0] + 1 if charts else _LEADING)
+    return _fold_section(section, nodes, _count_leading_nodes(nodes))
+
+
+def _count_leading_nodes(nodes: Sequence[Node]) -> int:
+    """Return how many nodes of a result are not folded: all up to its first chart."""
+    for number, node in enumerate(nodes, start=1):
+        if isinstance(node, Chart):
+            return number
+    return _LEADING
 
 
 def _is_explanation(node: Node) -> bool:
@@ -96,7 +114,8 @@ def _is_explanation(node: Node) -> bool:
 
 
 def _fold_section(section: Section, nodes: Sequence[Node], seen: int) -> _Block:
-    first, rest = (replace(section, nodes=tuple(part)) for part in (nodes[:seen], nodes[seen:]))
+    first = replace(section, nodes=tuple(nodes[:seen]))
+    rest = replace(section, nodes=tuple(nodes[seen:]))
     return _Block(section, first, rest)
 
 
@@ -173,12 +192,10 @@ def _compute_decimal_padding(table: Table, position: int, cell: Cell, number: in
     column = table.columns[position]
     if cell.words or number >= len(column.pieces) or column.pieces[number] is not Align.POINT:
         return 0
-    cells = [row.cells[position] for row in table.rows]
-    widths = [
-        _measure_fraction(each.pieces[number].text)
-        for each in cells
-        if not each.words and number < len(each.pieces)
-    ]
+    widths = []
+    for each in table.list_cells(position):
+        if not each.words and number < len(each.pieces):
+            widths.append(_measure_fraction(each.pieces[number].text))
     return min(max(widths) - _measure_fraction(cell.pieces[number].text), _MOST_PADDING)
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 
 from guestmark.page import figures
 from guestmark.page.charts import Stack
@@ -32,7 +32,7 @@ _ALIGNED = {Align.LEFT: ":--", Align.RIGHT: "--:", Align.POINT: "--:"}
 
 def render(page: Page) -> str:
     """Return the page, ending with a line feed."""
-    blocks = [block for section in page.sections for block in _render_section(section)]
+    blocks = chain.from_iterable(map(_render_section, page.sections))
     return "\n\n".join(blocks) + "\n"
 
 
@@ -58,8 +58,10 @@ def format_code_span(text: str, *, in_table: bool = False) -> str:
 
 
 def _render_section(section: Section) -> Iterator[str]:
+    title = escape_text(section.title)
     # Titles of workloads are commands.
-    title = format_code_span(section.title) if section.part is Part.WORKLOAD else escape_text(section.title)
+    if section.part is Part.WORKLOAD:
+        title = format_code_span(section.title)
     yield f"### {title}"
     if section.subtitle:
         yield escape_text(section.subtitle)
@@ -84,11 +86,14 @@ def _render_node(node: Node) -> str:
         case Paragraph(inline):
             text = _render_inline(inline)
         case Bullets(lead, items):
-            text = f"{_render_inline(lead)}\n\n" if lead else ""
-            text += "\n".join(f"- {_render_inline(item).strip()}" for item in items)
+            text = "\n".join(f"- {_render_inline(item).strip()}" for item in items)
+            if lead:
+                text = f"{_render_inline(lead)}\n\n{text}"
         case Definitions(_, rows):
-            lines = [_format_table_row([escape_text(name), escape_text(value)]) for name, value in rows]
-            text = "\n".join([_format_table_row(["", ""]), "| :-- | :-- |", *lines])
+            lines = [_format_table_row(["", ""]), "| :-- | :-- |"]
+            for name, value in rows:
+                lines.append(_format_table_row([escape_text(name), escape_text(value)]))
+            text = "\n".join(lines)
         case Table():
             text = _render_table(node)
         case Matrix():
@@ -123,18 +128,25 @@ def _render_table(table: Table) -> str:
     for row in table.rows:
         cells = [escape_text(part) for part in row.name.parts]
         for column, cell in zip(table.columns, row.cells, strict=True):
-            cells.append(figures.draw_bar(cell.bar or 0.0, 1.0, _BAR) if column.bar else _render_cell(cell))
+            if column.bar:
+                cells.append(figures.draw_bar(cell.bar or 0.0, 1.0, _BAR))
+            else:
+                cells.append(_render_cell(cell))
         lines.append(_format_table_row(cells))
-    blocks = [f"**{escape_text(table.heading)}**"] if table.heading else []
+    blocks = []
+    if table.heading:
+        blocks.append(f"**{escape_text(table.heading)}**")
     blocks.append("\n".join(lines))
     if table.legend:
-        blocks.append("  \n".join(_render_inline(line) for line in table.legend))
+        blocks.append("  \n".join(map(_render_inline, table.legend)))
     return "\n\n".join(blocks)
 
 
 def _render_cell(cell: Cell) -> str:
     text = " ".join(_render_span(span, in_table=True) for span in cell.pieces if span.text)
-    return f"{text} ({escape_text(cell.note)})" if cell.note else text
+    if cell.note:
+        text += f" ({escape_text(cell.note)})"
+    return text
 
 
 def _render_matrix(matrix: Matrix) -> str:
@@ -144,7 +156,8 @@ def _render_matrix(matrix: Matrix) -> str:
         "| :-- |" + " --: |" * len(matrix.column_levels),
     ]
     for level, cells in zip(matrix.row_levels, matrix.cells, strict=True):
-        lines.append(_format_table_row([*map(escape_text, (level, *(cell.text for cell in cells)))]))
+        texts = [escape_text(cell.text) for cell in cells]
+        lines.append(_format_table_row([escape_text(level), *texts]))
     return f"**{escape_text(matrix.caption)}**\n\n" + "\n".join(lines)
 
 
@@ -153,11 +166,8 @@ def _render_stack(title: str, caption: str, stack: Stack) -> str:
     for row in stack.rows:
         counts = figures.split_bar(row.parts, stack.longest, _STACK)
         bar = "".join(letter * count for letter, count in zip(stack.letters, counts, strict=True))
-        lines.append(
-            _format_table_row(
-                [escape_text(row.label), escape_text(row.total), format_code_span(bar, in_table=True)]
-            )
-        )
+        cells = [escape_text(row.label), escape_text(row.total), format_code_span(bar, in_table=True)]
+        lines.append(_format_table_row(cells))
     legend = ", ".join(f"{letter} {name}" for _, letter, name in stack.used_parts)
     table = "\n".join(lines)
     return f"**{escape_text(title)}**\n\n{table}\n\n{escape_text(legend)}. {escape_text(caption)}"

@@ -49,12 +49,14 @@ def _make_node_content(node: Node) -> Mapping[str, Any]:
 
 
 def _make_matrix_content(matrix: Matrix) -> dict[str, Any]:
-    rows = zip(matrix.row_levels, matrix.cells, strict=True)
+    rows = []
+    for level, cells in zip(matrix.row_levels, matrix.cells, strict=True):
+        rows.append([level, *(cell.text for cell in cells)])
     return {
         "caption": matrix.caption,
         "row_factor": matrix.row_factor,
         "columns": [f"{matrix.column_factor} {level}" for level in matrix.column_levels],
-        "rows": [[level, *(cell.text for cell in cells)] for level, cells in rows],
+        "rows": rows,
     }
 
 
@@ -68,10 +70,11 @@ def _make_chart_content(chart: Chart) -> dict[str, Any]:
 
 def _make_table_content(table: Table) -> dict[str, Any]:
     # Bars repeat figures of other columns.
-    shown = [position for position, column in enumerate(table.columns) if not column.bar]
+    shown = table.figure_positions
     rows = []
     for row in table.rows:
-        rows.append([*row.name.parts, *(_format_cell_text(row.cells[position]) for position in shown)])
+        texts = [_format_cell_text(row.cells[position]) for position in shown]
+        rows.append([*row.name.parts, *texts])
     return {
         "heading": table.heading,
         "caption": table.caption,
@@ -82,7 +85,9 @@ def _make_table_content(table: Table) -> dict[str, Any]:
 
 
 def _format_cell_text(cell: Cell) -> str:
-    return f"{cell.text} ({cell.note})" if cell.note else cell.text
+    if not cell.note:
+        return cell.text
+    return f"{cell.text} ({cell.note})"
 
 
 def _convert_to_plain(value: Any) -> Any:

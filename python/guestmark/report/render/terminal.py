@@ -1,9 +1,9 @@
 """A page on a terminal: as compact as hyperfine, with blocks, intervals and verdicts."""
 
 import functools
-import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, groupby
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
@@ -100,7 +100,7 @@ def draw_sections(sections: Iterable[Section], width: int = 80) -> RenderableTyp
         if lines:
             lines.append(Text())
         lines += _draw_section(section, width)
-    return Group(*(part for line in lines for part in _fold_line(line, width)))
+    return Group(*chain.from_iterable(_fold_line(line, width) for line in lines))
 
 
 def _fold_line(line: Text, width: int) -> list[Text]:
@@ -108,7 +108,8 @@ def _fold_line(line: Text, width: int) -> list[Text]:
     if cell_len(line.plain) <= width:
         return [line]
     indent = len(line.plain) - len(line.plain.lstrip(" "))
-    indent = indent if indent < width // 2 else 0
+    if indent >= width // 2:
+        indent = 0
     bound = line[indent:]
     bound.plain = _UNIT.sub(_BOUND[" "], bound.plain).replace(_NO_BREAK, _BOUND[_NO_BREAK])
     folded = list(bound.wrap(_make_wrapping_console(), width - indent, overflow="fold"))
@@ -138,7 +139,7 @@ def _draw_section(section: Section, width: int) -> list[Text]:
         lines.append(_make_bold_line(section.title))
     if section.subtitle:
         lines.append(_make_dim_line(section.subtitle))
-    lead = next((node for node in section.nodes if isinstance(node, Table)), None)
+    lead = section.find_first(Table)
     numbered = needs_numbers(section.key, lead, width)
     if numbered and section.key is not None and lead is not None:
         lines += [*draw_key(section.key, width), Text()]
@@ -159,12 +160,12 @@ def _draw_section(section: Section, width: int) -> list[Text]:
 
 def _group_commands(nodes: Sequence[Node]) -> Iterator[list[Node]]:
     """Group consecutive commands; any other node stays alone."""
-    for is_command, group in itertools.groupby(nodes, key=lambda node: isinstance(node, Command)):
-        members = list(group)
+    for is_command, group in groupby(nodes, key=lambda node: isinstance(node, Command)):
         if is_command:
-            yield members
-        else:
-            yield from ([member] for member in members)
+            yield list(group)
+            continue
+        for node in group:
+            yield [node]
 
 
 def _needs_blank_line(before: Node, node: Node) -> bool:
@@ -194,9 +195,7 @@ def _draw_node(node: Node, width: int, *, numbered: bool) -> list[Text]:
         case Note(text, kind):
             lines = [_draw_inline(text, "dim" if kind is NoteKind.SMALL else "")]
         case Bullets(lead, items):
-            indent = "  " if lead else ""
-            lines = [_draw_inline(lead)] if lead else []
-            lines += [Text(indent, overflow="fold").append_text(_draw_inline(item)) for item in items]
+            lines = _draw_bullets(lead, items)
         case Definitions(_, rows):
             lines = _draw_definitions(rows, width)
         case Table():
@@ -211,6 +210,17 @@ def _draw_node(node: Node, width: int, *, numbered: bool) -> list[Text]:
     return lines
 
 
+def _draw_bullets(lead: Inline, items: Sequence[Inline]) -> list[Text]:
+    """Return the items, indented below the lead if there is one."""
+    lines, indent = [], ""
+    if lead:
+        lines.append(_draw_inline(lead))
+        indent = "  "
+    for item in items:
+        lines.append(Text(indent, overflow="fold").append_text(_draw_inline(item)))
+    return lines
+
+
 def _draw_inline(text: Inline, style: str = "") -> Text:
     line = Text(style=style, overflow="fold")
     for span in text:
@@ -219,7 +229,9 @@ def _draw_inline(text: Inline, style: str = "") -> Text:
 
 
 def _draw_table(table: Table, width: int, *, numbered: bool) -> list[Text]:
-    lines = [_make_bold_line(table.heading)] if table.heading else []
+    lines = []
+    if table.heading:
+        lines.append(_make_bold_line(table.heading))
     for number, part in enumerate(draw_table(table, width, numbered=numbered)):
         if number:
             lines.append(Text())

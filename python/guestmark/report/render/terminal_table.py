@@ -59,10 +59,11 @@ class Block:
     @property
     def widths(self) -> list[int]:
         """Width of each column."""
-        return [
-            self.bars.get(position, max(cell_len(text.plain) for text in column))
-            for position, column in enumerate(self.columns)
-        ]
+        widths = []
+        for position, column in enumerate(self.columns):
+            of_texts = max(cell_len(text.plain) for text in column)
+            widths.append(self.bars.get(position, of_texts))
+        return widths
 
     @property
     def width(self) -> int:
@@ -80,15 +81,15 @@ class Block:
     def _join(self, row: Sequence[Text], widths: Sequence[int]) -> Text:
         joined = Text(overflow="fold")
         for position, text in enumerate(row):
+            if position:
+                joined.append(" " * _GAP)
             padding = " " * (widths[position] - cell_len(text.plain))
-            last = position == len(row) - 1
             if self.right[position]:
                 joined.append(padding)
                 joined.append_text(text)
             else:
                 joined.append_text(text)
-                joined.append("" if last else padding)
-            joined.append("" if last else " " * _GAP)
+                joined.append(padding)
         joined.rstrip()
         return joined
 
@@ -98,15 +99,24 @@ def shorten_columns(names: Sequence[Sequence[str]], room: int) -> list[list[str]
     widths = [max(map(cell_len, column)) for column in names]
     while sum(widths) + _GAP * len(widths) > room and max(widths) > _NARROWEST:
         widths[widths.index(max(widths))] -= 1
-    return [
-        [text if cell_len(text) <= most else f"{text[: most - 1]}…" for text in column]
-        for column, most in zip(names, widths, strict=True)
-    ]
+    shortened = []
+    for column, most in zip(names, widths, strict=True):
+        shortened.append([_shorten_name(text, most) for text in column])
+    return shortened
+
+
+def _shorten_name(text: str, most: int) -> str:
+    if cell_len(text) <= most:
+        return text
+    return f"{text[: most - 1]}…"
 
 
 def measure_width(columns: Sequence[Sequence[str | Text]]) -> int:
     """Return how many of the terminal's columns these columns of a table take, gaps included."""
-    return sum(max(cell_len(str(text)) for text in column) + _GAP for column in columns)
+    width = 0
+    for column in columns:
+        width += max(cell_len(str(text)) for text in column) + _GAP
+    return width
 
 
 def style_span(span: Span) -> Text:
@@ -173,9 +183,9 @@ def name_row(table: Table, name: RowName) -> str:
     parts = [make_inert(part) for part in name.parts]
     if len(parts) == 1:
         return parts[0]
-    labelled = (
-        f"{make_inert(heading)} {part}".strip() for heading, part in zip(table.names, parts, strict=True)
-    )
+    labelled = []
+    for heading, part in zip(table.names, parts, strict=True):
+        labelled.append(f"{make_inert(heading)} {part}".strip())
     return ", ".join(labelled)
 
 
@@ -184,16 +194,22 @@ def name_row(table: Table, name: RowName) -> str:
 
 def _list_name_columns(table: Table, *, numbered: bool) -> list[list[str]]:
     if numbered and all(row.name.number for row in table.rows):
-        numbers = [str(row.name.number) for row in table.rows]
-        room = max(map(len, numbers), default=1)
-        return [
-            ["#", *(f"{number:>{room}}" for number in numbers)],
-            ["cell", *(make_inert(row.name.short) for row in table.rows)],
-        ]
-    return [
-        [make_inert(heading), *(make_inert(row.name.parts[position]) for row in table.rows)]
-        for position, heading in enumerate(table.names)
-    ]
+        return _list_number_columns(table)
+    columns = []
+    for position, heading in enumerate(table.names):
+        parts = [make_inert(row.name.parts[position]) for row in table.rows]
+        columns.append([make_inert(heading), *parts])
+    return columns
+
+
+def _list_number_columns(table: Table) -> list[list[str]]:
+    """Return the columns of a table whose rows have numbers and short names."""
+    numbers, names = ["#"], ["cell"]
+    room = max((len(str(row.name.number)) for row in table.rows), default=1)
+    for row in table.rows:
+        numbers.append(f"{row.name.number:>{room}}")
+        names.append(make_inert(row.name.short))
+    return [numbers, names]
 
 
 def _choose_row_style(row: Row) -> str:
@@ -228,16 +244,14 @@ def _make_block(
 
 
 def _make_column(table: Table, position: int, *, bar: int = 0, noted: bool = False) -> _Column:
-    column = table.columns[position]
-    cells = [row.cells[position] for row in table.rows]
+    column, cells = table.columns[position], table.list_cells(position)
     if column.bar:
-        bars = [figures.draw_bar(cell.bar or 0.0, 1.0, bar) for cell in cells]
-        return [Text(""), *(Text(drawn, style="blue") for drawn in bars)]
+        return [Text(""), *(_draw_bar_cell(cell, bar) for cell in cells)]
     texts = [Text(make_inert(column.heading))]
     for row, cell, pieces in zip(table.rows, cells, _pad_pieces(column, cells), strict=True):
         text = Text(style=_choose_row_style(row))
         for number, (span, piece) in enumerate(zip(cell.pieces, pieces, strict=True)):
-            text.append(f"{' ' if number else ''}{piece}", style=STYLES[span.tone])
+            text.append(_separate_piece(piece, number), style=STYLES[span.tone])
         text.rstrip()
         if noted and cell.note:
             text.append(f" ({make_inert(cell.note)})", style="dim")
@@ -245,31 +259,51 @@ def _make_column(table: Table, position: int, *, bar: int = 0, noted: bool = Fal
     return texts
 
 
+def _draw_bar_cell(cell: Cell, width: int) -> Text:
+    return Text(figures.draw_bar(cell.bar or 0.0, 1.0, width), style="blue")
+
+
+def _separate_piece(piece: str, number: int) -> str:
+    """Return a piece with a blank before it, unless it is a cell's first."""
+    return f" {piece}" if number else piece
+
+
 def _pad_pieces(column: Column, cells: Sequence[Cell]) -> list[list[str]]:
     """Return the texts of each cell's pieces, padded so that they line up with those of the other cells."""
-    texts = [[make_inert(span.text) for span in cell.pieces] for cell in cells]
-    for number, align in enumerate(column.pieces):
-        rows = [row for row, cell in enumerate(cells) if not cell.words and number < len(texts[row])]
-        pieces = [texts[row][number] for row in rows]
-        if align is Align.POINT:
-            pieces = figures.align_points(pieces)
-        elif len(column.pieces) > 1:
-            # The last piece of a shorter cell needs no padding, because nothing is aligned after it.
-            if number + 1 < len(column.pieces):
-                rows = [row for row in rows if number + 1 < len(texts[row])]
-                pieces = [texts[row][number] for row in rows]
-            room = max(map(cell_len, pieces), default=0)
-            side = ">" if align is Align.RIGHT else "<"
-            pieces = [f"{piece:{side}{room}}" for piece in pieces]
-        for row, piece in zip(rows, pieces, strict=True):
-            texts[row][number] = piece
+    texts, aligned = [], []
+    for cell in cells:
+        pieces = [make_inert(span.text) for span in cell.pieces]
+        texts.append(pieces)
+        if not cell.words:
+            aligned.append(pieces)
+    for number in range(len(column.pieces)):
+        _align_piece(aligned, column.pieces, number)
     return texts
+
+
+def _align_piece(cells: Sequence[list[str]], aligns: Sequence[Align], number: int) -> None:
+    """Pad one piece of the cells that have it."""
+    align, fewest = aligns[number], number + 1
+    if align is not Align.POINT:
+        if len(aligns) == 1:
+            return
+        # The last piece of a shorter cell needs no padding, because nothing is aligned after it.
+        fewest = min(fewest + 1, len(aligns))
+    having = [pieces for pieces in cells if len(pieces) >= fewest]
+    padded = [pieces[number] for pieces in having]
+    if align is Align.POINT:
+        padded = figures.align_points(padded)
+    else:
+        room = max(map(cell_len, padded), default=0)
+        side = ">" if align is Align.RIGHT else "<"
+        padded = [f"{piece:{side}{room}}" for piece in padded]
+    for pieces, piece in zip(having, padded, strict=True):
+        pieces[number] = piece
 
 
 def _measure_figures(table: Table, *, noted: bool) -> int:
     """Return the width of the columns after the names, without bars; words at the end of a row may take less."""
-    without_bars = [position for position, column in enumerate(table.columns) if not column.bar]
-    columns = [_make_column(table, position, noted=noted) for position in without_bars]
+    columns = [_make_column(table, position, noted=noted) for position in table.figure_positions]
     # A table with bars ends with words.
     if len(columns) < len(table.columns) and columns:
         return measure_width(columns[:-1]) + max(_WORD_COLUMNS, measure_width(columns[-1:]) - _GAP) + _GAP
@@ -282,7 +316,7 @@ def _measure_figures(table: Table, *, noted: bool) -> int:
 def _divide_table(
     table: Table, names: Sequence[Sequence[str]], width: int, *, numbered: bool
 ) -> list[list[Text]]:
-    pending = [position for position, column in enumerate(table.columns) if not column.bar]
+    pending = table.figure_positions
     parts = []
     while pending:
         room = width - measure_width(names)
@@ -315,14 +349,21 @@ def _draw_value(column: Column, cell: Cell) -> Text:
     heading = f"{make_inert(column.heading)}: " if column.heading else ""
     text = Text(f"  {heading}", style="dim", overflow="fold")
     for number, span in enumerate(cell.pieces):
-        piece = f"{' ' if number else ''}{make_inert(span.text)}"
+        piece = _separate_piece(make_inert(span.text), number)
         text.append(piece, style=f"not dim {STYLES[span.tone]}")
     return text
 
 
+def _find_bar_column(table: Table) -> int | None:
+    for position, column in enumerate(table.columns):
+        if column.bar:
+            return position
+    return None
+
+
 def _draw_plot(table: Table, width: int) -> list[Text]:
     """Return bars as wide as the terminal, for tables with many rows, which have no room for them."""
-    at = next((position for position, column in enumerate(table.columns) if column.bar), None)
+    at = _find_bar_column(table)
     if at is None:
         return []
     rows = []
