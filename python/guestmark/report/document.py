@@ -41,50 +41,14 @@ def make_result_document(
     the run's own page.
     """
     found = analysis or analyse_run(run.plan, run.trials, run.unusable, environments=run.environments)
-    owner = {result.cell.id: workload for workload in found.workloads for result in workload.cells}
-    results = found.cells
     document = {
         "schema": SCHEMA,
-        "run": {
-            "id": run.id,
-            "name": run.plan.name,
-            "created_at": format_timestamp(run.created_at),
-            "seed": run.seed,
-            "state": run.state.value,
-            "blocks": found.blocks,
-            "trials": found.trials,
-            "failed": found.failed,
-            **({"imported": to_plain(run.origin)} if run.origin is not None else {}),
-        },
+        "run": _make_run_document(run, found),
         "plan": _make_plan_document(run),
         "environment": to_plain(run.environment),
         "environments_resumed": to_plain(run.environments[1:]),
-        "cells": [
-            {
-                **_make_cell_document(result, owner[result.cell.id]),
-                "history": earlier_runs.make_document(result, found),
-            }
-            for result in results
-            if not result.cell.added
-        ],
-        "null_cells": [
-            {
-                **_make_cell_document(result, owner[result.cell.id]),
-                "differs": list(result.differing_null_metrics),
-            }
-            for result in results
-            if result.cell.null_of is not None
-        ],
-        "noise_floor": [
-            {"workload": workload.title, "floor": dict(workload.noise_floors)} for workload in found.workloads
-        ],
-        # Versions before 0.3 withdrew verdicts where later ones widen intervals. Keys are never removed.
-        "downgraded": [],
-        "widened": [
-            {"workload": workload.title, "metrics": list(workload.widened)}
-            for workload in found.workloads
-            if workload.widened
-        ],
+        **_make_cell_lists(found),
+        **_make_noise_lists(found),
         "flagged_blocks": list(found.flagged_blocks),
         "disturbances": dict(found.disturbances),
         "more_time": _make_more_time_document(run, found),
@@ -99,6 +63,49 @@ def make_result_document(
     }
     cleaned: dict[str, Any] = make_strict_json(document)
     return cleaned
+
+
+def _make_run_document(run: StoredRun, analysis: Analysis) -> dict[str, Any]:
+    document = {
+        "id": run.id,
+        "name": run.plan.name,
+        "created_at": format_timestamp(run.created_at),
+        "seed": run.seed,
+        "state": run.state.value,
+        "blocks": analysis.blocks,
+        "trials": analysis.trials,
+        "failed": analysis.failed,
+    }
+    if run.origin is not None:
+        document["imported"] = to_plain(run.origin)
+    return document
+
+
+def _make_cell_lists(analysis: Analysis) -> dict[str, list[dict[str, Any]]]:
+    """Return `cells`, which were asked for, and `null_cells`; a copy that was asked for is in both."""
+    owner: dict[str, WorkloadResult] = {}
+    for workload in analysis.workloads:
+        owner |= {result.cell.id: workload for result in workload.cells}
+    cells, null_cells = [], []
+    for result in analysis.cells:
+        if not result.cell.added:
+            history = earlier_runs.make_document(result, analysis)
+            cells.append({**_make_cell_document(result, owner[result.cell.id]), "history": history})
+        if result.cell.null_of is not None:
+            differs = list(result.differing_null_metrics)
+            null_cells.append({**_make_cell_document(result, owner[result.cell.id]), "differs": differs})
+    return {"cells": cells, "null_cells": null_cells}
+
+
+def _make_noise_lists(analysis: Analysis) -> dict[str, list[dict[str, Any]]]:
+    """Return the noise floors of each workload, and which of its metrics have wider intervals."""
+    floors, widened = [], []
+    for workload in analysis.workloads:
+        floors.append({"workload": workload.title, "floor": dict(workload.noise_floors)})
+        if workload.widened:
+            widened.append({"workload": workload.title, "metrics": list(workload.widened)})
+    # Versions before 0.3 withdrew verdicts where later ones widen intervals. Keys are never removed.
+    return {"noise_floor": floors, "downgraded": [], "widened": widened}
 
 
 def _make_plan_document(run: StoredRun) -> dict[str, Any]:

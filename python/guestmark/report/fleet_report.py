@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from guestmark.core.findings import find_machine
-from guestmark.core.model import Cell, RunState, TrialStatus
+from guestmark.core.model import Cell, RunState, Trial, TrialStatus
 from guestmark.ledger import run_history
 from guestmark.ledger.model import StoredRun
 from guestmark.ledger.store import Ledger
@@ -21,7 +21,6 @@ from guestmark.page.tables import (
     Row,
     RowName,
     Table,
-    TableBuilder,
     make_figure_cell,
     make_word_cell,
 )
@@ -78,15 +77,12 @@ def compare_machines(ledger: Ledger, fleet: str, runs: Sequence[tuple[str, str, 
     for name, kind, run_id in runs:
         results += _yield_machine_results(ledger, name, kind, ledger.load_run(run_id))
     machines = _add_drifts(results)
+    classes = _group_by_class(machines)
     pooled: dict[tuple[str, str], PooledRatio] = {}
     unlike: dict[str, Mapping[str, str]] = {}
-    for kind in dict.fromkeys(machine.kind for machine in machines if machine.kind):
-        # A shared run's interval already treats its machines as units.
-        members = [machine for machine in machines if machine.kind == kind and not machine.shared]
-        for cell in dict.fromkeys(cell for machine in members for cell in machine.ratios):
-            ratios = {
-                machine.name: machine.ratios[cell].ratio for machine in members if cell in machine.ratios
-            }
+    for kind in dict.fromkeys(machine.kind for machine in machines):
+        members = classes.get(kind, [])
+        for cell, ratios in _group_ratios_by_cell(members).items():
             pool = pool_machines(ratios)
             if pool is not None:
                 pooled[kind, cell] = pool
@@ -97,14 +93,37 @@ def compare_machines(ledger: Ledger, fleet: str, runs: Sequence[tuple[str, str, 
     return FleetComparison(fleet, machines, pooled, unlike)
 
 
+def _group_by_class(machines: Sequence[MachineResult]) -> dict[str, list[MachineResult]]:
+    """Return the machines of each class that have runs of their own.
+
+    The interval of a shared run already treats its machines as units.
+    """
+    classes: dict[str, list[MachineResult]] = {}
+    for machine in machines:
+        if machine.kind and not machine.shared:
+            classes.setdefault(machine.kind, []).append(machine)
+    return classes
+
+
+def _group_ratios_by_cell(machines: Sequence[MachineResult]) -> dict[str, dict[str, PastRatio]]:
+    """Return the ratios by cell and machine."""
+    groups: dict[str, dict[str, PastRatio]] = {}
+    for machine in machines:
+        for cell, found in machine.ratios.items():
+            groups.setdefault(cell, {})[machine.name] = found.ratio
+    return groups
+
+
 def _yield_machine_results(ledger: Ledger, name: str, kind: str, run: StoredRun) -> Iterator[MachineResult]:
     """Yield a machine's result; for a class that shares the run, one for each machine and one for all together."""
     if name:
         yield MachineResult(name, kind, run, _collect_ratios(ledger, run))
         return
-    for machine in sorted({find_machine(trial.facts) for trial in run.trials}):
-        own = tuple(trial for trial in run.trials if find_machine(trial.facts) == machine)
-        part = replace(run, trials=own)
+    trials: dict[str, list[Trial]] = {}
+    for trial in run.trials:
+        trials.setdefault(find_machine(trial.facts), []).append(trial)
+    for machine, own in sorted(trials.items(), key=lambda item: item[0]):
+        part = replace(run, trials=tuple(own))
         yield MachineResult(machine, kind, part, _collect_ratios(ledger, part), shared=True)
     yield MachineResult(f"class {kind}", kind, run, _collect_ratios(ledger, run), shared=True)
 
@@ -144,8 +163,11 @@ def _add_drifts(machines: Sequence[MachineResult]) -> tuple[MachineResult, ...]:
 
 def _list_primary_values(run: StoredRun, cell: Cell) -> list[float]:
     """Return the primary metric's value of each good trial, in block order."""
-    good = [trial for trial in run.trials if trial.cell_id == cell.id and trial.status is TrialStatus.OK]
-    return [trial.measurements[0].value for trial in good if trial.measurements]
+    values = []
+    for trial in run.trials:
+        if trial.cell_id == cell.id and trial.status is TrialStatus.OK and trial.measurements:
+            values.append(trial.measurements[0].value)
+    return values
 
 
 # --- the page -----------------------------------------------------------------------------------------------
@@ -158,33 +180,43 @@ def make_page(comparison: FleetComparison) -> Page:
         *_make_ratio_nodes(comparison),
         *_list_remark_nodes(comparison),
     ]
-    plans = [machine.run.plan for machine in comparison.machines]
-    title = next((plan.title or plan.name for plan in plans), "")
+    title = ""
+    if comparison.machines:
+        plan = comparison.machines[0].run.plan
+        title = plan.title or plan.name
     subtitle = f"by machine, {comparison.fleet}"
     section = Section(Part.WORKLOAD, title or "By machine", tuple(nodes), subtitle)
     return Page(title or comparison.fleet, comparison.fleet, (section,))
 
 
 def _make_machine_table(comparison: FleetComparison) -> Table:
-    machines = comparison.machines
-    table = TableBuilder(("machine",), [RowName((machine.name,), machine.name) for machine in machines])
-    table.add("class", [make_word_cell(machine.kind or "none") for machine in machines])
-    table.add("state", [make_word_cell(machine.run.state.value) for machine in machines])
-    table.add("blocks", [make_figure_cell(str(machine.run.blocks)) for machine in machines], (Align.RIGHT,))
+    blocks = Column("blocks", (Align.RIGHT,))
+    counts = [Column(status.value, (Align.RIGHT,)) for status in TrialStatus]
+    columns = (Column("class"), Column("state"), blocks, *counts, Column("run"))
+    rows = tuple(map(_make_machine_row, comparison.machines))
+    return Table("machines, and the outcomes of their trials", ("machine",), columns, rows)
+
+
+def _make_machine_row(machine: MachineResult) -> Row:
+    run = machine.run
+    cells = [make_word_cell(machine.kind or "none"), make_word_cell(run.state.value)]
+    cells.append(make_figure_cell(str(run.blocks)))
     for status in TrialStatus:
-        counts = [make_figure_cell(str(machine.count_trials(status))) for machine in machines]
-        table.add(status.value, counts, (Align.RIGHT,))
-    table.add("run", [make_word_cell(machine.run.id) for machine in machines])
-    return table.build("machines, and the outcomes of their trials")
+        cells.append(make_figure_cell(str(machine.count_trials(status))))
+    cells.append(make_word_cell(run.id))
+    return Row(RowName((machine.name,), machine.name), tuple(cells))
 
 
 def _make_ratio_nodes(comparison: FleetComparison) -> list[Node]:
-    ratios = {cell: ratio for machine in comparison.machines for cell, ratio in machine.ratios.items()}
+    ratios: dict[str, CellRatio] = {}
+    for machine in comparison.machines:
+        ratios.update(machine.ratios)
     if not ratios:
         return [Note(line("No machine has a ratio with an interval yet"), NoteKind.WARNING)]
-    return [
-        _make_cell_table(comparison, cell, ratio.metric, ratio.baseline) for cell, ratio in ratios.items()
-    ]
+    nodes: list[Node] = []
+    for cell, ratio in ratios.items():
+        nodes.append(_make_cell_table(comparison, cell, ratio.metric, ratio.baseline))
+    return nodes
 
 
 def _make_cell_table(comparison: FleetComparison, cell: str, metric: str, baseline: str) -> Table:
@@ -192,7 +224,9 @@ def _make_cell_table(comparison: FleetComparison, cell: str, metric: str, baseli
     for machine in comparison.machines:
         found = machine.ratios.get(cell)
         if found is not None:
-            verdict = f"{found.verdict} ({found.reason})" if found.reason else found.verdict
+            verdict = found.verdict
+            if found.reason:
+                verdict += f" ({found.reason})"
             name = RowName((machine.name,), machine.name)
             rows.append(Row(name, (make_past_ratio_cell(found.ratio), make_word_cell(verdict))))
     for (kind, pooled_cell), pool in comparison.pooled.items():
@@ -265,15 +299,17 @@ def _make_left_out_notes(comparison: FleetComparison) -> list[Node]:
 def _make_machine_remarks(machine: MachineResult) -> list[Node]:
     notes = []
     for cell, drift in machine.drifts.items():
-        rose, size = "rose" if drift > 0 else "fell", figures.format_percent(abs(drift))
+        rose = "rose" if drift > 0 else "fell"
+        size = figures.format_percent(abs(drift))
         notes.append(
             _make_warning(Claim.MACHINE_MOVED.format(machine=machine.name, cell=cell, rose=rose, size=size))
         )
-    failures = (trial.reason for trial in machine.run.trials if trial.status is TrialStatus.FAILED)
-    if reason := next(failures, ""):
+    if reason := _find_first_failure(machine.run):
         notes.append(_make_warning(f"{machine.name}: a trial failed: {reason}"))
     if lost := machine.count_trials(TrialStatus.LOST):
-        trials, pronoun = ("trials were", "them") if lost != 1 else ("trial was", "it")
+        trials, pronoun = "trials were", "them"
+        if lost == 1:
+            trials, pronoun = "trial was", "it"
         remedy = f"guestmark fleet resume will replace {pronoun}"
         if machine.run.state is RunState.COMPLETE:
             remedy = f"later blocks replaced {pronoun}"
@@ -281,15 +317,23 @@ def _make_machine_remarks(machine: MachineResult) -> list[Node]:
     return [*notes]
 
 
+def _find_first_failure(run: StoredRun) -> str:
+    for trial in run.trials:
+        if trial.status is TrialStatus.FAILED:
+            return trial.reason
+    return ""
+
+
 def _explain_unpooled(comparison: FleetComparison) -> Iterator[str]:
     """Yield reasons why a class is not pooled although each of its machines has its own run."""
-    own = [machine for machine in comparison.machines if machine.kind and not machine.shared]
-    for kind, size in Counter(machine.kind for machine in own).items():
+    for kind, members in _group_by_class(comparison.machines).items():
+        size = len(members)
         if size < FEWEST:
             yield f"Class {kind} is not pooled: it has {size} of the {FEWEST} machines that pooling needs"
             continue
-        members = (machine for machine in own if machine.kind == kind)
-        counts = Counter(cell for machine in members for cell in machine.ratios)
+        counts: Counter[str] = Counter()
+        for machine in members:
+            counts.update(machine.ratios.keys())
         for cell, count in counts.items():
             if count < FEWEST:
                 have = "has" if count == 1 else "have"
@@ -301,41 +345,39 @@ def _explain_unpooled(comparison: FleetComparison) -> Iterator[str]:
 
 def make_document(comparison: FleetComparison) -> dict[str, Any]:
     """Return the comparison for programs: a stable interface, like the result document."""
+    machines = []
+    for machine in comparison.machines:
+        unlike = comparison.unlike.get(machine.name, {})
+        machines.append({**_make_machine_document(machine), "unlike": dict(unlike)})
+    classes = []
+    for (kind, cell), pool in comparison.pooled.items():
+        classes.append({"class": kind, "cell": cell, **_make_pool_document(pool)})
+    return {"schema": SCHEMA, "fleet": comparison.fleet, "machines": machines, "classes": classes}
+
+
+def _make_machine_document(machine: MachineResult) -> dict[str, Any]:
+    cells = {}
+    for cell, found in machine.ratios.items():
+        ends = [found.ratio.low, found.ratio.high]
+        cells[cell] = {"ratio": found.ratio.ratio, "ci": ends, "verdict": found.verdict}
     return {
-        "schema": SCHEMA,
-        "fleet": comparison.fleet,
-        "machines": [
-            {
-                "name": machine.name,
-                "class": machine.kind,
-                "run": machine.run.id,
-                "state": machine.run.state.value,
-                "blocks": machine.run.blocks,
-                "trials": {status.value: machine.count_trials(status) for status in TrialStatus},
-                "cells": {
-                    cell: {
-                        "ratio": found.ratio.ratio,
-                        "ci": [found.ratio.low, found.ratio.high],
-                        "verdict": found.verdict,
-                    }
-                    for cell, found in machine.ratios.items()
-                },
-                "drifts": dict(machine.drifts),
-                "unlike": dict(comparison.unlike.get(machine.name, {})),
-            }
-            for machine in comparison.machines
-        ],
-        "classes": [
-            {
-                "class": kind,
-                "cell": cell,
-                "ratio": pool.ratio,
-                "ci": list(pool.ci),
-                "prediction": list(pool.prediction),
-                "spread": pool.spread,
-                "machines": pool.machines,
-                "different": list(pool.different),
-            }
-            for (kind, cell), pool in comparison.pooled.items()
-        ],
+        "name": machine.name,
+        "class": machine.kind,
+        "run": machine.run.id,
+        "state": machine.run.state.value,
+        "blocks": machine.run.blocks,
+        "trials": {status.value: machine.count_trials(status) for status in TrialStatus},
+        "cells": cells,
+        "drifts": dict(machine.drifts),
+    }
+
+
+def _make_pool_document(pool: PooledRatio) -> dict[str, Any]:
+    return {
+        "ratio": pool.ratio,
+        "ci": list(pool.ci),
+        "prediction": list(pool.prediction),
+        "spread": pool.spread,
+        "machines": pool.machines,
+        "different": list(pool.different),
     }

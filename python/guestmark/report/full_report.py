@@ -48,15 +48,16 @@ def make_page(
     in notes; without `details` the effects of factors, and tables that add nothing to the typical run's verdict.
     """
     race_nodes = race_outcome.make_nodes(analysis, run)
-    sections = [make_origin_section(run, run.origin, whole=True)] if run.origin is not None else []
+    sections = []
+    if run.origin is not None:
+        sections.append(make_origin_section(run, run.origin, whole=True))
     if race_nodes:
         shown = tuple(node for node in race_nodes if not isinstance(node, Note))
         sections.append(Section(Part.WORKLOAD, "The race", shown))
     else:
-        sections += [
-            _make_workload_section(workload, run, with_published=with_published, details=details)
-            for workload in analysis.workloads
-        ]
+        for workload in analysis.workloads:
+            section = _make_workload_section(workload, run, with_published=with_published, details=details)
+            sections.append(section)
     judged = _select_compared(analysis, raced=bool(race_nodes))
     if with_published and (nodes := published.list_unmeasured(judged)):
         sections.append(Section(Part.PUBLISHED, "Published figures", tuple(nodes), titled=False))
@@ -123,7 +124,8 @@ def _make_workload_section(
         nodes += results.make_nodes(workload, run)
         nodes += durability.make_proof_nodes(workload)
         nodes += estimands.make_tables(workload, details=details)
-        nodes += factor_effects.make_tables(workload) if details else []
+        if details:
+            nodes += factor_effects.make_tables(workload)
     nodes += make_kind_nodes(workload, run)
     if is_compared(workload) and with_published:
         nodes += published.make_tables(workload, run)

@@ -55,14 +55,15 @@ def _quote_in_equals(text: str) -> str:
 def _render_csv(analysis: Analysis) -> str:
     """Return a line for each benchmark, in seconds, with a column for each parameter."""
     benchmarks = interchange.make_hyperfine_document(analysis)["results"]
-    names = sorted({name for benchmark in benchmarks for name in benchmark.get("parameters", {})})
+    names = sorted(set[str]().union(*(benchmark.get("parameters", {}) for benchmark in benchmarks)))
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     headings = ("command", *_FIGURES, *(f"parameter_{name}" for name in names))
     writer.writerow(map(escape_for_csv, headings))
     for benchmark in benchmarks:
         levels = benchmark.get("parameters", {})
-        figures = ["" if benchmark[name] is None else benchmark[name] for name in _FIGURES]
+        # The writer leaves a field empty for None.
+        figures = [benchmark[name] for name in _FIGURES]
         parameters = [escape_for_csv(levels.get(name, "")) for name in names]
         writer.writerow([escape_for_csv(benchmark["command"]), *figures, *parameters])
     return out.getvalue()
@@ -71,7 +72,7 @@ def _render_csv(analysis: Analysis) -> str:
 def _render_markdown(rows: Sequence[_Cells]) -> str:
     lines = [f"| {' | '.join(cells)} |" for cells in rows]
     lines.insert(1, "|:---|---:|---:|---:|---:|")
-    return "".join(f"{line}\n" for line in lines)
+    return _join_lines(lines)
 
 
 def _render_asciidoc(rows: Sequence[_Cells]) -> str:
@@ -79,13 +80,18 @@ def _render_asciidoc(rows: Sequence[_Cells]) -> str:
     for cells in rows:
         lines += [*(f"| {cell} " for cell in cells), ""]
     lines[-1] = "|==="
-    return "".join(f"{line}\n" for line in lines)
+    return _join_lines(lines)
 
 
 def _render_orgmode(rows: Sequence[_Cells]) -> str:
     lines = [f"| {first}  |  {' |  '.join(others)} |" for first, *others in rows]
     lines.insert(1, "|--+--+--+--+--|")
-    return "".join(f"{line}\n" for line in lines)
+    return _join_lines(lines)
+
+
+def _join_lines(lines: Sequence[str]) -> str:
+    """Return the lines as text in which each ends with a line feed."""
+    return "\n".join([*lines, ""])
 
 
 def _make_rows(analysis: Analysis, referenced: bool, quote: Callable[[str], str]) -> list[_Cells]:

@@ -58,7 +58,7 @@ def _make_hyperfine_benchmark(name: str, result: CellResult) -> dict[str, Any] |
     memory = [int(value) for value in collect_iterations(good, MAX_RSS.name)]
     # If failures are ignored, or other statuses are good, too, the exit code is not known.
     code = 0 if not command.ignore_failure and tuple(command.statuses) == (0,) else None
-    return {
+    benchmark = {
         "command": name,
         "mean": executions.mean,
         "stddev": executions.deviation,
@@ -68,11 +68,14 @@ def _make_hyperfine_benchmark(name: str, result: CellResult) -> dict[str, Any] |
         "min": min(times),
         "max": max(times),
         "times": times,
-        # Readers pair the list with the times, so it is left out if the lengths differ.
-        **({"memory_usage_byte": memory} if len(memory) == len(times) else {}),
-        "exit_codes": [code] * len(times),
-        **({"parameters": parameters} if parameters else {}),
     }
+    # Readers pair the list with the times, so it is left out if the lengths differ.
+    if len(memory) == len(times):
+        benchmark["memory_usage_byte"] = memory
+    benchmark["exit_codes"] = [code] * len(times)
+    if parameters:
+        benchmark["parameters"] = parameters
+    return benchmark
 
 
 def make_bencher_document(analysis: Analysis) -> dict[str, Any]:
@@ -88,8 +91,9 @@ def make_bencher_document(analysis: Analysis) -> dict[str, Any]:
     for name, result in _list_named_cells(analysis):
         measures: dict[str, dict[str, float]] = {}
         for metric, summary in result.summary.items():
-            ends = {"lower_value": summary.ci[0], "upper_value": summary.ci[1]} if summary.ci else {}
-            measures[metric] = {"value": summary.mean, **ends}
+            measures[metric] = {"value": summary.mean}
+            if summary.ci:
+                measures[metric] |= {"lower_value": summary.ci[0], "upper_value": summary.ci[1]}
         measures |= gates.get(result.cell.id, {})
         if measures:
             document[name] = measures

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from guestmark.core.gate import Gate, parse_limits, read_plan_gates
@@ -15,7 +15,7 @@ from guestmark.page.nodes import Page, Part, Section
 from guestmark.report.run_comparison import CellRatios, RunComparison
 from guestmark.report.sections.gate_outcomes import list_gates, make_document
 from guestmark.report.session_comparison import SessionComparison
-from guestmark.stats.across_runs import mean_over_sessions
+from guestmark.stats.across_runs import SidesComparison, mean_over_sessions
 from guestmark.stats.analysis import Analysis
 from guestmark.stats.gates import JudgedGate, MeasuredRatio, RatioClaim, judge_gates, judge_ratios
 
@@ -25,7 +25,10 @@ def judge_comparisons(comparisons: Sequence[RunComparison], limits: Sequence[str
 
     All limits share one error rate (Bonferroni). Raises `UsageError` for a limit that matches nothing in the later run.
     """
-    return judge_ratios([claim for comparison in comparisons for claim in _list_claims(comparison, limits)])
+    claims: list[RatioClaim] = []
+    for comparison in comparisons:
+        claims += _list_claims(comparison, limits)
+    return judge_ratios(claims)
 
 
 def judge_sides(comparison: SessionComparison, limits: Sequence[str]) -> tuple[JudgedGate, ...]:
@@ -35,22 +38,24 @@ def judge_sides(comparison: SessionComparison, limits: Sequence[str]) -> tuple[J
     claims = []
     for gate in _parse_limits(limits, plan):
         for cell in plan.cells:
-            if not gate.selects_cell(cell):
-                continue
-            keys = [key for key in rows if key[0] == cell.id and gate.metric in {"", key[1]}]
-            if not keys:
-                missing = "at least one side has no such ratio"
-                claims.append(RatioClaim(gate, cell.id, gate.metric, None, missing))
-                continue
-            found = rows[keys[0]]
-            unknown = "" if found.ci else "a side with one session does not show how much sessions vary"
-            # Student's t of two samples loses a degree of freedom to each mean.
-            freedom = sum(found.sessions) - 2
-            ratio = MeasuredRatio(
-                found.ratio, found.ci, min(found.sessions), freedom, unknown, claims=found.claims
-            )
-            claims.append(RatioClaim(gate, cell.id, keys[0][1], ratio))
+            if gate.selects_cell(cell):
+                claims.append(_make_sides_claim(gate, cell.id, rows))
     return judge_ratios(claims)
+
+
+def _make_sides_claim(gate: Gate, cell: str, rows: Mapping[tuple[str, str], SidesComparison]) -> RatioClaim:
+    """Return the claim about a cell's ratio in the gate's metric, or in the first one if it names none."""
+    for (compared, metric), found in rows.items():
+        if compared == cell and gate.metric in {"", metric}:
+            return RatioClaim(gate, cell, metric, _measure_sides(found))
+    return RatioClaim(gate, cell, gate.metric, None, "at least one side has no such ratio")
+
+
+def _measure_sides(found: SidesComparison) -> MeasuredRatio:
+    unknown = "" if found.ci else "a side with one session does not show how much sessions vary"
+    # Student's t of two samples loses a degree of freedom to each mean.
+    freedom = sum(found.sessions) - 2
+    return MeasuredRatio(found.ratio, found.ci, min(found.sessions), freedom, unknown, claims=found.claims)
 
 
 def judge_sessions(
@@ -104,8 +109,8 @@ def _list_claims(comparison: RunComparison, limits: Sequence[str]) -> Iterator[R
         if not gate.words:
             cells = [cell for cell in cells if cell in pairs or cell in lost] or cells
         for cell in cells:
-            pair = pairs.get(cell)
-            yield RatioClaim(gate, cell, metric, None if pair is None else _measure_pair(pair))
+            ratio = _measure_pair(pairs[cell]) if cell in pairs else None
+            yield RatioClaim(gate, cell, metric, ratio)
 
 
 def _measure_pair(pair: CellRatios) -> MeasuredRatio:
@@ -117,10 +122,12 @@ def _measure_pair(pair: CellRatios) -> MeasuredRatio:
 
 def _make_session_claim(gate: Gate, cell: str, runs: Sequence[tuple[StoredRun, Analysis]]) -> RatioClaim:
     metric, ratios = _list_ratios_by_run(runs, cell, gate.metric)
+    known = []
     for (run, _), ratio in zip(runs, ratios, strict=True):
         if ratio is None:
             return RatioClaim(gate, cell, metric, None, f"run {run.id} has no ratio for this metric")
-    found = mean_over_sessions([ratio for ratio in ratios if ratio is not None])
+        known.append(ratio)
+    found = mean_over_sessions(known)
     unknown = "" if found.ci else "one session does not show how much sessions vary"
     measured = MeasuredRatio(found.ratio, found.ci, found.sessions, found.sessions - 1, unknown)
     return RatioClaim(gate, cell, metric, measured)

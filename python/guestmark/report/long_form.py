@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from guestmark.core.model import Cell, Trial
 from guestmark.core.own_program import install_extra
 from guestmark.ledger.model import StoredRun
 from guestmark.page.json_text import make_strict_json
+from guestmark.page.names import list_factor_names
 from guestmark.page.text import escape_for_csv
 from guestmark.report.document import format_timestamp
 from guestmark.report.sections import validity
@@ -35,9 +36,15 @@ _ESTIMATES = {
     Estimand.SLOW: "difference",
     Estimand.FIRST: "ratio",
 }
-ANSWER_COLUMNS = tuple(
-    f"{estimand}_{end}" for estimand, what in _ESTIMATES.items() for end in (what, "low", "high", "verdict")
-)
+
+
+def _yield_answer_columns() -> Iterator[str]:
+    for estimand, what in _ESTIMATES.items():
+        for end in (what, "low", "high", "verdict"):
+            yield f"{estimand}_{end}"
+
+
+ANSWER_COLUMNS = tuple(_yield_answer_columns())
 # Prefix of the columns of factors, which follow `platform`.
 FACTOR_PREFIX = "factor_"
 _Row = dict[str, Any]
@@ -85,7 +92,10 @@ def make_trial_rows(run: StoredRun, analysis: Analysis | None = None) -> list[_R
             }
             rows.append(common | own | outcomes.get((cell.id, metric.name), {}))
     names = list_column_names(run)
-    return [{name: make_strict_json(row.get(name)) for name in names} for row in rows]
+    whole_rows = []
+    for row in rows:
+        whole_rows.append({name: make_strict_json(row.get(name)) for name in names})
+    return whole_rows
 
 
 def _make_trial_columns(run: StoredRun, cell: Cell, trial: Trial) -> _Row:
@@ -107,7 +117,7 @@ def _make_trial_columns(run: StoredRun, cell: Cell, trial: Trial) -> _Row:
 
 
 def _list_factor_names(run: StoredRun) -> list[str]:
-    return list(dict.fromkeys(name for cell in run.plan.cells for name in cell.factors))
+    return list_factor_names(run.plan.cells)
 
 
 def _list_warmup_values(trial: Trial, metric: str) -> list[float]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from guestmark.core.errors import GuestmarkError, LedgerError
 from guestmark.core.units import format_count
@@ -19,6 +19,7 @@ from guestmark.page import figures
 from guestmark.page.charts import Series as ChartSeries
 from guestmark.page.charts import SeriesRow
 from guestmark.page.claims import Claim
+from guestmark.page.json_text import list_interval
 from guestmark.page.nodes import Chart, Command, Node, Note, NoteKind, Page, Paragraph, Part, Section
 from guestmark.page.tables import Align, RowName, Table, TableBuilder, make_word_cell
 from guestmark.page.text import Tone, escape_for_csv, line
@@ -96,7 +97,10 @@ def _find_unused(
 ) -> tuple[UnusedRun, ...]:
     """Return the newest runs of the same question that are not points of the cell's series, each with the reason."""
     known = {point.run.run_id for point in points}
-    others = [other for other in ledger.list_runs() if other.name == run.plan.name and other.id not in known]
+    others = []
+    for other in ledger.list_runs():
+        if other.name == run.plan.name and other.id not in known:
+            others.append(other)
     asked = run_history.make_question_key(run, cell)
     unused = []
     for other in others[-_MOST_UNUSED:]:
@@ -107,13 +111,18 @@ def _find_unused(
             # One damaged run does not affect the others.
             unused.append(UnusedRun(other.id, name, "it cannot be read", other.created_at))
             continue
-        same = [
-            each.id for each in stored.plan.cells if run_history.make_question_key(stored, each.id) == asked
-        ]
-        if same:
-            reason, ratio = _explain_unused(ledger, run, stored, same[0])
+        same = _find_asking_cell(stored, asked)
+        if same is not None:
+            reason, ratio = _explain_unused(ledger, run, stored, same)
             unused.append(UnusedRun(other.id, name, reason, stored.created_at, ratio))
     return tuple(unused)
+
+
+def _find_asking_cell(run: StoredRun, question: str) -> str | None:
+    for cell in run.plan.cells:
+        if run_history.make_question_key(run, cell.id) == question:
+            return cell.id
+    return None
 
 
 def _explain_unused(
@@ -142,18 +151,20 @@ def select_series(series: Sequence[RatioSeries], cell: str | None) -> list[Ratio
         return selected
     known = ", ".join(each.cell for each in series)
     hint = "choose a run with a baseline and at least 6 blocks; guestmark runs lists all runs"
-    raise GuestmarkError(
-        f"this run has no ratio to follow{f' for cell {cell!r}' if cell else ''}",
-        hint=f"cells that have one: {known}" if known else hint,
-    )
+    if known:
+        hint = f"cells that have one: {known}"
+    which = f" for cell {cell!r}" if cell else ""
+    raise GuestmarkError(f"this run has no ratio to follow{which}", hint=hint)
 
 
 def detect_drifts(series: Sequence[RatioSeries]) -> list[RatioSeries]:
     """Return the series with their drifts; all series of a run share one error rate, whichever of them are shown."""
     claims = sum(len(each.points) >= FEWEST_IN_DRIFT for each in series)
-    return [
-        replace(each, drift=detect_drift([point.run for point in each.points], claims)) for each in series
-    ]
+    with_drifts = []
+    for each in series:
+        past = [point.run for point in each.points]
+        with_drifts.append(replace(each, drift=detect_drift(past, claims)))
+    return with_drifts
 
 
 # --- the page -----------------------------------------------------------------------------------------------
@@ -171,9 +182,11 @@ def make_page(run: StoredRun, series: Sequence[RatioSeries]) -> Page:
 def _make_series_nodes(series: RatioSeries, drift: Drift | None) -> list[Node]:
     nodes: list[Node] = [_make_series_table(series), _make_series_chart(series)]
     if drift is not None:
-        claim = Claim.NO_DRIFT if drift.verdict is ChangeVerdict.ALIKE else Claim.DRIFT
+        claim, kind = Claim.DRIFT, NoteKind.WARNING
+        if drift.verdict is ChangeVerdict.ALIKE:
+            claim, kind = Claim.NO_DRIFT, NoteKind.SMALL
         text = claim.format(ratio=figures.format_ratio(drift.ratio, drift.ci), runs=f"{drift.runs} runs")
-        nodes.append(Note(line(text), NoteKind.WARNING if claim is Claim.DRIFT else NoteKind.SMALL))
+        nodes.append(Note(line(text), kind))
     if series.changes is None:
         reason = _OTAVA_MISSING
         if len(series.points) < FEWEST:
@@ -202,25 +215,37 @@ def _make_change_nodes(series: RatioSeries, change: ChangePoint) -> list[Node]:
     ]
 
 
+class _RunRow(NamedTuple):
+    created_at: float
+    name: str
+    run_id: str
+    ratio: PastRatio | None
+    remark: str
+
+
 def _make_series_table(series: RatioSeries) -> Table:
     changed = {change.at for change in series.changes or ()}
-    rows: list[tuple[float, str, str, PastRatio | None, str]] = []
+    rows = []
     for number, point in enumerate(series.points):
         remark = "change" if number in changed else ""
-        rows.append((point.run.created_at, point.name, point.run.run_id, point.run, remark))
+        rows.append(_RunRow(point.run.created_at, point.name, point.run.run_id, point.run, remark))
     for unused in series.unused:
         remark = f"not counted: {unused.reason}"
-        rows.append((unused.created_at, unused.name, unused.run_id, unused.found, remark))
-    rows.sort(key=lambda row: row[0])
-    names = [RowName((name, run_id), name, at) for at, (_, name, run_id, _, _) in enumerate(rows, 1)]
+        rows.append(_RunRow(unused.created_at, unused.name, unused.run_id, unused.found, remark))
+    rows.sort(key=lambda row: row.created_at)
+    counted = {point.run.run_id for point in series.points}
+    names, ratios, remarks, not_counted = [], [], [], []
+    for at, row in enumerate(rows):
+        tone = Tone.WARNING
+        if row.run_id not in counted:
+            tone = Tone.UNCLEAR
+            not_counted.append(at)
+        names.append(RowName((row.name, row.run_id), row.name, at + 1))
+        ratios.append(make_past_ratio_cell(row.ratio))
+        remarks.append(make_word_cell(row.remark, tone))
     table = TableBuilder(("run", "id"), names)
-    table.add(
-        "ratio to the baseline", [make_past_ratio_cell(run) for *_, run, _ in rows], (Align.POINT, Align.LEFT)
-    )
-    known = {point.run.run_id for point in series.points}
-    not_counted = [at for at, (_, _, run_id, _, _) in enumerate(rows) if run_id not in known]
-    tones = [Tone.UNCLEAR if at in not_counted else Tone.WARNING for at in range(len(rows))]
-    table.add("", [make_word_cell(remark, tone) for (*_, remark), tone in zip(rows, tones, strict=True)])
+    table.add("ratio to the baseline", ratios, (Align.POINT, Align.LEFT))
+    table.add("", remarks)
     return table.build(f"{series.cell}, run by run", soft=not_counted)
 
 
@@ -251,48 +276,51 @@ def make_document(series: Sequence[RatioSeries]) -> dict[str, Any]:
 def _make_series_document(series: RatioSeries, drift: Drift | None) -> dict[str, Any]:
     changes = None
     if series.changes is not None:
-        changes = [
-            {
-                "at": change.at,
-                "run": series.points[change.at].run.run_id,
-                "before": change.before,
-                "after": change.after,
-                "p": change.p,
-            }
-            for change in series.changes
-        ]
+        changes = [_make_change_document(series, change) for change in series.changes]
     return {
         "cell": series.cell,
-        "points": [
-            {
-                "run": point.run.run_id,
-                "name": point.name,
-                "created_at": point.run.created_at,
-                "ratio": point.run.ratio,
-                "ci": [point.run.low, point.run.high],
-            }
-            for point in series.points
-        ],
-        "unused": [
-            {
-                "run": unused.run_id,
-                "name": unused.name,
-                "reason": unused.reason,
-                "created_at": unused.created_at,
-                "ratio": unused.found.ratio if unused.found else None,
-            }
-            for unused in series.unused
-        ],
+        "points": [_make_point_document(point) for point in series.points],
+        "unused": [_make_unused_document(unused) for unused in series.unused],
         "drift": _make_drift_document(drift),
         "changes": changes,
+    }
+
+
+def _make_point_document(point: SeriesPoint) -> dict[str, Any]:
+    return {
+        "run": point.run.run_id,
+        "name": point.name,
+        "created_at": point.run.created_at,
+        "ratio": point.run.ratio,
+        "ci": [point.run.low, point.run.high],
+    }
+
+
+def _make_unused_document(unused: UnusedRun) -> dict[str, Any]:
+    return {
+        "run": unused.run_id,
+        "name": unused.name,
+        "reason": unused.reason,
+        "created_at": unused.created_at,
+        "ratio": unused.found.ratio if unused.found else None,
+    }
+
+
+def _make_change_document(series: RatioSeries, change: ChangePoint) -> dict[str, Any]:
+    return {
+        "at": change.at,
+        "run": series.points[change.at].run.run_id,
+        "before": change.before,
+        "after": change.after,
+        "p": change.p,
     }
 
 
 def _make_drift_document(drift: Drift | None) -> dict[str, Any] | None:
     if drift is None:
         return None
-    ends = None if drift.ci is None else list(drift.ci)
-    return {"ratio": drift.ratio, "ci": ends, "shown": drift.verdict is not ChangeVerdict.ALIKE}
+    shown = drift.verdict is not ChangeVerdict.ALIKE
+    return {"ratio": drift.ratio, "ci": list_interval(drift.ci), "shown": shown}
 
 
 def make_otava_csv(series: Sequence[RatioSeries], labels: Mapping[str, Mapping[str, str]]) -> str:
@@ -303,13 +331,14 @@ def make_otava_csv(series: Sequence[RatioSeries], labels: Mapping[str, Mapping[s
         for point in each.points:
             runs[point.run.run_id] = point.run.created_at
             logs[each.cell, point.run.run_id] = point.run.log_ratio
-    names = sorted({name for run_id in runs for name in labels.get(run_id, {})})
+    names = sorted(set[str]().union(*(labels.get(run_id, {}) for run_id in runs)))
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(map(escape_for_csv, ["time", "run", *names, *(each.cell for each in series)]))
     for run_id, created_at in sorted(runs.items(), key=lambda item: item[1]):
         moment = datetime.fromtimestamp(created_at).astimezone().isoformat(timespec="seconds")
         own = [escape_for_csv(labels.get(run_id, {}).get(name, "")) for name in names]
+        # The writer leaves a field empty for None.
         values = [logs.get((each.cell, run_id)) for each in series]
-        writer.writerow([moment, run_id, *own, *("" if value is None else repr(value) for value in values)])
+        writer.writerow([moment, run_id, *own, *values])
     return out.getvalue()

@@ -29,9 +29,10 @@ def order_cells(analysis: Analysis, sort: RowOrder) -> Analysis:
         summary = result.summary.get(name)
         return (True, 0.0) if summary is None else (False, summary.mean)
 
-    workloads = tuple(
-        replace(workload, cells=tuple(sorted(workload.cells, key=mean_if_measured)))
-        for workload in analysis.workloads
-    )
-    cells = tuple(result.cell for workload in workloads for result in workload.cells)
-    return replace(analysis, plan=replace(analysis.plan, cells=cells), workloads=workloads)
+    workloads, cells = [], []
+    for workload in analysis.workloads:
+        results = tuple(sorted(workload.cells, key=mean_if_measured))
+        workloads.append(replace(workload, cells=results))
+        cells += [result.cell for result in results]
+    plan = replace(analysis.plan, cells=tuple(cells))
+    return replace(analysis, plan=plan, workloads=tuple(workloads))

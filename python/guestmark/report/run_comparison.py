@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,9 @@ from guestmark.ledger.model import StoredRun
 from guestmark.ledger.store import Ledger
 from guestmark.page import figures
 from guestmark.page.claims import Claim
+from guestmark.page.json_text import list_interval
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Page, Paragraph, Part, Section
-from guestmark.page.tables import Align, Cell, RowName, Table, TableBuilder, make_figure_cell, make_word_cell
+from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, make_figure_cell, make_word_cell
 from guestmark.page.text import Tone, line
 from guestmark.report.past_ratios import make_past_ratio_cell
 from guestmark.report.sections import gate_outcomes
@@ -38,6 +39,12 @@ VERDICT_TONES = {
     ChangeVerdict.ALIKE: Tone.SAME,
     ChangeVerdict.UNKNOWN: Tone.UNCLEAR,
 }
+_RATIO_COLUMNS = (
+    Column("before, vs its baseline", (Align.POINT, Align.LEFT)),
+    Column("after, vs its baseline", (Align.POINT, Align.LEFT)),
+    Column("after / before", (Align.POINT, Align.LEFT)),
+    Column("verdict"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +105,7 @@ def compare_runs(ledger: Ledger, before: StoredRun, after: StoredRun, beside: in
     same_host = bool(host) and host == run_history.identify_run_host(after)
     earlier: dict[str, list[PastRatio]] = {}
     if same_host:
-        for row in ledger.find_earlier_ratios(host, both, time.time() + 1):
-            if row.run_id not in {before.id, after.id}:
-                earlier.setdefault(row.what, []).append(run_history.make_past(row))
+        earlier = _find_other_ratios(ledger, host, both, {before.id, after.id})
     judged = sum(len(earlier.get(key, ())) >= FEWEST_RUNS for key in both)
     claims = beside * max(judged, 1)
     pairs = []
@@ -108,11 +113,12 @@ def compare_runs(ledger: Ledger, before: StoredRun, after: StoredRun, beside: in
         (old_ratio, _), (new_ratio, cell) = old[key], new[key]
         change = compare_two_runs(old_ratio, new_ratio, earlier.get(key, ()), claims)
         pairs.append(CellRatios(cell, old_ratio, new_ratio, change))
-    missing = [cell for key, (_, cell) in old.items() if key not in new]
-    missing += [cell for key, (_, cell) in new.items() if key not in old]
-    metric = before.plan.metrics[0] if before.plan.metrics else None
-    values = _pair_values(metric, *analyses) if metric is not None else ()
-    names = tuple(dict.fromkeys(missing))
+    names = tuple(dict.fromkeys([*_list_cells_of_one(old, new), *_list_cells_of_one(new, old)]))
+    metric: Metric | None = None
+    values: tuple[CellValues, ...] = ()
+    if before.plan.metrics:
+        metric = before.plan.metrics[0]
+        values = _pair_values(metric, *analyses)
     return RunComparison(
         before,
         after,
@@ -127,11 +133,33 @@ def compare_runs(ledger: Ledger, before: StoredRun, after: StoredRun, beside: in
     )
 
 
+def _find_other_ratios(
+    ledger: Ledger, host: str, questions: Sequence[str], compared: Collection[str]
+) -> dict[str, list[PastRatio]]:
+    """Return the host's ratios by question, without those of the runs that are compared."""
+    ratios: dict[str, list[PastRatio]] = {}
+    for row in ledger.find_earlier_ratios(host, questions, time.time() + 1):
+        if row.run_id not in compared:
+            ratios.setdefault(row.what, []).append(run_history.make_past(row))
+    return ratios
+
+
+def _list_cells_of_one(
+    ratios: Mapping[str, tuple[PastRatio, str]], others: Mapping[str, object]
+) -> list[str]:
+    """Return the cells whose ratios the other run lacks."""
+    return [cell for key, (_, cell) in ratios.items() if key not in others]
+
+
 def _pair_workloads(before: StoredRun, after: StoredRun) -> tuple[tuple[str, str], ...]:
     """Return the labels of cells that have the same id but different workloads in the two runs, each pair once."""
     old = {cell.id: cell.workload.label for cell in before.plan.cells}
-    both = ((old[cell.id], cell.workload.label) for cell in after.plan.cells if cell.id in old)
-    return tuple(dict.fromkeys(pair for pair in both if pair[0] != pair[1]))
+    pairs: dict[tuple[str, str], None] = {}
+    for cell in after.plan.cells:
+        label = cell.workload.label
+        if cell.id in old and old[cell.id] != label:
+            pairs[old[cell.id], label] = None
+    return tuple(pairs)
 
 
 def _pair_values(metric: Metric, before: Analysis, after: Analysis) -> tuple[CellValues, ...]:
@@ -145,8 +173,11 @@ def _pair_values(metric: Metric, before: Analysis, after: Analysis) -> tuple[Cel
 
 
 def _collect_values_by_cell(analysis: Analysis, metric: Metric) -> dict[str, Summary | None]:
-    plain = (result for result in analysis.cells if result.cell.null_of is None)
-    return {result.cell.id: result.summary.get(metric.name) for result in plain}
+    values = {}
+    for result in analysis.cells:
+        if result.cell.null_of is None:
+            values[result.cell.id] = result.summary.get(metric.name)
+    return values
 
 
 # --- the page -----------------------------------------------------------------------------------------------
@@ -194,30 +225,46 @@ def _list_environment_changes(comparison: RunComparison) -> Node:
 
 
 def _make_ratio_table(comparison: RunComparison) -> Table:
-    pairs = comparison.pairs
-    table = TableBuilder(("cell",), [RowName((pair.cell,), pair.cell) for pair in pairs])
-    ratio = (Align.POINT, Align.LEFT)
-    table.add("before, vs its baseline", [make_past_ratio_cell(pair.before) for pair in pairs], ratio)
-    table.add("after, vs its baseline", [make_past_ratio_cell(pair.after) for pair in pairs], ratio)
-    changes = [pair.change for pair in pairs]
-    quotients = [figures.format_ratio_pieces(change.ratio, change.ci or change.within) for change in changes]
-    table.add("after / before", [make_figure_cell(*pieces) for pieces in quotients], ratio)
-    verdicts = [make_word_cell(VERDICT_WORDS[each.verdict], VERDICT_TONES[each.verdict]) for each in changes]
-    table.add("verdict", verdicts)
-    return table.build("ratios to the baseline of each run, and their ratio")
+    rows = tuple(map(_make_pair_row, comparison.pairs))
+    return Table("ratios to the baseline of each run, and their ratio", ("cell",), _RATIO_COLUMNS, rows)
+
+
+def _make_pair_row(pair: CellRatios) -> Row:
+    change = pair.change
+    quotient = figures.format_ratio_pieces(change.ratio, change.ci or change.within)
+    cells = (
+        make_past_ratio_cell(pair.before),
+        make_past_ratio_cell(pair.after),
+        make_figure_cell(*quotient),
+        make_change_cell(change.verdict),
+    )
+    return Row(RowName((pair.cell,), pair.cell), cells)
+
+
+def make_change_cell(verdict: ChangeVerdict) -> Cell:
+    """Return the verdict on a change in words."""
+    return make_word_cell(VERDICT_WORDS[verdict], VERDICT_TONES[verdict])
 
 
 def _make_value_table(values: Sequence[CellValues], metric: Metric) -> Table:
     """Return a table with the values of both runs side by side, without a verdict."""
-    sides = [side for each in values for side in (each.before, each.after) if side is not None]
-    unit = figures.choose_table_unit(metric.unit, [side.typical for side in sides])
+    typical = []
+    for each in values:
+        typical += [side.typical for side in (each.before, each.after) if side is not None]
+    unit = figures.choose_table_unit(metric.unit, typical)
     heading = figures.format_column_heading(metric, unit)
-    table = TableBuilder(("cell",), [RowName((each.cell,), each.cell) for each in values])
+    rows = []
+    for each in values:
+        sides = (_make_value_cell(each.before, unit), _make_value_cell(each.after, unit))
+        rows.append(Row(RowName((each.cell,), each.cell), (*sides, _make_quotient_cell(each))))
     pieces = (Align.POINT, Align.LEFT, Align.POINT)
-    table.add(f"{heading}, before", [_make_value_cell(each.before, unit) for each in values], pieces)
-    table.add("after", [_make_value_cell(each.after, unit) for each in values], pieces)
-    table.add("after / before", map(_make_quotient_cell, values), (Align.POINT,))
-    return table.build(f"{heading}, measured at different times: the host may have changed in between")
+    columns = (
+        Column(f"{heading}, before", pieces),
+        Column("after", pieces),
+        Column("after / before", (Align.POINT,)),
+    )
+    caption = f"{heading}, measured at different times: the host may have changed in between"
+    return Table(caption, ("cell",), columns, tuple(rows))
 
 
 def _make_value_cell(side: Summary | None, unit: figures.Unit) -> Cell:
@@ -278,33 +325,34 @@ def _make_runs_document(comparison: RunComparison) -> dict[str, Any]:
         "surroundings": {**comparison.decisive, **comparison.other},
         "missing": list(comparison.missing),
         "metric": None if comparison.metric is None else comparison.metric.name,
-        "values": [
-            {
-                "cell": values.cell,
-                "before": _make_value_document(values.before),
-                "after": _make_value_document(values.after),
-            }
-            for values in comparison.values
-        ],
-        "cells": [
-            {
-                "cell": pair.cell,
-                "before": {"ratio": pair.before.ratio, "ci": [pair.before.low, pair.before.high]},
-                "after": {"ratio": pair.after.ratio, "ci": [pair.after.low, pair.after.high]},
-                "ratio": pair.change.ratio,
-                "ci": None if pair.change.ci is None else list(pair.change.ci),
-                "within_ci": list(pair.change.within),
-                "between_runs": pair.change.spread,
-                "earlier_runs": pair.change.runs,
-                "verdict": pair.change.verdict.value,
-            }
-            for pair in comparison.pairs
-        ],
+        "values": [_make_values_document(values) for values in comparison.values],
+        "cells": [_make_ratios_document(pair) for pair in comparison.pairs],
+    }
+
+
+def _make_ratios_document(pair: CellRatios) -> dict[str, Any]:
+    return {
+        "cell": pair.cell,
+        "before": {"ratio": pair.before.ratio, "ci": [pair.before.low, pair.before.high]},
+        "after": {"ratio": pair.after.ratio, "ci": [pair.after.low, pair.after.high]},
+        "ratio": pair.change.ratio,
+        "ci": list_interval(pair.change.ci),
+        "within_ci": list(pair.change.within),
+        "between_runs": pair.change.spread,
+        "earlier_runs": pair.change.runs,
+        "verdict": pair.change.verdict.value,
+    }
+
+
+def _make_values_document(values: CellValues) -> dict[str, Any]:
+    return {
+        "cell": values.cell,
+        "before": _make_value_document(values.before),
+        "after": _make_value_document(values.after),
     }
 
 
 def _make_value_document(side: Summary | None) -> dict[str, Any] | None:
     if side is None:
         return None
-    ends = None if side.ci is None else list(side.ci)
-    return {"mean": side.mean, "median": side.median, "ci": ends, "n": side.n}
+    return {"mean": side.mean, "median": side.median, "ci": list_interval(side.ci), "n": side.n}

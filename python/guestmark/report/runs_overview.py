@@ -8,7 +8,7 @@ from guestmark.ledger.run_history import make_past
 from guestmark.page import figures
 from guestmark.page.charts import Series, SeriesRow
 from guestmark.page.nodes import Chart, Node, Note, Page, Part, Section
-from guestmark.page.tables import Align, Cell, RowName, Table, TableBuilder, make_figure_cell, make_word_cell
+from guestmark.page.tables import Align, Column, Row, RowName, Table, make_figure_cell, make_word_cell
 from guestmark.page.text import Tone, line
 from guestmark.report.past_ratios import format_moment, format_past_ratio, make_past_ratio_cell
 
@@ -17,6 +17,22 @@ _MOST_TRENDS = 24  # in the charts; the newest are chosen
 _TRENDS_IN_CHART = 6  # trends in one picture
 _Trend = list[StoredRatio]  # of one cell on one host, oldest first
 _NULL_MARK = "#"  # in the ids of null copies
+_TREND_COLUMNS = (
+    Column("runs", (Align.RIGHT,)),
+    Column("first", (Align.POINT,)),
+    Column("last", (Align.POINT, Align.LEFT)),
+    Column("last / first", (Align.POINT,)),
+    Column("where it changed"),
+)
+_RUN_COLUMNS = (
+    Column("begun"),
+    Column("state"),
+    Column("workload"),
+    Column("platforms"),
+    Column("blocks", (Align.RIGHT,)),
+    Column("trials", (Align.RIGHT,)),
+    Column("failed", (Align.RIGHT,)),
+)
 
 
 def make_page(runs: Sequence[RunOverview], ratios: Iterable[StoredRatio]) -> Page:
@@ -57,22 +73,21 @@ def _find_trends(known: Mapping[str, RunOverview], ratios: Iterable[StoredRatio]
 
 
 def _make_trend_table(known: Mapping[str, RunOverview], trends: Sequence[_Trend]) -> Table:
-    lasts = [trend[-1] for trend in trends]
-    names = [RowName((known[last.run_id].measured, last.cell_id)) for last in lasts]
-    first_ratios = [make_past(trend[0]) for trend in trends]
-    last_ratios = [make_past(last) for last in lasts]
-    quotients = [last.ratio / first.ratio for first, last in zip(first_ratios, last_ratios, strict=True)]
-    commands = [make_word_cell(f"guestmark history {last.run_id}", Tone.CODE) for last in lasts]
-    table = TableBuilder(("workload", "cell"), names)
-    table.add("runs", [make_figure_cell(str(len(trend))) for trend in trends], (Align.RIGHT,))
-    table.add(
-        "first", [make_figure_cell(format_past_ratio(ratio)[0]) for ratio in first_ratios], (Align.POINT,)
+    rows = tuple(_make_trend_row(known[trend[-1].run_id], trend) for trend in trends)
+    return Table("Ratios over runs", ("workload", "cell"), _TREND_COLUMNS, rows)
+
+
+def _make_trend_row(run: RunOverview, trend: _Trend) -> Row:
+    """Return the row of a trend whose newest ratio is from this run."""
+    first, last = make_past(trend[0]), make_past(trend[-1])
+    cells = (
+        make_figure_cell(str(len(trend))),
+        make_figure_cell(format_past_ratio(first)[0]),
+        make_past_ratio_cell(last),
+        make_figure_cell(figures.format_ratio(last.ratio / first.ratio, None)),
+        make_word_cell(f"guestmark history {run.id}", Tone.CODE),
     )
-    table.add("last", [make_past_ratio_cell(ratio) for ratio in last_ratios], (Align.POINT, Align.LEFT))
-    changes = [make_figure_cell(figures.format_ratio(quotient, None)) for quotient in quotients]
-    table.add("last / first", changes, (Align.POINT,))
-    table.add("where it changed", commands)
-    return table.build("Ratios over runs")
+    return Row(RowName((run.measured, trend[-1].cell_id)), cells)
 
 
 def _make_trend_chart(workload: str, trends: Sequence[_Trend]) -> Chart:
@@ -92,29 +107,35 @@ def _make_trend_chart(workload: str, trends: Sequence[_Trend]) -> Chart:
 
 def _make_run_table(runs: Sequence[RunOverview]) -> Table:
     ordered = sorted(runs, key=lambda run: -run.created_at)
-    table = TableBuilder(("run",), [RowName((run.id,)) for run in ordered])
-    table.add("begun", [make_word_cell(format_moment(run.created_at)) for run in ordered])
-    table.add("state", [make_word_cell(run.state.describe_state(run.trials)) for run in ordered])
-    table.add("workload", [make_word_cell(run.measured) for run in ordered])
-    table.add("platforms", [make_word_cell(", ".join(run.platforms)) for run in ordered])
-    table.add("blocks", [make_figure_cell(str(run.blocks)) for run in ordered], (Align.RIGHT,))
-    table.add("trials", [make_figure_cell(str(run.trials)) for run in ordered], (Align.RIGHT,))
-    table.add("failed", map(_make_failed_cell, ordered), (Align.RIGHT,))
-    table.add_words("name, labels, tags, notes", [_describe_annotations(run) for run in ordered])
-    foreign = [
-        position
-        for position, run in enumerate(ordered)
-        if run.imported or run.standing is not SignatureStatus.OWN
+    columns: tuple[Column, ...] = _RUN_COLUMNS
+    annotated = any(_describe_annotations(run) for run in ordered)
+    if annotated:
+        columns = (*columns, Column("name, labels, tags, notes"))
+    rows = tuple(_make_overview_row(run, annotated=annotated) for run in ordered)
+    return Table("All runs, the newest first", ("run",), columns, rows)
+
+
+def _make_overview_row(run: RunOverview, *, annotated: bool) -> Row:
+    tone = Tone.ERROR if run.failed else Tone.PLAIN
+    cells = [
+        make_word_cell(format_moment(run.created_at)),
+        make_word_cell(run.state.describe_state(run.trials)),
+        make_word_cell(run.measured),
+        make_word_cell(", ".join(run.platforms)),
+        make_figure_cell(str(run.blocks)),
+        make_figure_cell(str(run.trials)),
+        make_figure_cell(str(run.failed), tone=tone),
     ]
-    return table.build("All runs, the newest first", soft=foreign)
-
-
-def _make_failed_cell(run: RunOverview) -> Cell:
-    return make_figure_cell(str(run.failed), tone=Tone.ERROR if run.failed else Tone.PLAIN)
+    if annotated:
+        cells.append(make_word_cell(_describe_annotations(run)))
+    foreign = bool(run.imported) or run.standing is not SignatureStatus.OWN
+    return Row(RowName((run.id,)), tuple(cells), soft=foreign)
 
 
 def _describe_annotations(run: RunOverview) -> str:
-    parts = [run.given_name] if run.given_name else []
+    parts = []
+    if run.given_name:
+        parts.append(run.given_name)
     parts += [f"{name}={value}" for name, value in run.labels.items()]
     parts += [f"#{tag}" for tag in run.tags]
     parts += [f"({note})" for note in run.notes]

@@ -11,10 +11,11 @@ from guestmark.ledger import run_history
 from guestmark.ledger.model import StoredRun
 from guestmark.ledger.store import Ledger
 from guestmark.page import figures
+from guestmark.page.json_text import list_interval
 from guestmark.page.nodes import Bullets, Node, Note, NoteKind, Page, Paragraph, Part, Section
-from guestmark.page.tables import Align, RowName, Table, TableBuilder, make_figure_cell, make_word_cell
+from guestmark.page.tables import Align, Column, Row, RowName, Table, make_figure_cell
 from guestmark.page.text import line
-from guestmark.report.run_comparison import VERDICT_TONES, VERDICT_WORDS
+from guestmark.report.run_comparison import make_change_cell
 from guestmark.report.sections import gate_outcomes
 from guestmark.stats.across_runs import SidesComparison, compare_two_sides
 from guestmark.stats.conditions.surroundings import compare_environments
@@ -82,10 +83,11 @@ def compare_sessions(
         for key, value in _yield_session_values(ledger, run):
             values.setdefault(key, {}).setdefault(side, []).append(value)
     for of_side in runs.values():
-        for cell in of_side[0].plan.cells if of_side else ():
-            run_history.refuse_other_questions(of_side, cell.id)
+        if of_side:
+            for cell in of_side[0].plan.cells:
+                run_history.refuse_other_questions(of_side, cell.id)
     first, second = sides
-    both = {key: by_side for key, by_side in values.items() if first in by_side and second in by_side}
+    both = {key: by_side for key, by_side in values.items() if {first, second} <= by_side.keys()}
     cells = []
     for key, by_side in both.items():
         comparison = compare_two_sides(by_side[first], by_side[second], claims=len(both))
@@ -118,9 +120,10 @@ def _yield_session_values(ledger: Ledger, run: StoredRun) -> Iterator[tuple[_Key
             if result.summary[metric].median > 0:
                 yield (result.cell.id, metric, None), result.summary[metric].median
             comparison = result.comparison.get(metric)
-            ratio = None if comparison is None else comparison.ratio
-            if baseline is not None and ratio is not None and ratio > 0:
-                yield (result.cell.id, metric, baseline.cell.id), ratio
+            if baseline is None or comparison is None or comparison.ratio is None:
+                continue
+            if comparison.ratio > 0:
+                yield (result.cell.id, metric, baseline.cell.id), comparison.ratio
 
 
 def make_page(comparison: SessionComparison, gates: Sequence[JudgedGate] = ()) -> Page:
@@ -157,53 +160,46 @@ def _describe_session_difference(comparison: SessionComparison) -> Node:
 
 
 def _make_sides_table(comparison: SessionComparison) -> Table:
-    cells, unit = comparison.cells, comparison.unit
-    names = [RowName((cell.cell, cell.subject), f"{cell.cell} {cell.subject}") for cell in cells]
-    table = TableBuilder(("cell", "of"), names)
-    found = [cell.found for cell in cells]
-    ratios = [make_figure_cell(*figures.format_ratio_pieces(each.ratio, each.ci)) for each in found]
-    table.add(f"{comparison.sides[1]} / {comparison.sides[0]}", ratios, (Align.POINT, Align.LEFT))
-    spreads = ["–" if each.spread is None else figures.format_percent(each.spread) for each in found]
-    table.add(f"between {unit}s", map(make_figure_cell, spreads), (Align.RIGHT,))
-    verdicts = [make_word_cell(VERDICT_WORDS[each.verdict], VERDICT_TONES[each.verdict]) for each in found]
-    table.add("verdict", verdicts)
-    return table.build(f"typical runs, {unit} by {unit}")
+    first, second = comparison.sides
+    unit = comparison.unit
+    columns = (
+        Column(f"{second} / {first}", (Align.POINT, Align.LEFT)),
+        Column(f"between {unit}s", (Align.RIGHT,)),
+        Column("verdict"),
+    )
+    rows = tuple(map(_make_sides_row, comparison.cells))
+    return Table(f"typical runs, {unit} by {unit}", ("cell", "of"), columns, rows)
+
+
+def _make_sides_row(cell: CellSides) -> Row:
+    found = cell.found
+    spread = "–" if found.spread is None else figures.format_percent(found.spread)
+    cells = (
+        make_figure_cell(*figures.format_ratio_pieces(found.ratio, found.ci)),
+        make_figure_cell(spread),
+        make_change_cell(found.verdict),
+    )
+    return Row(RowName((cell.cell, cell.subject), f"{cell.cell} {cell.subject}"), cells)
 
 
 def make_document(comparison: SessionComparison, gates: Sequence[JudgedGate] = ()) -> dict[str, Any]:
     """Return the comparison for programs: a stable interface."""
-    cells = [
-        {
-            "cell": each.cell,
-            "of": each.subject,
-            "ratio": each.found.ratio,
-            "ci": None if each.found.ci is None else list(each.found.ci),
-            f"between_{comparison.unit}s": each.found.spread,
-            f"{comparison.unit}s": list(each.found.sessions),
-            "verdict": each.found.verdict.value,
-        }
-        for each in comparison.cells
-    ]
-    sides = list(zip(comparison.order, comparison.runs, strict=True))
+    cells = [_make_sides_document(cell, comparison.unit) for cell in comparison.cells]
     differing = {"between": dict(comparison.between), "within": dict(comparison.within)}
     if comparison.unit is SessionKind.SESSION:
-        runs = {side: [run.id for of, run in sides if of == side] for side in comparison.sides}
         return {
             "schema": SESSIONS_SCHEMA,
-            "sides": runs,
+            "sides": _list_run_ids_by_side(comparison),
             **differing,
             "cells": cells,
             "gates": gate_outcomes.make_document(gates),
         }
-    boots = [
-        {
-            "side": side,
-            "run": run.id,
-            "boot_id": run.plan.context.boot_id,
-            "restarts": run.plan.context.restarts or 0,
-        }
-        for side, run in sides
-    ]
+    boots = []
+    for side, run in zip(comparison.order, comparison.runs, strict=True):
+        context = run.plan.context
+        boots.append(
+            {"side": side, "run": run.id, "boot_id": context.boot_id, "restarts": context.restarts or 0}
+        )
     return {
         "schema": SCHEMA,
         "campaign": comparison.name,
@@ -211,4 +207,24 @@ def make_document(comparison: SessionComparison, gates: Sequence[JudgedGate] = (
         "boots": boots,
         **differing,
         "cells": cells,
+    }
+
+
+def _list_run_ids_by_side(comparison: SessionComparison) -> dict[str, list[str]]:
+    ids: dict[str, list[str]] = {side: [] for side in comparison.sides}
+    for side, run in zip(comparison.order, comparison.runs, strict=True):
+        if side in ids:
+            ids[side].append(run.id)
+    return ids
+
+
+def _make_sides_document(cell: CellSides, unit: SessionKind) -> dict[str, Any]:
+    return {
+        "cell": cell.cell,
+        "of": cell.subject,
+        "ratio": cell.found.ratio,
+        "ci": list_interval(cell.found.ci),
+        f"between_{unit}s": cell.found.spread,
+        f"{unit}s": list(cell.found.sessions),
+        "verdict": cell.found.verdict.value,
     }

@@ -445,7 +445,7 @@ def _list_undecided_notes(workloads: Sequence[WorkloadResult]) -> list[Note]:
                 compared.append((result, result.comparison[primary]))
     if len(workloads) == 1:
         return make_undecided_notes(compared, name_in_sentences(workloads[0]))
-    titles = {}
+    titles: dict[str, str] = {}
     for workload in workloads:
         titles |= {result.cell.id: workload.title for result in workload.cells}
     return make_undecided_notes(compared, titles)

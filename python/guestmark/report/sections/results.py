@@ -198,19 +198,23 @@ def _make_ratio_charts(workload: WorkloadResult) -> list[Chart]:
     floor = workload.noise_floors.get(metric.name)
     reference_name = names[baseline.cell.id]
     name = figures.format_column_heading(metric, _NO_UNIT)
-    caption = "A dot for each block, a bar for the 95 % interval of the ratio."
-    if floor is not None:
-        caption += " The band shows how far copies of one cell differed, or may have."
-    if workload.null_cells:
-        caption += " Null cells are compared with the cells they copy."
     return [
         Chart(
             f"{name} against {reference_name}",
-            caption,
+            _explain_marks(floor, has_copies=bool(workload.null_cells)),
             f"Ratios to {reference_name}: {'; '.join(texts)}.",
             Ratios(tuple(rows), floor, f"{name}, ratio"),
         )
     ]
+
+
+def _explain_marks(floor: float | None, *, has_copies: bool) -> str:
+    caption = "A dot for each block, a bar for the 95 % interval of the ratio."
+    if floor is not None:
+        caption += " The band shows how far copies of one cell differed, or may have."
+    if has_copies:
+        caption += " Null cells are compared with the cells they copy."
+    return caption
 
 
 # --- the other metrics --------------------------------------------------------------------------------------
