@@ -51,12 +51,11 @@ def _compare_with_uml(workload: WorkloadResult, analysis: Analysis) -> list[Inli
         return lines
     metric = workload.metrics[0]
     for nested in (False, True):
-        results = [
-            result
-            for result in workload.shown_cells
-            if result.cell.platform.is_nested is nested and metric.name in result.summary
-        ]
-        uml = next((result for result in results if result.cell.platform.inner.kind == "uml"), None)
+        results = []
+        for result in workload.shown_cells:
+            if result.cell.platform.is_nested is nested and metric.name in result.summary:
+                results.append(result)
+        uml = _find_uml(results)
         if uml is None:
             continue
         others = [result for result in results if result is not uml and result.cell.platform.is_guest]
@@ -70,6 +69,13 @@ def _compare_with_uml(workload: WorkloadResult, analysis: Analysis) -> list[Inli
             takes = f"{uml.cell.platform} takes {'; '.join(ratios)}"
             lines.append(line(f"{workload.title}, {where}: {takes}.{fastest}"))
     return lines
+
+
+def _find_uml(results: Sequence[CellResult]) -> CellResult | None:
+    for result in results:
+        if result.cell.platform.inner.kind == "uml":
+            return result
+    return None
 
 
 def _describe_uml_ratios(
@@ -102,16 +108,14 @@ def _describe_start_up(workload: WorkloadResult) -> list[Inline]:
         if ready is None or not ready.typical > 0 or boot.KERNEL.name not in result.summary:
             continue
         # Foreign firmware does not say when it is done.
-        if result.cell.platform.foreign_architecture and not any(
-            part.name in result.summary for part in _BEFORE_KERNEL
-        ):
+        early = result.summary.keys() & {phase.name for phase in _BEFORE_KERNEL}
+        if result.cell.platform.foreign_architecture and not early:
             continue
         before, inside = _sum_phases(result, _BEFORE_KERNEL), _sum_phases(result, _APPLIANCE)
         # The phases of a peer come from a separate, traced start, unlike `ready`, so shares are of their own sum.
         whole = before + inside
-        first, second, kernel = (
-            figures.format_percent(part / whole) for part in (before, inside, _sum_phases(result, _KERNEL))
-        )
+        first, second = figures.format_percent(before / whole), figures.format_percent(inside / whole)
+        kernel = figures.format_percent(_sum_phases(result, _KERNEL) / whole)
         lines.append(
             line(
                 f"Start-up of {result.cell.platform}: of {_format_seconds(ready.typical)}, hypervisor and firmware "

@@ -41,13 +41,14 @@ def make_conclusion(analysis: Analysis) -> list[Node]:
 
     Empty if nothing was compared.
     """
-    return [
-        *list_workload_conclusions(analysis),
-        *earlier_runs.make_nodes(analysis),
-        *nested.make_tables(analysis),
-        *list_backend_conclusions(analysis),
-        *([] if analysis.plan.questions else list_filesystem_conclusions(analysis)),
-    ]
+    nodes = list_workload_conclusions(analysis)
+    nodes += earlier_runs.make_nodes(analysis)
+    nodes += nested.make_tables(analysis)
+    nodes += list_backend_conclusions(analysis)
+
+    if not analysis.plan.questions:
+        nodes += list_filesystem_conclusions(analysis)
+    return nodes
 
 
 def list_workload_conclusions(analysis: Analysis) -> list[Node]:
@@ -66,11 +67,10 @@ def _list_conclusions_of_workload(workload: WorkloadResult, margin: float) -> li
     if not workload.metrics or baseline is None:
         return []
     metric, names = workload.metrics[0], name_in_sentences(workload)
-    compared = [
-        (result, result.comparison[metric.name])
-        for result in workload.shown_cells
-        if metric.name in result.comparison
-    ]
+    compared = []
+    for result in workload.shown_cells:
+        if metric.name in result.comparison:
+            compared.append((result, result.comparison[metric.name]))
     nodes: list[Node] = []
     if differing := [pair for pair in compared if pair[1].differs]:
         nodes.append(_describe_factors(baseline, differing, metric, names))
@@ -110,12 +110,13 @@ def _describe_alike(
 ) -> Paragraph:
     """Return the cells whose typical run does not differ, and which rare events so few starts or runs may miss."""
     names = name_in_sentences(workload)
+    boots = boots_any_machine(result.cell for result in workload.cells)
     claim = Claim.ALIKE.format(
         baseline=names[baseline.cell.id],
         margin=figures.format_percent(margin),
         cells=", ".join(names[result.cell.id] for result in alike),
         rare=figures.format_percent(bound_missed_share(workload, alike)),
-        units="starts" if boots_any_machine(result.cell for result in workload.cells) else "runs",
+        units="starts" if boots else "runs",
     )
     return Paragraph(line(claim))
 
@@ -130,7 +131,9 @@ def describe_slow_runs(workload: WorkloadResult, baseline: CellResult) -> list[t
     # Each sentence has the baseline's slow runs beside those of another cell.
     others = [result for result in workload.shown_cells if result is not baseline]
     for result in others:
-        slow = None if result.answers is None else result.answers.slow
+        if result.answers is None:
+            continue
+        slow = result.answers.slow
         if slow is not None and (slow.cell.slow or slow.baseline.slow):
             of_baseline = _count_slow(slow.baseline, names[baseline.cell.id])
             of_cells = _count_slow(slow.cell, "{}")
@@ -169,9 +172,7 @@ def _describe_factors(
         items.append(
             spans(Span(f"{factor:>{room}}", tone), Claim.DIFFERS.format(word=word), Span(name, Tone.NAME))
         )
-    verb = (
-        " ran"
-        if label_verdict(Verdict.FASTER, metric) == "faster"
-        else f" ({figures.name_metric(metric)}) was"
-    )
+    verb = f" ({figures.name_metric(metric)}) was"
+    if label_verdict(Verdict.FASTER, metric) == "faster":
+        verb = " ran"
     return Bullets(spans(Span(names[baseline.cell.id], Tone.NAME), verb), tuple(items))

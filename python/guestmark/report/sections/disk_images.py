@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from guestmark.core.machine_facts import DiskImage, GuestMachine, ImageFirmware, NestedMachine
 from guestmark.ledger.model import StoredRun
+from guestmark.page.text import join_parts
 
 _DIGEST_CHARACTERS = 12  # that are shown
 _FIRMWARE = {
@@ -33,4 +34,4 @@ def _describe_image(image: DiskImage, kernel: str) -> str:
         f"agent in {image.entered.value}",
         f"SHA-256 {image.sha256[:_DIGEST_CHARACTERS]}…",
     ]
-    return ", ".join(part for part in parts if part)
+    return join_parts(parts)

@@ -80,8 +80,9 @@ def _describe_cell(name: str, earlier: EarlierComparison) -> Inline:
     if change is None:
         return spans(Span(name, Tone.NAME), f"{past}; {FEWEST_RUNS} would show whether it changed")
     claim = Claim.CHANGED if earlier.has_changed else Claim.NOT_CHANGED
+    tone = Tone.WARNING if earlier.has_changed else Tone.PLAIN
     text = claim.format(earlier=past, ratio=figures.format_ratio(change.ratio, change.ci))
-    return spans(Span(name, Tone.NAME), Span(text, Tone.WARNING if earlier.has_changed else Tone.PLAIN))
+    return spans(Span(name, Tone.NAME), Span(text, tone))
 
 
 def _format_past_value(run: PastRatio) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from guestmark.core.findings import list_programs
@@ -37,7 +38,12 @@ class Binary:
     @property
     def is_same_everywhere(self) -> bool:
         """Whether there is only one digest."""
-        return len({digest for digests in self.digests.values() for digest in digests}) == 1
+        return len(self.distinct_digests) == 1
+
+    @property
+    def distinct_digests(self) -> frozenset[str]:
+        """The digests, wherever they were taken."""
+        return frozenset(chain.from_iterable(self.digests.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +70,11 @@ def find_binaries(run: StoredRun) -> list[Binary]:
             if program.host_sha256:
                 sides.setdefault(_HERE, {})[program.host_sha256] = None
             counts[program.path] = counts.get(program.path, 0) + 1
-    return [
-        Binary(path, {side: tuple(of_side) for side, of_side in sides.items()}, counts[path])
-        for path, sides in digests.items()
-    ]
+    binaries = []
+    for path, sides in digests.items():
+        of_sides = {side: tuple(of_side) for side, of_side in sides.items()}
+        binaries.append(Binary(path, of_sides, counts[path]))
+    return binaries
 
 
 def find_machines(run: StoredRun) -> list[MachineKind]:
@@ -126,23 +133,26 @@ def describe_host(run: StoredRun) -> str:
 def make_document(run: StoredRun) -> dict[str, Any]:
     """Return `programs` and `machines` for the result document."""
     return {
-        "programs": [
-            {
-                "path": binary.path,
-                "same": binary.is_same_everywhere,
-                "trials": binary.trials,
-                "sha256": {side: list(digests) for side, digests in binary.digests.items()},
-            }
-            for binary in find_binaries(run)
-        ],
-        "machines": [
-            {
-                "platform": machine.platform,
-                "command_line": list(machine.command_line),
-                "cpu_flags_missing": None if machine.flags_missing is None else list(machine.flags_missing),
-            }
-            for machine in find_machines(run)
-        ],
+        "programs": [_make_program_document(binary) for binary in find_binaries(run)],
+        "machines": [_make_machine_kind_document(machine) for machine in find_machines(run)],
+    }
+
+
+def _make_program_document(binary: Binary) -> dict[str, Any]:
+    return {
+        "path": binary.path,
+        "same": binary.is_same_everywhere,
+        "trials": binary.trials,
+        "sha256": {side: list(digests) for side, digests in binary.digests.items()},
+    }
+
+
+def _make_machine_kind_document(machine: MachineKind) -> dict[str, Any]:
+    missing = machine.flags_missing
+    return {
+        "platform": machine.platform,
+        "command_line": list(machine.command_line),
+        "cpu_flags_missing": None if missing is None else list(missing),
     }
 
 
@@ -182,7 +192,9 @@ def _yield_processor_rows(environment: Mapping[str, Any]) -> _Rows:
         _describe_range(frequency),
         _label_value("boost", boost),
     )
-    yield "frequency", scaling or ("scaling is not visible here" if processor else "")
+    if processor and not scaling:
+        scaling = "scaling is not visible here"
+    yield "frequency", scaling
 
 
 def _yield_disk_rows(environment: Mapping[str, Any]) -> _Rows:
@@ -218,13 +230,14 @@ def _describe_mitigations(flaws: Mapping[str, str]) -> str:
 
 def _describe_binary(binary: Binary, *, whole: bool) -> str:
     if binary.is_same_everywhere:
-        (digest,) = {digest for digests in binary.digests.values() for digest in digests}
+        (digest,) = binary.distinct_digests
         shown = digest if whole else f"{digest[:_DIGEST_DIGITS]}…"
         sides = ", ".join(side for side in binary.digests if side != _HERE or "host" not in binary.digests)
         return f"{binary.path} is the same on {sides}: SHA-256 {shown} in {binary.trials} of {binary.trials} trials"
+    digits = None if whole else _DIGEST_DIGITS
     differing = []
     for side, digests in binary.digests.items():
-        shown = " and ".join(digests if whole else (digest[:_DIGEST_DIGITS] for digest in digests))
+        shown = " and ".join(digest[:digits] for digest in digests)
         differing.append(f"{side} {shown}")
     return f"{binary.path} is NOT the same: SHA-256 {'; '.join(differing)}"
 
@@ -232,10 +245,11 @@ def _describe_binary(binary: Binary, *, whole: bool) -> str:
 def _describe_flags(missing: tuple[str, ...], *, whole: bool) -> str:
     if not missing:
         return "no processor feature of the host"
-    shown = " ".join(missing if whole else missing[:_FLAGS_SHOWN])
-    left = 0 if whole else len(missing) - _FLAGS_SHOWN
-    more = f" … and {left} more" if left > 0 else ""
-    return f"{len(missing)} processor features of the host: {shown}{more}"
+    shown, more = missing, ""
+    left = len(missing) - _FLAGS_SHOWN
+    if left > 0 and not whole:
+        shown, more = missing[:_FLAGS_SHOWN], f" … and {left} more"
+    return f"{len(missing)} processor features of the host: {' '.join(shown)}{more}"
 
 
 def _join_known(*parts: object) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from guestmark.core.rare import SLOW
 from guestmark.page import figures
 from guestmark.page.names import name_in_sentences, name_rows
-from guestmark.page.tables import Align, Cell, Table, TableBuilder, make_figure_cell
+from guestmark.page.tables import Align, Cell, Column, Row, Table, TableBuilder, make_figure_cell
 from guestmark.page.text import Inline, Span, Tone, line
 from guestmark.report.sections.verdict_words import LEGEND, choose_verdict_tone, mark_verdict
 from guestmark.stats.analysis import CellResult, WorkloadResult
@@ -20,6 +20,14 @@ _RATIO = (Align.POINT, Align.LEFT, Align.LEFT)  # ×1.05 [1.04, 1.06] *
 _TOTALS = "total: the cost of all runs together; the details show how far off it could be if rare events were missed"
 _LEGEND = (
     f"slow runs: the share of runs over {SLOW:g} times what is normal for both, minus the baseline's share"
+)
+_RUNS_COLUMNS = (
+    Column("typical", (Align.POINT,)),
+    Column("mean", (Align.POINT,)),
+    Column("95 % within", (Align.POINT,)),
+    Column("slowest", (Align.POINT,)),
+    Column("slow", (Align.RIGHT,)),
+    Column("over twice", (Align.RIGHT,)),
 )
 _Answered = Sequence[tuple[CellResult, Answers]]
 
@@ -39,7 +47,9 @@ def make_tables(workload: WorkloadResult, *, details: bool) -> list[Table]:
     if not answered or not (details or any(answers.differing_questions for _, answers in answered)):
         return []
     tables = [_make_answers_table(workload, answered)]
-    return [*tables, *_make_runs_tables(workload, answered)] if details else tables
+    if details:
+        tables += _make_runs_tables(workload, answered)
+    return tables
 
 
 def _make_answers_table(workload: WorkloadResult, answered: _Answered) -> Table:
@@ -51,18 +61,19 @@ def _make_answers_table(workload: WorkloadResult, answered: _Answered) -> Table:
     slow_runs = [_find_known_slow_runs(answers) for _, answers in answered]
     if any(slow_runs):
         table.add("slow runs, points", map(_make_difference_cell, slow_runs), _RATIO)
-    if any(answers.first for _, answers in answered):
-        table.add("first run", [_make_judged_ratio_cell(answers.first) for _, answers in answered], _RATIO)
-    against = (
-        ""
-        if workload.baseline is None
-        else f", against {name_in_sentences(workload)[workload.baseline.cell.id]}"
-    )
-    legend = (line(LEGEND), line(_LEGEND))
+    firsts = [answers.first for _, answers in answered]
+    if any(firsts):
+        table.add("first run", map(_make_judged_ratio_cell, firsts), _RATIO)
+    against = ""
+    if workload.baseline is not None:
+        against = f", against {name_in_sentences(workload)[workload.baseline.cell.id]}"
+    legend = [line(LEGEND), line(_LEGEND)]
+    if any(totals):
+        legend.append(line(_TOTALS))
     return table.build(
         f"How the runs of {workload.title} differ{against}",
         heading=f"How the runs differ{against}",
-        legend=(*legend, line(_TOTALS)) if any(totals) else legend,
+        legend=tuple(legend),
         divisible=True,
     )
 
@@ -105,32 +116,45 @@ def _make_runs_tables(workload: WorkloadResult, answered: _Answered) -> list[Tab
     slow_runs = [answers.slow for _, answers in answered if answers.slow is not None]
     if not slow_runs:
         return []
-    rows = _list_described_runs(workload, answered, slow_runs[0])
+    described = _list_described_runs(workload, answered, slow_runs[0])
     metric = workload.metrics[0]
-    unit = figures.choose_table_unit(metric.unit, [runs.typical for _, runs, _ in rows])
-    point = (Align.POINT,)
-    table = TableBuilder(*name_rows(workload, [result for result, *_ in rows]))
-    table.add("typical", [_make_amount_cell(runs.typical, unit) for _, runs, _ in rows], point)
-    table.add("mean", [_make_amount_cell(runs.total, unit) for _, runs, _ in rows], point)
-    table.add("95 % within", [_make_amount_cell(runs.p95, unit) for _, runs, _ in rows], point)
-    table.add("slowest", [_make_amount_cell(runs.worst, unit) for _, runs, _ in rows], point)
-    table.add(
-        "slow", [make_figure_cell(f"{runs.slow} of {runs.iterations}") for _, runs, _ in rows], (Align.RIGHT,)
-    )
-    table.add("over twice", [make_figure_cell(str(runs.over_twice)) for _, runs, _ in rows], (Align.RIGHT,))
-    firsts = [find_median_first_run(metric.name, result.trials) for result, *_ in rows]
-    if any(first is not None for first in firsts):
-        table.add("first run", [_make_amount_cell(first, unit) for first in firsts], point)
-    table.add("total, pessimistic", [_make_pessimistic_cell(answers) for *_, answers in rows])
-    heading = figures.format_column_heading(metric, unit)
+    unit = figures.choose_table_unit(metric.unit, [runs.typical for _, runs, _ in described])
+    headings, names = name_rows(workload, [result for result, *_ in described])
+    firsts = [find_median_first_run(metric.name, result.trials) for result, *_ in described]
+    columns = [*_RUNS_COLUMNS]
+    has_firsts = any(first is not None for first in firsts)
+    if has_firsts:
+        columns.append(Column("first run", (Align.POINT,)))
+    columns.append(Column("total, pessimistic"))
+    rows = []
+    for name, (result, runs, answers), first in zip(names, described, firsts, strict=True):
+        cells = _list_runs_cells(runs, unit)
+        if has_firsts:
+            cells.append(_make_amount_cell(first, unit))
+        cells.append(_make_pessimistic_cell(answers))
+        rows.append(Row(name, tuple(cells), strong=result.cell.baseline))
+    in_unit = figures.format_column_heading(metric, unit)
     return [
-        table.build(
-            f"All runs of {workload.title}, {heading}",
-            heading=f"Runs: {heading}",
-            legend=_make_runs_legend(slow_runs),
+        Table(
+            f"All runs of {workload.title}, {in_unit}",
+            headings,
+            tuple(columns),
+            tuple(rows),
             divisible=True,
-            strong=[position for position, (result, *_) in enumerate(rows) if result.cell.baseline],
+            legend=_make_runs_legend(slow_runs),
+            heading=f"Runs: {in_unit}",
         )
+    ]
+
+
+def _list_runs_cells(runs: CellRuns, unit: figures.Unit) -> list[Cell]:
+    return [
+        _make_amount_cell(runs.typical, unit),
+        _make_amount_cell(runs.total, unit),
+        _make_amount_cell(runs.p95, unit),
+        _make_amount_cell(runs.worst, unit),
+        make_figure_cell(f"{runs.slow} of {runs.iterations}"),
+        make_figure_cell(str(runs.over_twice)),
     ]
 
 
@@ -150,9 +174,8 @@ def _list_described_runs(
 
 def _make_runs_legend(slow_runs: Sequence[SlowComparison]) -> tuple[Inline, ...]:
     fewest = min(slow_runs, key=lambda slow: slow.n)
-    starts, runs = (
-        figures.format_percent(share) for share in (fewest.unseen.machines, fewest.unseen.iterations)
-    )
+    starts = figures.format_percent(fewest.unseen.machines)
+    runs = figures.format_percent(fewest.unseen.iterations)
     missed = (
         f"{fewest.n} starts may miss events that affect fewer than {starts} of starts or, if each run is affected "
         f"independently, fewer than {runs} of runs"
@@ -164,11 +187,9 @@ def _make_runs_legend(slow_runs: Sequence[SlowComparison]) -> tuple[Inline, ...]
 
 
 def _make_amount_cell(value: float | None, unit: figures.Unit) -> Cell:
-    return (
-        make_figure_cell("–")
-        if value is None
-        else make_figure_cell(figures.format_three_digits(value / unit.size))
-    )
+    if value is None:
+        return make_figure_cell("–")
+    return make_figure_cell(figures.format_three_digits(value / unit.size))
 
 
 def _make_pessimistic_cell(answers: Answers | None) -> Cell:

@@ -20,11 +20,10 @@ def make_nodes(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
             return []
         facts = (trial.facts.find_fact(Counted) for trial in result.trials)
         means = _mean_counts(found.each for found in facts if found is not None)
-        counts = [
-            f"{figures.format_number(means[counter], 0)} {COLUMN_MEANINGS[name]}"
-            for counter, name in COLUMN_NAMES.items()
-            if means.get(counter)
-        ]
+        counts = []
+        for counter, name in COLUMN_NAMES.items():
+            if means.get(counter):
+                counts.append(f"{figures.format_number(means[counter], 0)} {COLUMN_MEANINGS[name]}")
         if counts:
             kinds = describe_kinds(means)
             detail = f" ({kinds})" if kinds else ""

@@ -33,10 +33,10 @@ def make_tables(workload: WorkloadResult) -> list[Table]:
 
 
 def _make_effect_row(effect: Effect) -> Row:
-    parts = [
-        f"{factor} {level}/{first}"
-        for factor, level, first in zip(effect.factors, effect.levels, effect.against, strict=True)
-    ]
+    parts = []
+    for factor, level, first in zip(effect.factors, effect.levels, effect.against, strict=True):
+        parts.append(f"{factor} {level}/{first}")
     name = " with ".join(parts)
     pieces = figures.format_ratio_pieces(effect.ratio, effect.ci)
-    return Row(RowName((name,), name), (make_figure_cell(*pieces, "*" if effect.is_shown else ""),))
+    mark = "*" if effect.is_shown else ""
+    return Row(RowName((name,), name), (make_figure_cell(*pieces, mark),))

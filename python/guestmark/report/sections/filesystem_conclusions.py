@@ -79,11 +79,9 @@ def _yield_group_conclusions(
     # What the host writes says nothing about what guests read.
     if ceiling is not None and ceiling.cell.workload.name == fastest.cell.workload.name:
         factor = ceiling.summary[_METRIC].typical / fastest.summary[_METRIC].typical
-        cost = (
-            " All that is between the guest's program and the host's disk costs that much."
-            if factor > 1
-            else ""
-        )
+        cost = ""
+        if factor > 1:
+            cost = " All that is between the guest's program and the host's disk costs that much."
         yield line(
             f"{where}: the host alone moves {_format_rate(ceiling)}, ×{factor:.2g} what {_name_filesystem(fastest)} "
             f"does.{cost}"

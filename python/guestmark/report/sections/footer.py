@@ -1,7 +1,8 @@
 """The small print of a report: how much was measured, how far to trust it, where the time went."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from guestmark.core.findings import Build, SharedMachine
 from guestmark.core.machine_facts import GuestMachine, OwnMachine
@@ -72,18 +73,22 @@ def _list_circumstances(analysis: Analysis, run: StoredRun) -> list[str]:
     if analysis.failed:
         amount += f" ({analysis.failed} failed)"
     texts = [f"{amount}, seed {analysis.plan.policy.seed}"]
-    texts += [f"{name}: {text}" for name, text in map_names_to_command_lines(run.plan.cells).items()]
+    texts += _label_texts(map_names_to_command_lines(run.plan.cells))
     texts.append(_COVERED)
-    trials = tuple(trial for result in analysis.cells for trial in result.trials)
+    trials = tuple(chain.from_iterable(result.trials for result in analysis.cells))
     texts.append(describe_time_spent(trials, run.plan.context.elapsed_s))
     if placement := locations.describe_placement(run.trials):
         texts.append(f"Placement {placement}")
     if host := describe_host(run):
         texts.append(f"Measured on {host}")
-    texts += [f"{name}: {text}" for name, text in remote_machines.describe_machines(run).items()]
-    texts += [f"{name}: {text}" for name, text in describe_images(run).items()]
-    texts += [f"{name}: {text}" for name, text in describe_creations(run).items()]
+    texts += _label_texts(remote_machines.describe_machines(run))
+    texts += _label_texts(describe_images(run))
+    texts += _label_texts(describe_creations(run))
     return [text for text in texts if text]
+
+
+def _label_texts(texts: Mapping[str, str]) -> list[str]:
+    return [f"{name}: {text}" for name, text in texts.items()]
 
 
 def describe_time_spent(trials: Sequence[Trial], elapsed_s: float | None = None) -> str:
@@ -92,7 +97,9 @@ def describe_time_spent(trials: Sequence[Trial], elapsed_s: float | None = None)
     For runs of version 0.2, only the time of their trials is known.
     """
     within = sum(trial.duration_s for trial in trials)
-    total = within if elapsed_s is None else max(elapsed_s, within)
+    total = within
+    if elapsed_s is not None:
+        total = max(elapsed_s, within)
     if total <= 0:
         return ""
     starting = sum(map(_sum_starting_s, trials))
@@ -105,13 +112,17 @@ def describe_time_spent(trials: Sequence[Trial], elapsed_s: float | None = None)
 
 def _sum_measuring_s(trial: Trial) -> float:
     """Return the seconds of the measured iterations: their values if these are times, else how long they ran."""
-    timed = [
-        measurement.iterations for measurement in trial.measurements if measurement.metric.name in _MEASURED
-    ]
+    timed = []
+    most = 0
+    for measurement in trial.measurements:
+        most = max(most, len(measurement.iterations))
+        if measurement.metric.name in _MEASURED:
+            timed.append(sum(measurement.iterations))
     if timed:
-        return sum(map(sum, timed))
-    iterations = max((len(measurement.iterations) for measurement in trial.measurements), default=0)
-    return sum(trial.run_s[-iterations:]) if iterations else 0.0
+        return sum(timed)
+    if not most:
+        return 0.0
+    return sum(trial.run_s[-most:])
 
 
 def _sum_starting_s(trial: Trial) -> float:
@@ -124,7 +135,9 @@ def _sum_starting_s(trial: Trial) -> float:
     if (shared := trial.facts.find_fact(SharedMachine)) is not None:
         return shared.start_s
     machine = trial.facts.find_fact(GuestMachine) or trial.facts.find_fact(OwnMachine)
-    template_s = machine.restored.template_s if machine is not None and machine.restored else 0.0
+    template_s = 0.0
+    if machine is not None and machine.restored:
+        template_s = machine.restored.template_s
     return float(trial.phases.get("ready", max(trial.phases.values()))) + template_s
 
 
@@ -173,7 +186,7 @@ def _make_warning_notes(analysis: Analysis, run: StoredRun) -> list[Node]:
     texts = []
     for binary in find_binaries(run):
         # Binaries for other architectures always differ, and each table names them.
-        if not binary.is_same_everywhere and not any(trial.facts.find_fact(Build) for trial in run.trials):
+        if not binary.is_same_everywhere and not _has_foreign_builds(run):
             texts.append(
                 f"{binary.path} is NOT the same on all sides: guestmark show {run.id} --environment shows the digests"
             )
@@ -181,22 +194,24 @@ def _make_warning_notes(analysis: Analysis, run: StoredRun) -> list[Node]:
     for result in analysis.cells:
         for trial in result.trials:
             counts.update(dict.fromkeys(trial.warnings, 1))
-    texts += [
-        f"{warning} ({format_count(count, 'trial')})" for warning, count in counts.most_common(_MOST_WARNINGS)
-    ]
+    for warning, count in counts.most_common(_MOST_WARNINGS):
+        texts.append(f"{warning} ({format_count(count, 'trial')})")
     nodes: list[Node] = [_make_warning_note(text) for text in texts]
     if len(counts) > _MOST_WARNINGS:
         others = format_count(len(counts) - _MOST_WARNINGS, "other warning")
         nodes.append(_make_small_note(f"… and {others}; guestmark export lists all of them"))
-    causes = [
-        f"{_CAUSES.get(name, name)} in {count}"
-        for name, count in analysis.disturbances.items()
-        if name not in _SAID_ELSEWHERE
-    ]
+    causes = []
+    for name, count in analysis.disturbances.items():
+        if name not in _SAID_ELSEWHERE:
+            causes.append(f"{_CAUSES.get(name, name)} in {count}")
     if causes:
         blocks, listed = format_count(analysis.blocks, "block"), ", ".join(causes)
         nodes.append(_make_warning_note(f"the host disturbed some of {blocks}: {listed}; all are kept"))
     return nodes
+
+
+def _has_foreign_builds(run: StoredRun) -> bool:
+    return any(trial.facts.find_fact(Build) for trial in run.trials)
 
 
 def _make_warning_note(text: str) -> Note:

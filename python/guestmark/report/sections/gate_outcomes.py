@@ -8,6 +8,7 @@ from guestmark.core.units import format_count
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.claims import Claim
+from guestmark.page.json_text import list_interval
 from guestmark.page.nodes import Bullets, Command, Node, Note
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.report.commands import format_resume_command
@@ -95,7 +96,9 @@ def _describe_gate(gate: JudgedGate) -> Inline:
 
 def explain_outcome(gate: JudgedGate) -> str:
     """Return a short explanation of an outcome: the ratio, why it is undecided, and what would help."""
-    parts = [] if gate.ratio is None else [figures.format_ratio(gate.ratio, gate.ci)]
+    parts = []
+    if gate.ratio is not None:
+        parts.append(figures.format_ratio(gate.ratio, gate.ci))
     if gate.reason:
         parts.append(gate.reason)
     if gate.beside is not None:
@@ -109,23 +112,24 @@ def explain_outcome(gate: JudgedGate) -> str:
 
 def make_document(gates: Sequence[JudgedGate]) -> list[dict[str, Any]]:
     """Return the gates for the result document."""
-    return [
-        {
-            "gate": gate.gate.text,
-            "cell": gate.cell,
-            "metric": gate.metric,
-            "limit": None if gate.gate.loss else gate.gate.limit,
-            "above": None if gate.gate.loss else gate.gate.above,
-            "loss": gate.gate.loss,
-            "outcome": gate.outcome.value,
-            "reason": gate.reason,
-            "ratio": gate.ratio,
-            "ci": None if gate.ci is None else list(gate.ci),
-            "n": gate.n,
-            "p_broken": gate.p_broken,
-            "p_kept": gate.p_kept,
-            "more_blocks": gate.blocks,
-            "finds": gate.finds,
-        }
-        for gate in gates
-    ]
+    return [_make_gate_document(gate) for gate in gates]
+
+
+def _make_gate_document(gate: JudgedGate) -> dict[str, Any]:
+    return {
+        "gate": gate.gate.text,
+        "cell": gate.cell,
+        "metric": gate.metric,
+        "limit": None if gate.gate.loss else gate.gate.limit,
+        "above": None if gate.gate.loss else gate.gate.above,
+        "loss": gate.gate.loss,
+        "outcome": gate.outcome.value,
+        "reason": gate.reason,
+        "ratio": gate.ratio,
+        "ci": list_interval(gate.ci),
+        "n": gate.n,
+        "p_broken": gate.p_broken,
+        "p_kept": gate.p_kept,
+        "more_blocks": gate.blocks,
+        "finds": gate.finds,
+    }

@@ -12,7 +12,7 @@ from guestmark.core.machine_facts import (
     RemoteMachine,
     find_attested_placement,
 )
-from guestmark.core.model import Trial, TrialStatus
+from guestmark.core.model import Trial
 from guestmark.core.units import format_count
 from guestmark.stats.analysis import CellResult
 from guestmark.workloads.netboot import Netboot
@@ -41,8 +41,10 @@ def describe_placement(trials: Iterable[Trial]) -> str:
 
 def describe_storage(result: CellResult) -> str:
     """Return `on /var/tmp: ext4` or `on /dev/shm: memory`; empty for cells without disks."""
-    places = (place for trial in result.trials for place in _yield_storage_places(trial, result))
-    return ", ".join(dict.fromkeys(places))
+    places: dict[str, None] = {}
+    for trial in result.trials:
+        places |= dict.fromkeys(_yield_storage_places(trial, result))
+    return ", ".join(places)
 
 
 def describe_working_directory(result: CellResult) -> str:
@@ -58,13 +60,10 @@ def describe_working_directory(result: CellResult) -> str:
 
 def count_processors(result: CellResult) -> int | None:
     """Return how many processors the cell's machines had; None if that is unknown or not always the same."""
-    numbers = {
-        _read_processor_count(trial.facts) for trial in result.trials if trial.status is TrialStatus.OK
-    } - {
-        None,
-        0,
-    }
-    return numbers.pop() if len(numbers) == 1 else None
+    numbers = {_read_processor_count(trial.facts) for trial in result.good_trials} - {None, 0}
+    if len(numbers) != 1:
+        return None
+    return numbers.pop()
 
 
 def describe_build(result: CellResult) -> str:
@@ -101,7 +100,8 @@ def _yield_storage_places(trial: Trial, result: CellResult) -> Iterator[str]:
     stored, flushes = trial.facts.find_fact(Storage), trial.facts.find_fact(Flushes)
     if stored is not None:
         for disk in stored.disks.values():
-            yield f"on {disk.location}: {'memory' if disk.in_memory else disk.filesystem}"
+            kind = "memory" if disk.in_memory else disk.filesystem
+            yield f"on {disk.location}: {kind}"
     # Trials recorded before `Storage` existed show a disk in memory only by their flushes.
     elif flushes is not None and flushes.in_memory:
         yield f"on {result.cell.factors.get('location', '/dev/shm')}: memory"

@@ -1,9 +1,10 @@
 """Published figures beside the measured ones, each with its ratio to its own baseline."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from guestmark.core.metric import Metric
+from guestmark.core.model import Cell as PlanCell
 from guestmark.core.model import CellStatus, Plan, Published, PublishedFigure
 from guestmark.core.units import compute_unit_size
 from guestmark.ledger.model import StoredRun
@@ -58,9 +59,9 @@ class _Pair:
 
 def make_tables(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """Return a table for each publication that has figures for this workload's cells."""
+    cells = [result for result in workload.cells if result.cell.null_of is None]
     tables = []
     for published in run.plan.published:
-        cells = [result for result in workload.cells if result.cell.null_of is None]
         pairs = [_Pair(result, find_figure(result.cell, published)) for result in cells]
         if any(pair.figure for pair in pairs):
             tables.append(_make_publication_table(workload, pairs, published, run.plan))
@@ -70,8 +71,9 @@ def make_tables(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 def _make_publication_table(
     workload: WorkloadResult, pairs: Sequence[_Pair], published: Published, plan: Plan
 ) -> Table:
-    known = (metric for metric in plan.metrics if metric.name == published.metric)
-    metric = next(known, Metric(published.metric, published.unit))
+    metric = _find_metric(plan, published.metric)
+    if metric is None:
+        metric = Metric(published.metric, published.unit)
     unit = figures.Unit(compute_unit_size(published.unit, metric.unit), published.unit)
     now = [_find_measured_ratio(pair.result, metric) for pair in pairs]
     then = [compute_ratio_to_baseline(pair.figure) for pair in pairs]
@@ -92,14 +94,21 @@ def _make_publication_table(
     return table.build(title, heading=title, legend=legend)
 
 
+def _find_metric(plan: Plan, name: str) -> Metric | None:
+    for metric in plan.metrics:
+        if metric.name == name:
+            return metric
+    return None
+
+
 def _explain_publication(pairs: Sequence[_Pair], published: Published, plan: Plan) -> list[str]:
     remarks = [f"then: {published.source}"]
     if published.conditions:
         remarks.append(published.conditions)
     remarks.append(f"×base: {published.metric} relative to the baseline; then: to the publication's own")
-    ours = next((pair.result.cell for pair in pairs if pair.result.cell.baseline), None)
+    ours = _find_baseline_cell(pairs)
     if ours is not None and published.baseline and not is_about(published.baseline, ours):
-        theirs = " ".join(f"{name}={level}" for name, level in published.baseline.items())
+        theirs = _format_levels(published.baseline)
         remarks.append(f"the baselines differ, now {ours.id}, then {theirs}: the ratios are not comparable")
     remarks.append(_MEANING[published.percent_of])
     if (scale := plan.context.scale) != 1.0:
@@ -107,6 +116,17 @@ def _explain_publication(pairs: Sequence[_Pair], published: Published, plan: Pla
             f"this run is at scale {scale:g}, the published one at full size: compare ratios, not seconds"
         )
     return remarks
+
+
+def _find_baseline_cell(pairs: Sequence[_Pair]) -> PlanCell | None:
+    for pair in pairs:
+        if pair.result.cell.baseline:
+            return pair.result.cell
+    return None
+
+
+def _format_levels(levels: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={level}" for name, level in levels.items())
 
 
 def make_overview(analysis: Analysis) -> Table | None:
@@ -119,7 +139,7 @@ def make_overview(analysis: Analysis) -> Table | None:
     pairs: dict[tuple[str, str], tuple[Comparison | None, float]] = {}
     shown: list[Published] = []
     for published in plan.published:
-        metric = next((metric for metric in plan.metrics if metric.name == published.metric), None)
+        metric = _find_metric(plan, published.metric)
         # Times and throughputs of the same work have inverse ratios, so one of them is enough.
         if metric is None or any(is_same_work(published, other) for other in shown):
             continue
@@ -134,7 +154,8 @@ def make_overview(analysis: Analysis) -> Table | None:
             shown.append(published)
     if not pairs:
         return None
-    legend = [_SIGNS_LEGEND, *(f"then: {source}" for source in dict.fromkeys(each.source for each in shown))]
+    sources = dict.fromkeys(each.source for each in shown)
+    legend = [_SIGNS_LEGEND, *(f"then: {source}" for source in sources)]
     size = "" if plan.context.scale == 1.0 else f" (at scale {plan.context.scale:g})"
     title = f"Then and now{size}, ×base"
     return _make_overview_table(title, pairs, plan.policy.margin, legend)
@@ -155,16 +176,15 @@ def _make_overview_table(
     cells = {}
     for at, (comparison, then) in pairs.items():
         pieces = [_format_ratio_today(comparison), _SIGNS[judge_repetition(comparison, then, margin)]]
-        cells[at] = (
-            make_figure_cell(*pieces)
-            if in_column
-            else make_figure_cell(*pieces, figures.format_short_ratio(then))
-        )
+        if not in_column:
+            pieces.append(figures.format_short_ratio(then))
+        cells[at] = make_figure_cell(*pieces)
+    aligned: tuple[Align, ...] = (Align.POINT, Align.LEFT, Align.POINT)
     if in_column:
+        aligned = aligned[:2]
         columns.append("then")
         for name, (then,) in published.items():
             cells[name, "then"] = make_figure_cell(figures.format_short_ratio(then))
-    aligned = (Align.POINT, Align.LEFT, Align.POINT)[: 2 if in_column else 3]
     return make_grid_table(title, columns, aligned, cells, tuple(map(line, legend)))
 
 
@@ -215,8 +235,8 @@ def list_unmeasured(analysis: Analysis) -> list[Bullets]:
         for each in published.figures:
             if any(each is other for other in used):
                 continue
-            cell = " ".join(f"{name}={level}" for name, level in each.cell.items())
-            items.append(line(f"{cell}: {_format_published(each)} {published.unit}"))
+            text = f"{_format_levels(each.cell)}: {_format_published(each)} {published.unit}"
+            items.append(line(text))
         if items:
             where = f" ({published.name})" if published.name else ""
             lists.append(Bullets(line(f"Published{where}, not measured in this run:"), tuple(items)))

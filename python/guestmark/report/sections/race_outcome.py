@@ -59,6 +59,13 @@ def make_document(run: StoredRun) -> dict[str, Any] | None:
     if outcome is None:
         return None
     race = outcome.race
+    distances = {}
+    for name, interval in race.distances.items():
+        ends = [interval.low, interval.high]
+        distances[name] = {"times_worse": interval.ratio, "interval": ends, "verdict": interval.verdict}
+    dropped = []
+    for entry in race.dropped:
+        dropped.append({"cell": entry.id, "blocks": entry.blocks, "why": entry.why, "how": entry.kind.value})
     return {
         "objective": outcome.settings.objective,
         "margin": outcome.settings.margin,
@@ -66,18 +73,8 @@ def make_document(run: StoredRun) -> dict[str, Any] | None:
         "best": list(race.finalists),
         "not_worse_for_sure": list(race.alive),
         "leader": race.leader,
-        "distances": {
-            name: {
-                "times_worse": interval.ratio,
-                "interval": [interval.low, interval.high],
-                "verdict": interval.verdict,
-            }
-            for name, interval in race.distances.items()
-        },
-        "dropped": [
-            {"cell": entry.id, "blocks": entry.blocks, "why": entry.why, "how": entry.kind.value}
-            for entry in race.dropped
-        ],
+        "distances": distances,
+        "dropped": dropped,
         "fresh_blocks": race.fresh,
         "confirmed": race.is_confirmed,
         "alone": race.leads_alone,
@@ -105,16 +102,20 @@ def describe_outcome(outcome: RaceOutcome) -> list[str]:
         return [f"No cell is left{among} ({took})."]
     if outcome.is_walkover:
         return [f"Only {race.alive[0]} could take part{among}, so nothing is compared ({took})."]
-    goal = f"{'lowest' if settings.better is Better.LOWER else 'highest'} {settings.objective}"
+    extreme = "lowest" if settings.better is Better.LOWER else "highest"
+    goal = f"{extreme} {settings.objective}"
     best = (race.finalists or tuple(race.alive))[0]
-    claim = (Claim.RACE_BEST if race.leads_alone else Claim.RACE_LEADS).format(
-        among=among, cell=race.leader or best
-    )
-    sentences = [f"{claim} ({goal}, {took}), {_describe_evidence(race)}."]
+    claim = Claim.RACE_BEST if race.leads_alone else Claim.RACE_LEADS
+    text = claim.format(among=among, cell=race.leader or best)
+    return [f"{text} ({goal}, {took}), {_describe_evidence(race)}.", *_list_reservations(outcome)]
+
+
+def _list_reservations(outcome: RaceOutcome) -> list[str]:
+    """Return sentences on what the answer of a race leaves open."""
+    race, sentences = outcome.race, []
     if outcome.not_worse:
-        sentences.append(
-            f"Not shown to be worse by over {format_share(settings.margin)}: {'; '.join(outcome.not_worse)}."
-        )
+        margin = format_share(outcome.settings.margin)
+        sentences.append(f"Not shown to be worse by over {margin}: {'; '.join(outcome.not_worse)}.")
     if outcome.others:
         sentences.append(f"Not dropped, but not among the finalists: {'; '.join(outcome.others)}.")
     if any(entry.kind is DropReason.PREDICTED for entry in race.dropped):
@@ -178,25 +179,28 @@ def _describe_distance(outcome: RaceOutcome, name: str) -> str:
 
 
 def _find_disk_word(name: str, trials: Sequence[Trial]) -> str:
-    proofs = [trial.facts.find_fact(Proof) for trial in trials if trial.cell_id == name]
-    words_found = [Durability(proof.proven.word) for proof in proofs if proof is not None]
-    return str(words_found[-1]) if words_found else ""
+    """Return what the cell's last power cut showed of its disk; empty without any."""
+    word = ""
+    for trial in trials:
+        proof = trial.facts.find_fact(Proof)
+        if trial.cell_id == name and proof is not None:
+            word = str(Durability(proof.proven.word))
+    return word
 
 
 def _make_level_effect_nodes(outcome: RaceOutcome) -> list[Node]:
     """Return nodes for each level's main effect, from the measured cells, and for the largest interactions."""
-    rows = [
-        Row(RowName((factor, level or "(none)")), (make_figure_cell(f"×{effect:.2f}"),))
-        for factor, level, effect in list_level_effects(outcome)
-    ]
+    rows = []
+    for factor, level, effect in list_level_effects(outcome):
+        rows.append(Row(RowName((factor, level or "(none)")), (make_figure_cell(f"×{effect:.2f}"),)))
     if not rows:
         return []
     title = f"Main effects on {outcome.settings.objective}, other factors held equal"
     columns = (Column("effect", (Align.POINT,)),)
     nodes: list[Node] = [Table(title, ("factor", "level"), columns, tuple(rows), heading=title)]
-    pairs = [
-        f"{' with '.join(levels)} ×{effect:.2f}" for levels, effect in list_largest_interactions(outcome)
-    ]
+    pairs = []
+    for levels, effect in list_largest_interactions(outcome):
+        pairs.append(f"{' with '.join(levels)} ×{effect:.2f}")
     if pairs:
         nodes.append(Note(line(f"Beyond main effects: {'; '.join(pairs)}.")))
     return nodes
@@ -221,13 +225,13 @@ def _make_dropped_nodes(outcome: RaceOutcome) -> list[Node]:
     dropped = outcome.race.dropped
     if not dropped:
         return []
-    rows = tuple(
-        Row(RowName((entry.id,)), (make_figure_cell(str(entry.blocks)), make_word_cell(entry.why)))
-        for entry in dropped
-    )
+    rows = []
+    for entry in dropped:
+        cells = (make_figure_cell(str(entry.blocks)), make_word_cell(entry.why))
+        rows.append(Row(RowName((entry.id,)), cells))
     title = Claim.RACE_DROPPED.value
     columns = (Column("blocks", (Align.POINT,)), Column("why"))
-    nodes: list[Node] = [Table(title, ("cell",), columns, rows, heading=title)]
+    nodes: list[Node] = [Table(title, ("cell",), columns, tuple(rows), heading=title)]
     if outcome.dropped_early:
         nodes.append(
             Note(

@@ -13,6 +13,7 @@ from guestmark.core.machine_facts import (
 )
 from guestmark.core.units import format_count
 from guestmark.ledger.model import StoredRun
+from guestmark.page.text import join_parts
 from guestmark.stats.exec_cost import pool_exec_costs
 
 # In seconds per second. A clock rate with a larger error is not shown.
@@ -74,24 +75,24 @@ def _describe_remote_machine(machine: RemoteMachine) -> str:
         _describe_domain(machine) if isinstance(machine, LibvirtMachine) else "",
         "this host itself" if machine.is_this_host else "",
     ]
-    return ", ".join(part for part in parts if part)
+    return join_parts(parts)
 
 
 def _describe_own_machine(machine: OwnMachine) -> str:
     """Describe one of the user's own machines as seen from inside: its resources, and whose kernel it runs on."""
     inside = machine.inside
-    processors = (
-        format_count(int(inside.processors), "processor")
-        if inside.processors.is_integer()
-        else f"{inside.processors:g} processors"
-    )
-    kernel = inside.kernel_is.value if inside.kernel_is is not OwnKernel.OWN else f"its own, {machine.kernel}"
+    processors = f"{inside.processors:g} processors"
+    if inside.processors.is_integer():
+        processors = format_count(int(inside.processors), "processor")
+    kernel, hypervisor = inside.kernel_is.value, ""
+    if inside.kernel_is is OwnKernel.OWN:
+        kernel, hypervisor = f"its own, {machine.kernel}", _describe_hypervisor(machine)
     parts = [
         machine.cpu,
         processors,
         f"{inside.memory_bytes / 1e9:.1f} GB",
         f"kernel: {kernel}",
-        _describe_hypervisor(machine) if inside.kernel_is is OwnKernel.OWN else "",
+        hypervisor,
         f"root on {inside.root_filesystem}" if inside.root_filesystem else "",
         inside.distribution,
         f"of the saved machine {machine.restored.describe()}" if machine.restored is not None else "",
@@ -99,7 +100,7 @@ def _describe_own_machine(machine: OwnMachine) -> str:
         # If the file changes between two trials, they ran on different machines.
         f"file {machine.digest[:_DIGEST]}",
     ]
-    return ", ".join(part for part in parts if part)
+    return join_parts(parts)
 
 
 def _describe_freshness(ways: Collection[str]) -> str:
@@ -116,7 +117,7 @@ def _describe_freshness(ways: Collection[str]) -> str:
 
 
 def _describe_hypervisor(machine: RemoteMachine) -> str:
-    model = " ".join(part for part in (machine.vendor, machine.product) if part)
+    model = join_parts([machine.vendor, machine.product], " ")
     detail = f" ({model})" if model else ""
     if machine.hypervisor in {"", "none"}:
         return f"no hypervisor detected{detail}"
@@ -127,7 +128,7 @@ def _describe_domain(machine: LibvirtMachine) -> str:
     domain = machine.libvirt
     disks = [f"{disk.name} {disk.format} cache={disk.cache}" for disk in domain.disks]
     parts = [domain.accelerator, domain.machine, domain.cpu, domain.hypervisor, domain.version, *disks]
-    return f"domain {domain.domain} ({', '.join(part for part in parts if part)})"
+    return f"domain {domain.domain} ({join_parts(parts)})"
 
 
 def _describe_round_trip(connections: Sequence[Connection]) -> str:
@@ -135,11 +136,10 @@ def _describe_round_trip(connections: Sequence[Connection]) -> str:
     round_trips = sorted(connection.round_trip_ns for connection in connections)
     middle = round_trips[len(round_trips) // 2]
     text = f"; round trip {middle / 1e6:.3g} ms"
-    drifts = [
-        (connection.clock_drift_error, connection.clock_drift)
-        for connection in connections
-        if connection.clock_drift is not None and connection.clock_drift_error is not None
-    ]
+    drifts = []
+    for connection in connections:
+        if connection.clock_drift is not None and connection.clock_drift_error is not None:
+            drifts.append((connection.clock_drift_error, connection.clock_drift))
     if drifts:
         error, drift = min(drifts, key=lambda pair: pair[0])
         if error < _KNOWN_WITHIN:

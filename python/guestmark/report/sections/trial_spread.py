@@ -1,7 +1,6 @@
 """The trials behind the means: their distribution, their course over the blocks, and two factors as a matrix."""
 
 from collections.abc import Sequence
-from itertools import product
 
 from guestmark.core.metric import Metric
 from guestmark.ledger.model import StoredRun
@@ -49,7 +48,7 @@ class _SpreadNodes:
         self._shown = shown
         self._run = run
         self._values = {result.cell.id: list_values_by_block(result.trials, metric.name) for result in shown}
-        self._blocks = sorted({block for values in self._values.values() for block in values})
+        self._blocks = sorted(set[int]().union(*self._values.values()))
         typical = [result.summary[metric.name].typical for result in shown]
         self._unit = figures.choose_table_unit(metric.unit, typical)
         self._heading = figures.format_column_heading(metric, self._unit)
@@ -59,38 +58,34 @@ class _SpreadNodes:
         if len(self._blocks) < _FEWEST_BLOCKS or not self._shown:
             return []
         texts = [self._format_quantiles(result) for result in self._shown]
-        described = "; ".join(
-            f"{result.cell.id} from {low} to {high}, median {middle}"
-            for result, (low, _, middle, _, high) in zip(self._shown, texts, strict=True)
-        )
+        ranges = []
+        for result, (low, _, middle, _, high) in zip(self._shown, texts, strict=True):
+            ranges.append(f"{result.cell.id} from {low} to {high}, median {middle}")
+        described = "; ".join(ranges)
         nodes: list[Node] = [self._make_spread_table(texts), self._make_distribution_chart(texts, described)]
         if (course := self._make_course_chart(texts, described)) is not None:
             nodes.append(course)
         return nodes
 
     def _format_quantiles(self, result: CellResult) -> list[str]:
-        ends = [
-            value / self._unit.size for value in find_quartiles(list(self._values[result.cell.id].values()))
-        ]
+        quartiles = find_quartiles(list(self._values[result.cell.id].values()))
+        ends = [value / self._unit.size for value in quartiles]
         # Enough digits to tell a twentieth of the range apart.
         half = (ends[4] - ends[0]) / 20
-        return [
-            figures.format_number(
-                end, min(figures.count_decimals(half, end), figures.count_decimals(None, end) + 1)
-            )
-            for end in ends
-        ]
+        texts = []
+        for end in ends:
+            places = min(figures.count_decimals(half, end), figures.count_decimals(None, end) + 1)
+            texts.append(figures.format_number(end, places))
+        return texts
 
     def _make_spread_table(self, texts: Sequence[Sequence[str]]) -> Table:
         table = TableBuilder(*name_rows(self._workload, self._shown))
         for name, column in zip(_HEADINGS, zip(*texts, strict=True), strict=True):
             table.add(name, map(make_figure_cell, column), (Align.POINT,))
         courses = []
-        for result in self._shown:
-            values = self._values[result.cell.id]
-            courses.append(
-                make_figure_cell(figures.draw_sparkline([values.get(block) for block in self._blocks]))
-            )
+        for values in self._values.values():
+            course = [values.get(block) for block in self._blocks]
+            courses.append(make_figure_cell(figures.draw_sparkline(course)))
         table.add("block by block", courses)
         legend = "block by block: from each row's own lowest to its own highest"
         if (step := figures.count_values_per_tick(len(self._blocks))) > 1:
@@ -119,7 +114,9 @@ class _SpreadNodes:
         rows = []
         for result, (low, _, _, _, high) in zip(self._shown, texts, strict=True):
             values = self._values[result.cell.id]
-            middle = median(list(values.values())) if values else 0.0
+            if not values:
+                continue
+            middle = median(list(values.values()))
             if middle > 0:
                 points = tuple((block + 1, value / middle) for block, value in sorted(values.items()))
                 rows.append(SeriesRow(name_in_chart(result, self._workload), f"{low} to {high}", points))
@@ -127,17 +124,17 @@ class _SpreadNodes:
             return None
         # Shading every block would show nothing.
         disturbed = _find_disturbed_blocks(self._run)
-        everywhere = len(disturbed) == len({trial.block for trial in self._run.trials})
         caption = "If cells change together, the host caused it."
-        if everywhere:
+        if len(disturbed) == len({trial.block for trial in self._run.trials}):
             caption += " The host was disturbed in every block."
+            disturbed = ()
         elif disturbed:
             caption += " The host was disturbed in the shaded blocks."
         return Chart(
             "Block by block, each cell against its own median",
             caption,
             f"{self._heading} over {len(self._blocks)} blocks: {described}.",
-            Series(tuple(rows), () if everywhere else disturbed, "value / median of its cell"),
+            Series(tuple(rows), disturbed, "value / median of its cell"),
         )
 
 
@@ -154,21 +151,27 @@ def _find_disturbed_blocks(run: StoredRun) -> tuple[int, ...]:
 def _build_matrices(workload: WorkloadResult, shown: Sequence[CellResult], metric: Metric) -> list[Matrix]:
     plain = [result for result in shown if result.cell.null_of is None]
     factors = list_factors_that_vary(plain)
-    cells = [result for result in plain if all(name in result.cell.factors for name in factors)]
+    # A cell without one of the factors has no place in a matrix.
+    cells = [result for result in plain if result.cell.factors.keys() >= set(factors)]
     axes = [
         ("workload", {result.cell.id: format_workload_label(result) for result in cells}),
         ("platform", {result.cell.id: format_platform(result.cell) for result in cells}),
-        *((name, {result.cell.id: result.cell.factors[name] for result in cells}) for name in factors),
     ]
+    for name in factors:
+        axes.append((name, {result.cell.id: result.cell.factors[name] for result in cells}))
     found = arrange_matrix(axes, cells, metric)
     if found is None:
         return []
-    places = {
-        at: _make_matrix_cell(found.cells[at], metric, found.heats[at])
-        if at in found.cells
-        else MatrixCell("–")
-        for at in product(found.row_levels, found.column_levels)
-    }
+    rows = []
+    for row in found.row_levels:
+        places = []
+        for column in found.column_levels:
+            at = (row, column)
+            place = MatrixCell("–")
+            if at in found.cells:
+                place = _make_matrix_cell(found.cells[at], metric, found.heats[at])
+            places.append(place)
+        rows.append(tuple(places))
     baseline = workload.baseline.cell.id if workload.baseline else "the baseline"
     return [
         Matrix(
@@ -177,7 +180,7 @@ def _build_matrices(workload: WorkloadResult, shown: Sequence[CellResult], metri
             found.column_factor,
             found.row_levels,
             found.column_levels,
-            tuple(tuple(places[row, column] for column in found.column_levels) for row in found.row_levels),
+            tuple(rows),
         )
     ]
 
