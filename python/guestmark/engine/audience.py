@@ -48,13 +48,19 @@ class Audience:
 
     def tell_left_out(self, left_out: Sequence[LeftOut]) -> None:
         """Report what cannot be measured here, and what would help; nothing without `tells_notes`."""
-        for entry in left_out if self.tells_notes else ():
-            hint = f"\n  {entry.hint}" if entry.hint else ""
-            self.tell(f"{entry.name} cannot be used here and is left out: {entry.reason}{hint}")
+        if not self.tells_notes:
+            return
+        for entry in left_out:
+            message = f"{entry.name} cannot be used here and is left out: {entry.reason}"
+            if entry.hint:
+                message += f"\n  {entry.hint}"
+            self.tell(message)
 
     def tell_notes(self, notes: Sequence[str]) -> None:
         """Report the notes of a run; nothing without `tells_notes`."""
-        for note in notes if self.tells_notes else ():
+        if not self.tells_notes:
+            return
+        for note in notes:
             self.tell(note)
 
 
@@ -88,8 +94,10 @@ def make_prober(
         names = ", ".join(dict.fromkeys(platform.name.partition(" ")[0] for platform in platforms))
 
         def mention(elapsed_s: float) -> None:
-            so_far = "" if elapsed_s < _REMIND_EVERY_S else f" {format_duration(elapsed_s)} so far"
-            audience.mention(f"checking whether {names} can be used here …{so_far}")
+            message = f"checking whether {names} can be used here …"
+            if elapsed_s >= _REMIND_EVERY_S:
+                message += f" {format_duration(elapsed_s)} so far"
+            audience.mention(message)
 
         with (
             Reminder(mention, first_s=_MENTION_AFTER_S, every_s=_REMIND_EVERY_S),

@@ -7,7 +7,7 @@ run, for as many blocks as are needed.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -191,7 +191,9 @@ def list_looks(most: int) -> list[int]:
     found = [FIRST_LOOK]
     while found[-1] * 2 < most:
         found.append(found[-1] * 2)
-    return found if found[-1] >= most else [*found, most]
+    if found[-1] < most:
+        found.append(most)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +350,7 @@ class BisectionSearch:
                 if run.measure() is RunState.INTERRUPTED:
                     raise KeyboardInterrupt
                 judged = self._judge_gates(read_plan_gates(run.plan), run.judge().analysis)
-                if all(one.outcome is not Outcome.UNDECIDED for one in judged):
+                if not _has_outcome(judged, Outcome.UNDECIDED):
                     break
         return judged
 
@@ -361,17 +363,22 @@ class BisectionSearch:
         if self._wanted.power is not None:
             return judge_gates(gates, analysis)
         # Where a gate names its metric, no other one may decide.
-        by = ("",) if "" in self._by and any(gate.metric for gate in gates) else self._by
+        by = self._by
+        if "" in by and any(gate.metric for gate in gates):
+            by = ("",)
         alpha = ALPHA / len(self._looks) / len(by)
         preferred = analysis.plan.metrics[0].name
-        first, *others = (
-            judge_gates(
-                [replace(gate, metric=name or gate.metric or preferred) for gate in gates], analysis, alpha
-            )
-            for name in by
-        )
-        if any(one.outcome is Outcome.UNDECIDED for one in first):
+        by_metric = []
+        for name in by:
+            renamed = [replace(gate, metric=name or gate.metric or preferred) for gate in gates]
+            by_metric.append(judge_gates(renamed, analysis, alpha))
+        first, *others = by_metric
+        if _has_outcome(first, Outcome.UNDECIDED):
             for judged in others:
-                if any(one.outcome is Outcome.BROKEN for one in judged):
+                if _has_outcome(judged, Outcome.BROKEN):
                     return judged
         return first
+
+
+def _has_outcome(judged: Iterable[JudgedGate], outcome: Outcome) -> bool:
+    return any(one.outcome is outcome for one in judged)

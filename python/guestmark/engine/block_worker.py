@@ -54,10 +54,7 @@ def measure_block(
     worker = _Worker(plan, ledger, head.id, attempts, machine, interruption)
     if not is_divisible(plan):
         return _measure_in_turn(worker, observer)
-    blocks = plan.policy.blocks
-    progress: _BlockFinder = (
-        _ReadingBlockFinder(worker) if blocks is None else _CountingBlockFinder(worker, blocks)
-    )
+    progress = _choose_block_finder(worker)
     while True:
         before = progress.refresh()
         if before.state in _ENDED:
@@ -112,7 +109,9 @@ def _measure_in_turn(worker: _Worker, observer: Observer) -> BlockStatus:
     after = trial_counts.count_trials(ledger, run_id)
     if after.trials == before.trials:
         return BlockStatus.NO_TIME_LEFT
-    return BlockStatus.SOME_FAILED if after.failed > before.failed else BlockStatus.DONE
+    if after.failed > before.failed:
+        return BlockStatus.SOME_FAILED
+    return BlockStatus.DONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +235,9 @@ class _CountingBlockFinder:
         goal = self._blocks + self._lost
         if found.blocks < goal:
             return None, found.find_incomplete(goal)
-        return RunState.COMPLETE if trial_counts.has_good_trial(ledger, run_id) else RunState.FAILED, ()
+        if not trial_counts.has_good_trial(ledger, run_id):
+            return RunState.FAILED, ()
+        return RunState.COMPLETE, ()
 
     def admit_lost_blocks(self) -> bool:
         if self._lost is not None:
@@ -260,7 +261,9 @@ class _CountingBlockFinder:
     def find_end(self) -> RunState | None:
         # The last block is checked first, as that reads one row, while open blocks need a count.
         near = trial_counts.has_reached_block(self._worker.ledger, self._worker.run_id, self._blocks - 1)
-        return self.find_open_blocks()[0] if near or not self._list_tried_cells() else None
+        if not near and self._list_tried_cells():
+            return None
+        return self.find_open_blocks()[0]
 
     def _list_tried_cells(self) -> list[Cell]:
         """Return the cells that are not given up."""
@@ -268,6 +271,13 @@ class _CountingBlockFinder:
         ids = [cell.id for cell in able]
         self._failing = trial_counts.find_failing_cells(self._worker.ledger, self._worker.run_id, ids)
         return [cell for cell in able if self._failing.get(cell.id, 0) < MOST_FAILURES]
+
+
+def _choose_block_finder(worker: _Worker) -> _BlockFinder:
+    blocks = worker.plan.policy.blocks
+    if blocks is None:
+        return _ReadingBlockFinder(worker)
+    return _CountingBlockFinder(worker, blocks)
 
 
 def _count_leading_complete_blocks(trials: Sequence[Trial], cells: Sequence[Cell]) -> int:

@@ -21,7 +21,14 @@ from guestmark.core.tuning import Settings
 from guestmark.core.units import format_count, format_duration, list_first_names
 from guestmark.core.workload_kind import adapts_to_time
 from guestmark.engine import proofs
-from guestmark.engine.question_status import COMPARING_QUESTIONS, AskedPair, QuestionPart, split_question
+from guestmark.engine.question_status import (
+    COMPARING_QUESTIONS,
+    AskedPair,
+    QuestionPart,
+    list_original_ids,
+    list_originals,
+    split_question,
+)
 from guestmark.engine.time_estimate import PROOF_S, TrialCosts, read_trial_costs
 from guestmark.ledger.store import Ledger
 from guestmark.stats import stopping
@@ -81,8 +88,10 @@ class RunCost:
             return ""
         least = format_duration(_round_to_precision(self.proofs_s + self.block_s * self.fewest))
         blocks = format_count(self.fewest, "block")
-        size = f" at {self.scale:g} of the plan's sizes" if self.scale != 1 else ""
-        text = f"{format_count(self.cells, 'cell')}{size}, about {least} for {blocks}"
+        text = format_count(self.cells, "cell")
+        if self.scale != 1:
+            text += f" at {self.scale:g} of the plan's sizes"
+        text += f", about {least} for {blocks}"
         if self.most > self.fewest:
             most = format_duration(_round_to_precision(self.proofs_s + self.block_s * self.most))
             text += f", at most {most} for {self.most}"
@@ -108,7 +117,9 @@ def _round_up(seconds: float) -> float:
 def _choose_step(seconds: float) -> float:
     if seconds >= 600:
         return 60.0
-    return 10.0 if seconds >= 20 else 1.0
+    if seconds >= 20:
+        return 10.0
+    return 1.0
 
 
 def estimate_run_cost(plan: Plan, cells: Sequence[Cell], costs: TrialCosts, used_s: float = 0.0) -> RunCost:
@@ -135,7 +146,7 @@ def _estimate_proofs_s(plan: Plan, cells: Iterable[Cell], costs: TrialCosts) -> 
     if not plan.context.prove:
         return 0.0
     # Cells with the same kind of disk share a proof.
-    kinds = {kind for cell in cells if (kind := proofs.find_proof_kind(cell)) is not None}
+    kinds = set(map(proofs.find_proof_kind, cells)) - {None}
     return costs.proof_s * len(kinds)
 
 
@@ -146,9 +157,12 @@ def choose_scale(plan_at: Callable[[float], Plan], ledger: Ledger | None, budget
     if plan.context.tune is not None or plan_at(SCALES[-1]).cells == plan.cells:
         return plan
     for scale in SCALES:
-        plan = plan if scale == 1.0 else plan_at(scale)
+        if scale != 1.0:
+            plan = plan_at(scale)
         costs = read_trial_costs(plan, ledger)
-        blocks = _count_fewest_blocks(plan) + (_SPARE_BLOCKS if plan.policy.blocks is None else 0)
+        blocks = _count_fewest_blocks(plan)
+        if plan.policy.blocks is None:
+            blocks += _SPARE_BLOCKS
         needed_s = _estimate_needed_s(plan, plan.cells, costs, blocks) + _START_S + _REPORT_S
         # A cell whose cost nobody knows is expected to cost what the others do.
         if costs.trial_s and needed_s <= budget_s:
@@ -158,10 +172,12 @@ def choose_scale(plan_at: Callable[[float], Plan], ledger: Ledger | None, budget
 
 def _count_fewest_blocks(plan: Plan) -> int:
     """Return how many blocks answers need: as many as tell a difference from chance, if anything is compared."""
-    if plan.questions and not any(question.wants in COMPARING_QUESTIONS for question in plan.questions):
-        return plan.policy.blocks or 1
-    # A plan without questions that wants a single block compares nothing.
-    return 1 if not plan.questions and plan.policy.blocks == 1 else MIN_BLOCKS
+    if not plan.questions:
+        # A plan without questions that wants a single block compares nothing.
+        return 1 if plan.policy.blocks == 1 else MIN_BLOCKS
+    if any(question.wants in COMPARING_QUESTIONS for question in plan.questions):
+        return MIN_BLOCKS
+    return plan.policy.blocks or 1
 
 
 def _estimate_needed_s(plan: Plan, cells: Sequence[Cell], costs: TrialCosts, blocks: int) -> float:
@@ -182,13 +198,12 @@ def fit_to_budget(
     if all(map(adapts_to_time, able)):
         return replace(plan, policy=replace(plan.policy, time_limit_s=time_limit_s)), []
     enough = _count_fewest_blocks(plan)
-    originals = [cell for cell in able if cell.null_of is None]
     fewest = enough
     racing = plan.context.tune
     if racing is not None:
         kept = choose_racing_cells(plan, able, costs, racing, left_s)
     else:
-        if _estimate_needed_s(plan, originals, costs, enough) > left_s:
+        if _estimate_needed_s(plan, list_originals(able), costs, enough) > left_s:
             fewest = min(enough, _FEWEST_BLOCKS)
         blocks = fewest
         kept = _BudgetFit(
@@ -197,8 +212,7 @@ def fit_to_budget(
         # The time of cells that were left out may suffice for more blocks of the others.
         if _estimate_needed_s(plan, kept, costs, enough) <= left_s:
             fewest = enough
-    ids = {cell.id for cell in kept}
-    gone = [cell for cell in able if cell.id not in ids]
+    gone = _exclude_cells(able, {cell.id for cell in kept})
     is_single_trial = enough == 1 and len(kept) == 1
     # No limit is closer than what the kept cells are known to take.
     known_s = _LIMIT_OF_KNOWN * max((costs.trial_s.get(cell.id, 0.0) for cell in kept), default=0.0)
@@ -211,15 +225,7 @@ def fit_to_budget(
         trial_limit_s=min(plan.policy.trial_limit_s, longest_s),
     )
     within = format_duration(budget_s)
-    notes = []
-    if left_out := [cell for cell in gone if cell.null_of is None]:
-        names = list_first_names([cell.id for cell in left_out], "cell")
-        notes.append(f"left out to stay within {within}: {names}")
-    notes += [
-        f"not asked, to stay within {within}: {question.ask}"
-        for question in plan.questions
-        if not split_question(question, kept)
-    ]
+    notes = _note_omissions(plan, gone, kept, within)
     needed_s = _estimate_needed_s(plan, kept, costs, fewest)
     if needed_s > left_s and racing is None:
         takes_s = _round_up(needed_s + used_s + _REPORT_S)
@@ -244,6 +250,17 @@ def fit_to_budget(
     return fitted, notes
 
 
+def _note_omissions(plan: Plan, gone: Iterable[Cell], kept: Sequence[Cell], within: str) -> list[str]:
+    """Return remarks on the cells that are `gone`, and on the questions that `kept` ones cannot answer."""
+    notes = []
+    if names := list_original_ids(gone):
+        notes.append(f"left out to stay within {within}: {list_first_names(names, 'cell')}")
+    for question in plan.questions:
+        if not split_question(question, kept):
+            notes.append(f"not asked, to stay within {within}: {question.ask}")
+    return notes
+
+
 def limit_trial(budget_s: float) -> float:
     """Return the seconds after which a trial of a run with this budget fails."""
     return max(_LONGEST_TRIAL_SHARE * budget_s, min(budget_s / 2, _SLOW_START_S), 20.0)
@@ -264,8 +281,8 @@ def refit_cells(  # noqa: PLR0917 (the choice of cells depends on all of it)
     back if there is time for `_FEWEST_BLOCKS` blocks of them; `read_costs` returns their costs as known before the run.
     """
     budget_s = plan.context.budget_s
-    gone = set(plan.context.no_time)
-    measured = [cell for cell in alive if cell.id not in gone]
+    gone = plan.context.no_time
+    measured = select_planned_cells(plan, alive)
     durations: dict[str, list[float]] = {}
     blocks: dict[str, set[int]] = {cell.id: set() for cell in alive}
     for trial in trials:
@@ -313,28 +330,28 @@ def _make_calibrated_estimate(
     both = [cell.id for cell in cells if cell.id in took and cell.id in costs.trial_s]
     ratio = 1.0
     if both:
-        ratio = sum(took[cell_id] for cell_id in both) / max(
-            sum(costs.trial_s[cell_id] for cell_id in both), 1e-9
-        )
+        now_s = sum(took[cell_id] for cell_id in both)
+        before_s = sum(costs.trial_s[cell_id] for cell_id in both)
+        ratio = now_s / max(before_s, 1e-9)
 
     def estimate_trial_s(cell: Cell) -> float:
         own = took.get(cell.id) or took.get(cell.null_of or "")
-        return own if own is not None else ratio * costs.trial_s.get(cell.id, math.inf)
+        if own is not None:
+            return own
+        return ratio * costs.trial_s.get(cell.id, math.inf)
 
     return estimate_trial_s
 
 
 def find_unasked_cells(plan: Plan, cells: Iterable[Cell]) -> list[Cell]:
     """Return the cells with a level that the user named which no question of the plan is about."""
-    own = [cell for cell in cells if cell.null_of is None]
-    asked = {
-        cell.id
-        for question in plan.questions
-        for part in split_question(question, own)
-        for cell in part.cells
-    }
-    named = set(itertools.chain.from_iterable(plan.context.named))
-    return [cell for cell in own if cell.id in named - asked]
+    own = list_originals(cells)
+    asked: set[str] = set()
+    for question in plan.questions:
+        for part in split_question(question, own):
+            asked |= part.ids
+    unasked = set(itertools.chain.from_iterable(plan.context.named)) - asked
+    return [cell for cell in own if cell.id in unasked]
 
 
 def compare_unasked_cells(plan: Plan, alive: Sequence[Cell], analysis: Analysis) -> list[AskedPair]:
@@ -342,13 +359,13 @@ def compare_unasked_cells(plan: Plan, alive: Sequence[Cell], analysis: Analysis)
     wanted = {cell.id for cell in find_unasked_cells(plan, alive)}
     found = []
     for workload in analysis.workloads:
-        baseline = next((result.cell.id for result in workload.cells if result.cell.baseline), None)
-        if baseline is None or not workload.metrics:
+        baselines = [result.cell.id for result in workload.cells if result.cell.baseline]
+        if not baselines or not workload.metrics:
             continue
         for result in workload.cells:
             comparison = result.comparison.get(workload.metrics[0].name)
             if result.cell.id in wanted and comparison is not None:
-                found.append(AskedPair(result.cell.id, baseline, comparison))
+                found.append(AskedPair(result.cell.id, baselines[0], comparison))
     return found
 
 
@@ -367,7 +384,11 @@ def find_undecided_gates(plan: Plan, analysis: Analysis) -> set[str]:
 
 
 def _find_gated_cells(plan: Plan, gates: Sequence[Gate]) -> set[str]:
-    return {cell.id for cell in plan.cells if any(gate.selects_cell(cell) for gate in gates)}
+    gated = set()
+    for cell in plan.cells:
+        if any(gate.selects_cell(cell) for gate in gates):
+            gated.add(cell.id)
+    return gated
 
 
 def find_open_cells(
@@ -392,7 +413,7 @@ def find_open_cells(
         # What becomes of flushes is the same in every block.
         settled = known | seen if question.wants is QuestionKind.DURABILITY else known
         for part in split_question(question, cells):
-            wanted |= {cell.id for cell in part.cells if cell.id not in settled}
+            wanted |= part.ids - settled
     wanted |= {cell.id for cell in find_unasked_cells(plan, cells)} - known - seen
     return {cell.id for cell in cells if (cell.null_of or cell.id) in wanted}
 
@@ -414,15 +435,19 @@ def is_out_of_share(plan: Plan, cell: Cell, trial: Trial, earlier: Iterable[Tria
 
     Its cell is then left out for lack of time, unless others are compared with it or it has been measured before.
     """
-    beside = [other for other in plan.cells if other.null_of is None and other.id != cell.id]
     return (
         plan.context.budget_limits_trials
         and plan.context.tune is None
         and trial.status is TrialStatus.FAILED
         and trial.duration_s >= plan.policy.trial_limit_s
-        and not (cell.baseline and any(other.compares_with(cell) for other in beside))
+        and not (cell.baseline and _is_compared(plan, cell))
         and not any(other.cell_id == cell.id for other in earlier)
     )
+
+
+def _is_compared(plan: Plan, cell: Cell) -> bool:
+    """Return whether any other cell of the plan, apart from null copies, is compared with this one."""
+    return any(other.id != cell.id and other.compares_with(cell) for other in list_originals(plan.cells))
 
 
 def is_proving_over(plan: Plan, used_s: float) -> bool:
@@ -446,7 +471,10 @@ def leave_out_cells(plan: Plan, gone: Iterable[Cell]) -> Plan:
 
 def select_planned_cells(plan: Plan, cells: Iterable[Cell]) -> list[Cell]:
     """Return the cells for which there is time."""
-    gone = set(plan.context.no_time)
+    return _exclude_cells(cells, set(plan.context.no_time))
+
+
+def _exclude_cells(cells: Iterable[Cell], gone: Collection[str]) -> list[Cell]:
     return [cell for cell in cells if cell.id not in gone]
 
 
@@ -455,12 +483,9 @@ def drop_unmeasured_cells(plan: Plan, tried: Collection[str]) -> Plan:
     # A gated cell stays, so that its gate is said not to be judged.
     gone = set(plan.context.no_time) - set(tried) - _find_gated_cells(plan, read_plan_gates(plan))
     # A question about cells that were measured a few times stays: the run may be resumed.
-    kept = [cell for cell in plan.cells if cell.id not in gone]
-    return replace(
-        plan,
-        cells=tuple(kept),
-        questions=tuple(question for question in plan.questions if split_question(question, kept)),
-    )
+    kept = _exclude_cells(plan.cells, gone)
+    questions = tuple(question for question in plan.questions if split_question(question, kept))
+    return replace(plan, cells=tuple(kept), questions=questions)
 
 
 class _BudgetFit:
@@ -508,11 +533,15 @@ class _BudgetFit:
 
     def _list_parts(self) -> list[QuestionPart]:
         """Return the parts of all questions; without questions, each cell is one, with the baseline that it needs."""
-        found = [part for question in self._plan.questions for part in split_question(question, self._able)]
+        found: list[QuestionPart] = []
+        for question in self._plan.questions:
+            found += split_question(question, self._able)
         if found:
             # What the user named is wanted whether a question of the plan is about it or not.
-            return [*found, *(QuestionPart((cell,)) for cell in find_unasked_cells(self._plan, self._able))]
-        own = [cell for cell in self._able if cell.null_of is None]
+            for cell in find_unasked_cells(self._plan, self._able):
+                found.append(QuestionPart((cell,)))
+            return found
+        own = list_originals(self._able)
         for cell in own:
             # A baseline alone answers nothing.
             compared = any(other is not cell and cell.compares_with(other) for other in own)
@@ -523,9 +552,9 @@ class _BudgetFit:
     def _take_named_levels(self, wanted: Sequence[QuestionPart]) -> None:
         """Take two cells for each level that the user named, so that it can be compared at all."""
         for level in self._plan.context.named:
-            if any(cell_id in self._taken for cell_id in level):
+            if not self._taken.keys().isdisjoint(level):
                 continue
-            of_level = [part for part in wanted if any(cell.id in level for cell in part.cells)]
+            of_level = [part for part in wanted if not part.ids.isdisjoint(level)]
             for part in sorted(of_level, key=lambda part: self._sum_prices(part.cells)):
                 if self._take_if_it_fits(self._pick_cheapest_pair(part, level)):
                     break
@@ -575,7 +604,9 @@ def choose_racing_cells(
     proof = _estimate_proofs_s(plan, able, costs) / max(len(able), 1)
     confirming = settings.confirm * min(settings.finalists, _USUAL_FINALISTS) * typical
     per_cell = proof + _RACING_BLOCKS * typical
-    number = max(2, math.floor((left_s - confirming) / per_cell)) if per_cell > 0 else len(able)
+    number = len(able)
+    if per_cell > 0:
+        number = max(2, math.floor((left_s - confirming) / per_cell))
     if number >= len(able):
         return list(able)
     ids = set(choose_informative(list_candidates(able), number))

@@ -115,7 +115,9 @@ class CampaignState:
     @property
     def next_side(self) -> str | None:
         """The side of the next boot to measure; None at the end."""
-        return self.order[len(self.done)] if len(self.done) < len(self.order) else None
+        if len(self.done) >= len(self.order):
+            return None
+        return self.order[len(self.done)]
 
     @property
     def key(self) -> tuple[str, int]:
@@ -342,11 +344,10 @@ def _read_state(path: Path) -> CampaignState:
     try:
         found: Mapping[str, Any] = json.loads(path.read_text())
     except FileNotFoundError as error:
-        known = ", ".join(list_campaigns())
-        raise UsageError(
-            f"there is no campaign {path.stem}",
-            hint=f"known campaigns: {known}" if known else "to begin one: guestmark campaign --help",
-        ) from error
+        hint = "to begin one: guestmark campaign --help"
+        if known := list_campaigns():
+            hint = f"known campaigns: {', '.join(known)}"
+        raise UsageError(f"there is no campaign {path.stem}", hint=hint) from error
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read: {error}", hint="remove it to start again") from error
     try:
@@ -360,8 +361,8 @@ def _read_state(path: Path) -> CampaignState:
             commands=SideCommands(**found["commands"]),
             done=tuple(MeasuredBoot(**boot) for boot in found["done"]),
             restarts=found["restarts"],
-            switched=None if found["switched"] is None else _read_boot_key(found["switched"], int, str),
-            current=None if found["current"] is None else _read_boot_key(found["current"], str, str),
+            switched=_read_boot_key(found["switched"], int, str),
+            current=_read_boot_key(found["current"], str, str),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{path} is not a campaign of this version: {error}") from error
@@ -372,15 +373,21 @@ def _read_sides(values: Sequence[str]) -> tuple[str, str]:
     return first, second
 
 
-def _read_boot_key(values: Sequence[Any], first: type, second: type) -> Any:
+def _read_boot_key(values: Sequence[Any] | None, first: type, second: type) -> Any:
+    if values is None:
+        return None
     return first(values[0]), second(values[1]), int(values[2])
+
+
+def _quote_unit_word(word: str) -> str:
+    """Return the word quoted for a systemd unit, in which percent signs begin specifiers."""
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{escaped}"'
 
 
 def make_systemd_unit(state: CampaignState, command: Sequence[str]) -> str:
     """Return a systemd unit that continues the campaign after every boot of the host, until it is done."""
-    words = " ".join(
-        '"' + word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%") + '"' for word in command
-    )
+    words = " ".join(map(_quote_unit_word, command))
     kept = find_campaigns_directory() / f"{state.name}.json"
     return f"""[Unit]
 Description=guestmark campaign {state.name}

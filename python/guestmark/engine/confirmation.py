@@ -106,9 +106,11 @@ def make_confirmation(before: StoredRun, after: StoredRun, policy: Mapping[str, 
 
 def _make_context(before: StoredRun, after: StoredRun) -> Context:
     """Return a context with the later run's directory, variables and costs, and nothing else of its context."""
-    context, me = after.plan.context, Caller.current()
+    context, caller = after.plan.context, Caller.current()
+    if context.cwd:
+        caller = replace(caller, cwd=context.cwd, env=context.env)
     return replace(
-        Context.for_caller(me if not context.cwd else replace(me, cwd=context.cwd, env=context.env)),
+        Context.for_caller(caller),
         env_names=context.env_names,
         cost=context.cost,
         confirms=(before.id, after.id),
@@ -117,12 +119,16 @@ def _make_context(before: StoredRun, after: StoredRun) -> Context:
 
 def _pair_cells(before: StoredRun, after: StoredRun) -> Iterator[tuple[_ComparedSide, _ComparedSide]]:
     """Yield the cells that both runs have; levels that may differ between the runs are ignored."""
-    one_each = all(len({cell.workload.key for cell in run.plan.cells}) == 1 for run in (before, after))
+    one_each = _has_one_workload(before) and _has_one_workload(after)
     olds = {_make_pairing_key(cell, one_each): cell for cell in before.plan.cells if cell.null_of is None}
     for cell in after.plan.cells:
         old = olds.get(_make_pairing_key(cell, one_each))
         if cell.null_of is None and old is not None and old.workload.name == cell.workload.name:
             yield _describe_side(before, old), _describe_side(after, cell)
+
+
+def _has_one_workload(run: StoredRun) -> bool:
+    return len({cell.workload.key for cell in run.plan.cells}) == 1
 
 
 def _make_pairing_key(cell: Cell, one_workload: bool) -> tuple[Any, ...]:
@@ -136,23 +142,24 @@ def _is_file_factor(factor: str) -> bool:
 
 
 def _describe_side(run: StoredRun, cell: Cell) -> _ComparedSide:
-    trial = next(
-        (
-            trial
-            for trial in reversed(run.trials)
-            if trial.cell_id == cell.id and trial.status is TrialStatus.OK
-        ),
-        None,
-    )
+    trial = _find_last_good_trial(run, cell)
     used = {name: level for name, level in cell.factors.items() if _is_file_factor(name)}
     paths: dict[str, str] = {}
     kind = workload_kind(cell.workload.name)
     if kind.runs_command:
         used["command"] = " ".join(kind.user_command(kind.params_of(cell.workload)))
     if trial is not None:
-        paths = {"program": program.host_path} if (program := trial.facts.find_fact(Program)) else {}
+        if program := trial.facts.find_fact(Program):
+            paths["program"] = program.host_path
         used |= dict(_read_attested(run, trial))
     return _ComparedSide(run, cell, used, paths)
+
+
+def _find_last_good_trial(run: StoredRun, cell: Cell) -> Trial | None:
+    for trial in reversed(run.trials):
+        if trial.cell_id == cell.id and trial.status is TrialStatus.OK:
+            return trial
+    return None
 
 
 def _read_attested(run: StoredRun, trial: Trial) -> Iterator[tuple[str, str]]:
@@ -164,9 +171,23 @@ def _read_attested(run: StoredRun, trial: Trial) -> Iterator[tuple[str, str]]:
         return
     yield "kernel", machine.guest.kernel
     if machine.vmm is not None:
-        name = os.path.basename(trial.command_line[0]) if trial.command_line else ""
-        told = (run.environments[-1].get("programs") or {}).get(name, "") if run.environments else ""
-        yield "qemu", _parse_qemu_version(told) if machine.vmm.qemu in told else machine.vmm.qemu
+        told = _find_recorded_version(run, trial)
+        version = machine.vmm.qemu
+        if version in told:
+            # What QEMU prints also names its package, by which the same build can be found again.
+            version = _parse_qemu_version(told)
+        yield "qemu", version
+
+
+def _find_recorded_version(run: StoredRun, trial: Trial) -> str:
+    """Return what the program that ran the trial's machine printed for --version; empty if nothing is known."""
+    if not run.environments:
+        return ""
+    name = ""
+    if trial.command_line:
+        name = os.path.basename(trial.command_line[0])
+    versions: Mapping[str, str] = run.environments[-1].get("programs") or {}
+    return versions.get(name, "")
 
 
 def _parse_qemu_version(line: str) -> str:
@@ -208,9 +229,10 @@ def _hash_file(path: str) -> str:
 
 def _find_side_kernel(side: _ComparedSide) -> str:
     release = side.used["kernel"]
-    given = side.cell.levels.get(KERNEL) or (
-        shutil.which("linux.uml") if side.cell.platform.inner.kind == "uml" else None
-    )
+    is_uml = side.cell.platform.inner.kind == "uml"
+    given = side.cell.levels.get(KERNEL) or None
+    if given is None and is_uml:
+        given = shutil.which("linux.uml")
     if given is not None:
         try:
             if read_release(Path(given)) == release:
@@ -218,7 +240,7 @@ def _find_side_kernel(side: _ComparedSide) -> str:
         except (GuestmarkError, OSError):
             pass
     found = find_image_by_release(release)
-    if found is None or side.cell.platform.inner.kind == "uml":
+    if found is None or is_uml:
         raise _MissingFileError(f"kernel {release}, which run {side.run.id} used, is no longer here")
     return str(found)
 
@@ -279,4 +301,6 @@ def _list_host_differences(before: StoredRun, after: StoredRun) -> Iterator[str]
 def _shorten_level(value: str | None) -> str:
     if value is None:
         return "none"
-    return value[:12] if re.fullmatch(r"[0-9a-f]{64}", value) else value
+    if re.fullmatch(r"[0-9a-f]{64}", value):
+        return value[:12]
+    return value

@@ -7,7 +7,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -81,11 +81,7 @@ def record_environment(
         },
         "distribution": _read_distribution(root / "etc/os-release"),
         "virtualization": _detect_virtualization(root),
-        "mitigations": {
-            file.name: _read_line(file)
-            for file in sorted((root / VULNERABILITIES).glob("*"))
-            if _read_line(file)
-        },
+        "mitigations": _read_mitigations(root / VULNERABILITIES),
         "load": _read_load(root / "proc/loadavg"),
         "programs": _ask_versions(registry.programs(workloads=()) if programs is None else programs),
         "packages": read_package_versions(root, measured),
@@ -93,9 +89,20 @@ def record_environment(
         "python": {"version": platform.python_version(), "implementation": platform.python_implementation()},
         "libraries": _list_libraries(),
     }
-    return cast(
-        Environment, {name: value for name, value in found.items() if value not in (None, {}, [], "")}
-    )
+    return cast(Environment, _drop_values(found, None, {}, [], ""))
+
+
+def _drop_values(found: Mapping[str, Any], *unknown: Any) -> dict[str, Any]:
+    """Return the facts without those whose value says that nothing is known."""
+    return {name: value for name, value in found.items() if value not in unknown}
+
+
+def _read_mitigations(folder: Path) -> dict[str, str]:
+    found = {}
+    for file in sorted(folder.glob("*")):
+        if line := _read_line(file):
+            found[file.name] = line
+    return found
 
 
 def record_run_environment(plan: Plan) -> Environment:
@@ -129,15 +136,11 @@ def _read_processor(root: Path) -> dict[str, Any]:
         name, _, value = line.partition(":")
         fields[name.strip()] = value.strip()
     flags = sorted((fields.get("flags") or fields.get("Features") or "").split())
-    # On arm64 the kernel gives numbers instead of a model name.
-    numbers = "implementer {CPU implementer}, part {CPU part}"
-    named = fields.get("model name") or fields.get("cpu model")
+    family = (fields.get("cpu family", ""), fields.get("model", ""), fields.get("stepping", ""))
     found: dict[str, Any] = {
-        "model": named or (numbers.format_map(fields) if "CPU part" in fields else platform.processor()),
+        "model": _name_processor_model(fields),
         "vendor": fields.get("vendor_id"),
-        "family_model_stepping": "/".join(
-            fields.get(name, "") for name in ("cpu family", "model", "stepping")
-        ),
+        "family_model_stepping": "/".join(family),
         "microcode": fields.get("microcode"),
         "bugs": fields.get("bugs"),
         "architecture": platform.machine(),
@@ -146,7 +149,16 @@ def _read_processor(root: Path) -> dict[str, Any]:
         "flags_sha256": hashlib.sha256(" ".join(flags).encode()).hexdigest()[:16] if flags else None,
         "smt": _read_line(root / "sys/devices/system/cpu/smt/active"),
     }
-    return {name: value for name, value in found.items() if value not in (None, "", "//")}
+    return _drop_values(found, None, "", "//")
+
+
+def _name_processor_model(fields: Mapping[str, str]) -> str:
+    if named := fields.get("model name") or fields.get("cpu model"):
+        return named
+    # On arm64 the kernel gives numbers instead of a model name.
+    if "CPU part" in fields:
+        return "implementer {CPU implementer}, part {CPU part}".format_map(fields)
+    return platform.processor()
 
 
 def _read_frequency_policy(folder: Path) -> dict[str, Any]:
@@ -159,7 +171,7 @@ def _read_frequency_policy(folder: Path) -> dict[str, Any]:
         ("maximum_khz", "scaling_max_freq"),
         ("energy_preference", "energy_performance_preference"),
     ):
-        values = sorted({text for policy in policies if (text := _read_line(policy / file))})
+        values = sorted({_read_line(policy / file) for policy in policies} - {""})
         if values:
             found[name] = values[0] if len(values) == 1 else values
     if boost := _read_line(folder / "cpufreq/boost"):
@@ -176,17 +188,16 @@ def _list_disks(folder: Path) -> list[dict[str, Any]]:
         sectors = _read_line(device / "size")
         if device.name.startswith(("loop", "ram", "zram")) or sectors in ("", "0"):
             continue
+        vendor, model = _read_line(device / "device/vendor"), _read_line(device / "device/model")
         disk = {
             "name": device.name,
             "bytes": int(sectors) * 512,
-            "model": " ".join(
-                filter(None, (_read_line(device / "device/vendor"), _read_line(device / "device/model")))
-            ),
+            "model": " ".join(filter(None, (vendor, model))),
             "rotational": {"1": True, "0": False}.get(_read_line(device / "queue/rotational")),
             "scheduler": _parse_bracketed_choice(_read_line(device / "queue/scheduler")),
             "write_cache": _read_line(device / "queue/write_cache"),
         }
-        found.append({name: value for name, value in disk.items() if value not in (None, "")})
+        found.append(_drop_values(disk, None, ""))
     return found
 
 
@@ -195,12 +206,22 @@ def _list_filesystems(mounts: Path) -> dict[str, Any]:
     live = [line.split(" ") for line in procfs.read_text(mounts).splitlines()]
     found = {}
     for directory in _DIRECTORIES:
-        holds = [fields for fields in live if len(fields) > 3 and _is_below(directory, fields[1])]
-        if holds:
-            device, where, kind, options = max(enumerate(holds), key=lambda one: (len(one[1][1]), one[0]))[1][
-                :4
-            ]
+        mount = _find_mount(directory, live)
+        if mount is not None:
+            device, where, kind, options = mount[:4]
             found[directory] = {"device": device, "mounted_at": where, "type": kind, "options": options}
+    return found
+
+
+def _find_mount(directory: str, live: Iterable[list[str]]) -> list[str] | None:
+    """Return the fields of the mount that holds the directory: the deepest one."""
+    found = None
+    for fields in live:
+        if len(fields) <= 3 or not _is_below(directory, fields[1]):
+            continue
+        # Of several at one place, the last one hides the others.
+        if found is None or len(fields[1]) >= len(found[1]):
+            found = fields
     return found
 
 
@@ -229,19 +250,31 @@ def _detect_virtualization(root: Path) -> dict[str, Any]:
     dmi = root / "sys/class/dmi/id"
     cpuinfo = procfs.read_text(root / "proc/cpuinfo")
     found: dict[str, Any] = {
-        "hypervisor": any(
-            line.startswith("flags") and " hypervisor" in line for line in cpuinfo.splitlines()[:64]
-        )
-        or "User Mode Linux" in cpuinfo,
+        "hypervisor": _names_hypervisor(cpuinfo),
         "vendor": _read_line(dmi / "sys_vendor"),
         "product": _read_line(dmi / "product_name"),
         "xen": _read_line(root / "sys/hypervisor/type"),
-        "container": _read_line(root / "run/systemd/container")
-        or ("docker" if (root / ".dockerenv").exists() else "")
-        or ("podman" if (root / "run/.containerenv").exists() else ""),
+        "container": _detect_container(root),
         "device_tree": _read_line(root / "proc/device-tree/hypervisor/compatible").strip("\0"),
     }
-    return {name: value for name, value in found.items() if value != ""}
+    return _drop_values(found, "")
+
+
+def _names_hypervisor(cpuinfo: str) -> bool:
+    for line in cpuinfo.splitlines()[:64]:
+        if line.startswith("flags") and " hypervisor" in line:
+            return True
+    return "User Mode Linux" in cpuinfo
+
+
+def _detect_container(root: Path) -> str:
+    if named := _read_line(root / "run/systemd/container"):
+        return named
+    if (root / ".dockerenv").exists():
+        return "docker"
+    if (root / "run/.containerenv").exists():
+        return "podman"
+    return ""
 
 
 def _read_load(file: Path) -> list[float]:
@@ -291,7 +324,7 @@ def _describe_guestmark(agent: Path | None) -> dict[str, Any]:
     if agent is not None:
         with contextlib.suppress(OSError):
             found["agent_sha256"] = hashlib.sha256(agent.read_bytes()).hexdigest()
-    return {name: value for name, value in found.items() if value is not None}
+    return _drop_values(found, None)
 
 
 def _run_git(checkout: Path, *arguments: str) -> str:
@@ -316,7 +349,10 @@ def _list_libraries() -> dict[str, str]:
             # `metadata.version` parses the whole text as an e-mail, which takes ten times as long.
             text = metadata.distribution(library).read_text("METADATA") or ""
             version = _VERSION_PATTERN.search(text)
-            found[library] = metadata.version(library) if version is None else version[1]
+            if version is None:
+                found[library] = metadata.version(library)
+            else:
+                found[library] = version[1]
     return found
 
 

@@ -53,11 +53,10 @@ class RunForecast:
         if self.half_width is None or self.seconds is None:
             return ""
         told = f"{describe_precision(self.half_width)} in about {format_duration(self.seconds)}"
-        finds = [
-            f"; {gate.text}: {Claim.GATE_FINDS.format(size=format_limit(gate.limit, size))}"
-            for gate, size in self.gates
-        ]
-        return f"{told}, as in {format_count(self.runs, 'earlier run')} here{''.join(finds)}"
+        sentence = f"{told}, as in {format_count(self.runs, 'earlier run')} here"
+        for gate, size in self.gates:
+            sentence += f"; {gate.text}: {Claim.GATE_FINDS.format(size=format_limit(gate.limit, size))}"
+        return sentence
 
 
 def forecast_run(plan: Plan, ledger: Ledger, environment: Mapping[str, Any]) -> RunForecast | None:
@@ -97,7 +96,9 @@ def _find_newest_runs(
     """Return the earlier ratios with these keys, and the ids of the newest runs among them, the newest last."""
     rows = ledger.find_earlier_ratios(host, keys, time.time(), most=_NEWEST_RUNS)
     ids = list(dict.fromkeys(row.run_id for row in sorted(rows, key=lambda row: row.created_at)))
-    return (rows, ids[-_NEWEST_RUNS:]) if ids else None
+    if not ids:
+        return None
+    return rows, ids[-_NEWEST_RUNS:]
 
 
 def _find_detectable_ratios(plan: Plan, last: Sequence[StoredRatio]) -> tuple[tuple[Gate, float], ...]:

@@ -67,9 +67,7 @@ def read_results(data: bytes, where: str, at: float = 0.0) -> list[PackedRun]:
     """
     budget = ReadBudget()
     try:
-        program, benchmarks = (
-            _parse_xml(data, budget) if data.lstrip()[:1] == b"<" else _parse_json(data, budget)
-        )
+        program, benchmarks = _parse_results(data, budget)
         if not benchmarks:
             raise _UnknownFormatError(f"it contains no result of {program}")
         run = _make_run(program, benchmarks, hashlib.sha256(data).hexdigest(), min(max(at, 0.0), time.time()))
@@ -90,9 +88,13 @@ def _make_run(program: SourceProgram, benchmarks: Sequence[_Benchmark], digest: 
     cells: list[Cell] = []
     trials: list[Trial] = []
     known: dict[str, int] = {}
+    tables: set[str] = set()
+    metrics: dict[str, Metric] = {}
     for order, each in enumerate(benchmarks):
         known[each.label] = known.get(each.label, 0) + 1
-        name = each.label[:200] if known[each.label] == 1 else f"{each.label[:200]} ({known[each.label]})"
+        name = each.label[:200]
+        if known[each.label] > 1:
+            name += f" ({known[each.label]})"
         params = ExecParams(argv=_split_command(each.label), parameters=list(each.levels)).to_stored()
         cells.append(
             Cell(
@@ -100,25 +102,27 @@ def _make_run(program: SourceProgram, benchmarks: Sequence[_Benchmark], digest: 
                 workload=WorkloadSpec("exec", params, each.label, key=name),
                 platform=PlatformSpec.read("host"),
                 factors=each.levels,
-                baseline=each.table not in {cell.group for cell in cells},
+                baseline=each.table not in tables,
                 group=each.table,
             )
         )
-        measured = tuple(
-            Measurement(metric, median(values), tuple(values))
-            for metric, values in each.values.items()
-            if values
+        tables.add(each.table)
+        measured = []
+        for metric, values in each.values.items():
+            # One name stands for one metric, whatever units another benchmark gives it.
+            metrics.setdefault(metric.name, metric)
+            if values:
+                measured.append(Measurement(metric, median(values), tuple(values)))
+        trials.append(
+            Trial(cell_id=name, block=0, order=order, status=TrialStatus.OK, measurements=tuple(measured))
         )
-        trials.append(Trial(cell_id=name, block=0, order=order, status=TrialStatus.OK, measurements=measured))
-    metrics = dict.fromkeys(metric for each in benchmarks for metric in each.values)
-    unique = {metric.name: metric for metric in reversed(metrics)}
     return StoredRun(
         id=f"{program.name.lower()}-{digest[:16]}",
         plan=Plan(
             name=program.name.lower(),
             cells=tuple(cells),
             policy=Policy(blocks=1, warmup=0),
-            metrics=tuple(metric for metric in metrics if unique[metric.name] is metric),
+            metrics=tuple(metrics.values()),
             title=f"Results of {program}",
         ),
         environments=(),
@@ -136,14 +140,18 @@ def _split_command(command: str) -> list[str]:
         return [command]
 
 
+def _parse_results(data: bytes, budget: ReadBudget) -> tuple[SourceProgram, list[_Benchmark]]:
+    if data.lstrip()[:1] == b"<":
+        return _parse_xml(data, budget)
+    return _parse_json(data, budget)
+
+
 def _parse_json(data: bytes, budget: ReadBudget) -> tuple[SourceProgram, list[_Benchmark]]:
     budget.charge_encoded(data)
     document = json.loads(data)
     if isinstance(document, dict):
-        for key, (program, take) in _JSON_PARSERS.items():
-            if key in document and isinstance(
-                document[key], list if program is not SourceProgram.PHORONIX else dict
-            ):
+        for key, (program, holds, take) in _JSON_PARSERS.items():
+            if key in document and isinstance(document[key], holds):
                 return program, list(take(document))
     raise _UnknownFormatError("it is not a result of hyperfine, fio or the Phoronix Test Suite")
 
@@ -154,10 +162,9 @@ def _parse_hyperfine(document: Mapping[str, Any]) -> Iterator[_Benchmark]:
         values = {WALL: times}
         if memory := result.get("memory_usage_byte"):
             values[MAX_RSS] = _parse_numbers(memory)
-        levels = {
-            _parse_text(name): _parse_text(str(level))
-            for name, level in (result.get("parameters") or {}).items()
-        }
+        levels: dict[str, str] = {}
+        for name, level in (result.get("parameters") or {}).items():
+            levels[_parse_text(name)] = _parse_text(str(level))
         yield _Benchmark("hyperfine", label, values, levels)
 
 
@@ -182,10 +189,7 @@ def _parse_fio(document: Mapping[str, Any]) -> Iterator[_Benchmark]:
 
 def _parse_phoronix_json(document: Mapping[str, Any]) -> Iterator[_Benchmark]:
     for result in document["results"].values():
-        named = {
-            name: _parse_text(str(result.get(name) or ""))
-            for name in ("identifier", "title", "arguments", "description")
-        }
+        named = _parse_phoronix_names(result)
         for system, found in result["results"].items():
             values = found.get("all_results") or found.get("raw_values") or [found["value"]]
             if isinstance(values, str):
@@ -204,10 +208,7 @@ def _parse_xml(data: bytes, budget: ReadBudget) -> tuple[SourceProgram, list[_Be
     found = []
     for result in root.iter("Result"):
         text = {child.tag.lower(): child.text or "" for child in result}
-        named = {
-            name: _parse_text(text.get(name, ""))
-            for name in ("identifier", "title", "arguments", "description")
-        }
+        named = _parse_phoronix_names(text)
         for entry in result.iter("Entry"):
             value = entry.findtext("Value") or ""
             # The test failed on that system.
@@ -223,6 +224,12 @@ def _parse_xml(data: bytes, budget: ReadBudget) -> tuple[SourceProgram, list[_Be
                 )
             )
     return SourceProgram.PHORONIX, found
+
+
+def _parse_phoronix_names(result: Mapping[str, Any]) -> dict[str, str]:
+    """Return the words that name one test; those that it lacks are empty."""
+    names = ("identifier", "title", "arguments", "description")
+    return {name: _parse_text(str(result.get(name) or "")) for name in names}
 
 
 def _make_phoronix_benchmark(
@@ -258,8 +265,11 @@ def _parse_text(text: Any) -> str:
     return text.replace("\0", "")[:500]
 
 
-_JSON_PARSERS: Mapping[str, tuple[SourceProgram, Callable[[Mapping[str, Any]], Iterator[_Benchmark]]]] = {
-    "jobs": (SourceProgram.FIO, _parse_fio),
-    "systems": (SourceProgram.PHORONIX, _parse_phoronix_json),
-    "results": (SourceProgram.HYPERFINE, _parse_hyperfine),
+# By the key that only documents of one program have: the program, the type of the value, and the parser.
+_JSON_PARSERS: Mapping[
+    str, tuple[SourceProgram, type, Callable[[Mapping[str, Any]], Iterator[_Benchmark]]]
+] = {
+    "jobs": (SourceProgram.FIO, list, _parse_fio),
+    "systems": (SourceProgram.PHORONIX, dict, _parse_phoronix_json),
+    "results": (SourceProgram.HYPERFINE, list, _parse_hyperfine),
 }

@@ -32,7 +32,8 @@ class Interruption:
         if self.received is not None:
             # An orderly end is not needed: machines end with this process, and the ledger is consistent at every
             # moment. Only the cursor has to be shown again, if the live display has hidden it.
-            _write_error("\x1b[?25h" if os.isatty(2) else "")
+            if os.isatty(2):
+                _write_error("\x1b[?25h")
             os._exit(130)
         self.received = signal.Signals(number)
         _write_error("\nguestmark: stopping; interrupt again to stop at once\n")

@@ -172,7 +172,9 @@ def _has_ended(pid: int) -> bool:
 
 def find_leftovers(more: Iterable[Path] = ()) -> list[Leftover]:
     """Return this user's leftovers in guestmark's usual directories and in `more`, the oldest first."""
-    candidates = [path for parent in dict.fromkeys(_list_directories(more)) for path in _find_named(parent)]
+    candidates: list[Path] = []
+    for parent in dict.fromkeys(_list_directories(more)):
+        candidates += _find_named(parent)
     candidates += [path for path in _find_unfinished_files() if path not in candidates]
     candidates += confinement.find_leftover_groups()
     used = _read_paths_in_use() if candidates else ""
@@ -186,8 +188,9 @@ def find_leftovers(more: Iterable[Path] = ()) -> list[Leftover]:
                 continue
             if stat.S_ISDIR(state.st_mode) and is_in_use(path):
                 continue
-            others = any(path in where.parents for where in mounted)
-            keeps = "something is mounted in it; unmount that first" if others else ""
+            keeps = ""
+            if any(path in where.parents for where in mounted):
+                keeps = "something is mounted in it; unmount that first"
             found.append(Leftover(path, _measure_size(path), state.st_mtime, keeps))
     return sorted(found, key=lambda leaving: leaving.changed_at)
 
@@ -199,7 +202,9 @@ def _list_directories(more: Iterable[Path]) -> Iterator[Path]:
         find_memory_directory(),
         *more,
     ]
-    named += [Path(os.environ[name]) for name in ("TMPDIR", "XDG_RUNTIME_DIR") if os.environ.get(name)]
+    for name in ("TMPDIR", "XDG_RUNTIME_DIR"):
+        if directory := os.environ.get(name):
+            named.append(Path(directory))
     if not os.environ.get("TMPDIR"):
         named += map(Path, _USUAL_DIRECTORIES)
     for parent in named:
@@ -213,7 +218,9 @@ def _find_named(parent: Path) -> Iterator[Path]:
     named = rf"(?:{'|'.join(map(re.escape, names))})(?:@[a-z0-9_]+)?-{_UNIQUE_SUFFIX}"
     ours = re.compile(rf"guestmark-(?:{named}|{_KEEPER_NAME})")
     with contextlib.suppress(OSError):
-        yield from (entry for entry in parent.iterdir() if ours.fullmatch(entry.name))
+        for entry in parent.iterdir():
+            if ours.fullmatch(entry.name):
+                yield entry
 
 
 def _find_unfinished_files() -> Iterator[Path]:
@@ -250,7 +257,9 @@ def _read_paths_in_use() -> str:
         folder = procfs.PROC / str(pid)
         with contextlib.suppress(OSError):
             found.append((folder / "cmdline").read_text(errors="surrogateescape"))
-        found += filter(None, (procfs.read_link(folder / name) for name in ("cwd", "root", "exe")))
+        for name in ("cwd", "root", "exe"):
+            if target := procfs.read_link(folder / name):
+                found.append(target)
         found += (end for _, end in procfs.list_open_files(pid))
     return "\n".join(found)
 

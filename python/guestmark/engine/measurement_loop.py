@@ -22,11 +22,18 @@ from guestmark.engine.clock import RunClock
 from guestmark.engine.hooks import RUN, HookRunner
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.progress import Observer, ProgressEstimate
-from guestmark.engine.question_status import compare_asked_pairs
+from guestmark.engine.question_status import compare_asked_pairs, list_original_ids
 from guestmark.engine.shared_machine import BlockMachines, group_cells
 from guestmark.engine.time_estimate import TrialCosts, read_trial_costs
 from guestmark.engine.trial import TrialSlot, run_trial
-from guestmark.engine.trial_schedule import count_iterations, count_warmups, find_missing_trials
+from guestmark.engine.trial_schedule import (
+    count_iterations,
+    count_warmups,
+    find_last_block,
+    find_missing_trials,
+    list_block_trials,
+    sum_durations,
+)
 from guestmark.ledger.attempts import TrialAttempts, record_lost_attempts
 from guestmark.ledger.store import Ledger
 from guestmark.platforms import registry
@@ -226,8 +233,9 @@ class MeasurementLoop:
     def _has_proven_racers(self) -> bool:
         """Return whether a race has at least two cells that may take part; True for other runs."""
         settings = self._plan.context.tune
-        proven = [proof.proven.word for proof in self._proofs.values()]
-        return settings is None or sum(word in settings.durability for word in proven) > 1
+        if settings is None:
+            return True
+        return sum(proof.proven.word in settings.durability for proof in self._proofs.values()) > 1
 
     def _exclude_unproven_cells(self) -> None:
         """Report the cells that there was no time to prove, and exclude them from a race."""
@@ -305,12 +313,13 @@ class MeasurementLoop:
         """Measure the missing trials of one block; return None if one of its trials was lost."""
         self._observer.started(self._plan, block)
         self._measure_missing_trials(block)
-        mine = [trial for trial in self._trials if trial.block == block]
-        if any(trial.status is TrialStatus.LOST for trial in mine):
+        statuses = {trial.status for trial in list_block_trials(self._trials, block)}
+        if TrialStatus.LOST in statuses:
             return None
         self._store_common_iterations(block)
-        good = all(trial.status is TrialStatus.OK for trial in mine)
-        return BlockStatus.DONE if good else BlockStatus.SOME_FAILED
+        if statuses <= {TrialStatus.OK}:
+            return BlockStatus.DONE
+        return BlockStatus.SOME_FAILED
 
     def _store_common_iterations(self, block: int) -> None:
         """Store how many iterations all further trials hold, unless this is fixed already.
@@ -319,10 +328,10 @@ class MeasurementLoop:
         """
         if self._plan.policy.iterations is not None or self._plan.context.iterations:
             return
-        mine = [trial for trial in self._trials if trial.block == block]
-        chosen = {
-            cell.id: count_iterations(self._plan, cell, block + 1, mine) for cell in self._cells.planned
-        }
+        pilots = list_block_trials(self._trials, block)
+        chosen: dict[str, int] = {}
+        for cell in self._cells.planned:
+            chosen[cell.id] = count_iterations(self._plan, cell, block + 1, pilots)
 
         def add_iterations(plan: Plan) -> Plan:
             if plan.context.iterations:  # another process was faster
@@ -349,20 +358,7 @@ class MeasurementLoop:
     def _measure_missing_trials(self, block: int) -> bool:
         """Measure the missing trials of a block; return whether the time was up before its end."""
         due = self._cells.due
-        # Several machines measure blocks at the same time, so there no block comes after another.
-        divided = bool(self._machine) or any(find_machine(trial.facts) for trial in self._trials)
-        missing = [
-            (order, cell)
-            for order, cell in find_missing_trials(
-                self._plan.policy.seed,
-                block,
-                self._plan.cells,
-                self._done,
-                chained=not divided,
-                groups=self._groups,
-            )
-            if cell in due
-        ]
+        missing = self._list_missing_trials(block, due)
         machines = BlockMachines.make_for_block(self._groups, {cell.id for _, cell in missing})
         with share_machines([*due, *machines.list_carriers()]):
             try:
@@ -375,6 +371,20 @@ class MeasurementLoop:
             finally:
                 machines.end()
         return False
+
+    def _list_missing_trials(self, block: int, due: Collection[Cell]) -> list[tuple[int, Cell]]:
+        """Return the missing trials of a block, among those of the cells that are `due`, with their positions."""
+        # Several machines measure blocks at the same time, so there no block comes after another.
+        divided = bool(self._machine) or any(find_machine(trial.facts) for trial in self._trials)
+        missing = find_missing_trials(
+            self._plan.policy.seed,
+            block,
+            self._plan.cells,
+            self._done,
+            chained=not divided,
+            groups=self._groups,
+        )
+        return [(order, cell) for order, cell in missing if cell in due]
 
     @functools.cached_property
     def _groups(self) -> list[tuple[Cell, ...]]:
@@ -398,9 +408,9 @@ class MeasurementLoop:
         left_out = [*self._slow, *(cell for cell in wanted if cell not in kept)]
         self._store_plan(budget.leave_out_cells(self._plan, left_out))
         # Null copies are not reported, as the user did not ask for them.
-        if names := [cell.id for cell in gone if cell.null_of is None]:
+        if names := list_original_ids(gone):
             self._observer.note(f"no time for {list_first_names(names, 'cell')}, not measured any further")
-        if names := [cell.id for cell in back if cell.null_of is None]:
+        if names := list_original_ids(back):
             self._observer.note(f"there is time after all for {list_first_names(names, 'cell')}")
         return bool(back)
 
@@ -415,7 +425,7 @@ class MeasurementLoop:
         planned = self._cells.planned
         why = dict(self._plan.context.barred or proofs.explain_barred_cells(settings, planned, self._proofs))
         if self._plan.context.barred != why or not self._trials:
-            took = sum(trial.duration_s for trial in self._trials)
+            took = sum_durations(self._trials)
             for_trials = max(self._plan.policy.time_limit_s - (self._compute_elapsed_s() - took), 0.0)
             # The race is replayed from its trials when the run is resumed, so its limit must not move.
             self._store_context(replace(self._plan.context, barred=why, race_limit_s=for_trials))
@@ -445,7 +455,7 @@ class MeasurementLoop:
                         self._measure_trial(cell, race.block, order)
 
     def _find_first_incomplete_block(self) -> int:
-        last = max((trial.block for trial in self._trials), default=-1)
+        last = find_last_block(self._trials)
         # Within a budget cells rest, so only the last block may lack any.
         first = 0 if self._plan.context.budget_s is None else max(last, 0)
         for block in range(first, last + 1):
@@ -477,7 +487,9 @@ class MeasurementLoop:
             return stopping.Decision(RunState.STOPPED if over else None, None, None)
         if policy.enough_s is not None and not self._observer.wants_estimates:
             return stopping.decide_timed_run(policy, measured, blocks, used_s, self._before_s)
-        return self._decide_by_analysis(blocks, range(blocks) if counted_blocks is None else counted_blocks)
+        if counted_blocks is None:
+            counted_blocks = range(blocks)
+        return self._decide_by_analysis(blocks, counted_blocks)
 
     def _decide_by_analysis(self, blocks: int, counted_blocks: Collection[int]) -> stopping.Decision:
         """Return the decision by an analysis of these blocks; report it, and rest cells with answered questions."""
@@ -489,9 +501,10 @@ class MeasurementLoop:
         analysis = analyse_run(self._plan, stored, metrics={metric.name for metric in metrics})
         alive = self._cells.alive
         pairs = compare_asked_pairs(self._plan, analysis, [cell.id for cell in alive])
+        asked = None
         if pairs is not None:
             pairs += budget.compare_unasked_cells(self._plan, alive, analysis)
-        asked = None if pairs is None else [pair.comparison for pair in pairs]
+            asked = [pair.comparison for pair in pairs]
         answered = self._cells.rest(budget.find_open_cells(self._plan, pairs, alive, analysis))
         # Resting cells cost the next block nothing, so their trials are no longer among these.
         measured = self._cells.measured_trials
@@ -504,7 +517,7 @@ class MeasurementLoop:
             and budget.find_undecided_gates(self._plan, analysis)
         ):
             decision = stopping.Decision(None, None, None)
-        names = [cell.id for cell in answered if cell.null_of is None]
+        names = list_original_ids(answered)
         if names and decision.state is None:
             self._observer.note(f"answered: {', '.join(names)}; the time goes to the others")
         if decision.state is None and budget.is_used_up(self._plan, blocks, measured, used_s):
@@ -540,7 +553,7 @@ class MeasurementLoop:
                 used[name] = used.get(name, 0.0) + trial.duration_s
             return max(used.values(), default=0.0)
         if self._clock is None:
-            return sum(trial.duration_s for trial in self._trials)
+            return sum_durations(self._trials)
         return self._clock.elapsed_s + _CLOSING_S
 
     def _find_left_s(self) -> float | None:
@@ -556,8 +569,9 @@ class MeasurementLoop:
 
     def _choose_final_state(self, state: RunState) -> RunState:
         """Return `state`, or that the run has failed if no trial succeeded."""
-        good = not self._trials or any(trial.status is TrialStatus.OK for trial in self._trials)
-        return state if good else RunState.FAILED
+        if self._trials and all(trial.status is not TrialStatus.OK for trial in self._trials):
+            return RunState.FAILED
+        return state
 
     # --- trials ----------------------------------------------------------------------------------------------
 
@@ -604,8 +618,9 @@ class MeasurementLoop:
         limit = format_duration(self._plan.policy.trial_limit_s)
         why = f"no time for {cell.id}: its first trial was stopped after {limit}, its share of the time"
         self._observer.note(why)
-        left_out = {*self._plan.context.no_time, *(each.id for each in self._slow)}
-        plan = budget.leave_out_cells(self._plan, [each for each in self._plan.cells if each.id in left_out])
+        ids = {*self._plan.context.no_time, *(slow.id for slow in self._slow)}
+        left_out = [other for other in self._plan.cells if other.id in ids]
+        plan = budget.leave_out_cells(self._plan, left_out)
         self._store_plan(replace(plan, context=replace(plan.context, notes=(*plan.context.notes, why))))
 
     def _list_own_trials(self) -> list[Trial]:

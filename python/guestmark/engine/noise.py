@@ -76,8 +76,10 @@ class NoiseRecorder:
         self._result: dict[str, Any] = {}
 
     def __enter__(self) -> NoiseRecorder:
-        pid = self._machine.vmm_pid if self._machine is not None else None
-        self.start(() if pid is None else (pid,), self._processors)
+        pids: tuple[int, ...] = ()
+        if self._machine is not None and (pid := self._machine.vmm_pid) is not None:
+            pids = (pid,)
+        self.start(pids, self._processors)
         return self
 
     def place_machine(self, placed: PlacementFacts | None) -> None:
@@ -155,18 +157,27 @@ def _read_thread_waits(proc: Path, pids: Iterable[int]) -> dict[str, tuple[int, 
     waiting = sorted(known)
     while waiting and len(found) < _MAX_THREADS:
         folder = f"{proc}/{waiting.pop()}/task"
-        threads: list[str] = []
-        with contextlib.suppress(OSError):
-            threads = os.listdir(folder)
-        for thread in threads:
+        for thread in _list_threads(folder):
             fields = procfs.read_text(f"{folder}/{thread}/schedstat").split()
             if len(fields) >= 2 and fields[0].isdigit() and fields[1].isdigit():
                 found[thread] = (int(fields[0]), int(fields[1]))
-            listed = procfs.read_text(f"{folder}/{thread}/children")
-            children = {int(pid) for pid in listed.split() if pid.isdigit()}
+            children = _read_children(folder, thread)
             waiting += children - known
             known |= children
     return found
+
+
+def _list_threads(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _read_children(folder: str, thread: str) -> set[int]:
+    """Return the ids of the processes that the thread has started and not waited for yet."""
+    listed = procfs.read_text(f"{folder}/{thread}/children")
+    return {int(pid) for pid in listed.split() if pid.isdigit()}
 
 
 def _read_own_time(proc: Path, processors: Collection[int]) -> _OwnTime:
@@ -187,15 +198,11 @@ def _read_own_time(proc: Path, processors: Collection[int]) -> _OwnTime:
             if _may_run_on(pid, processors):
                 whole[pid] = int(fields[11]) + int(fields[12])  # utime and stime
         folder = f"{proc}/{pid}/task"
-        threads: list[str] = []
-        with contextlib.suppress(OSError):
-            threads = os.listdir(folder)
-        for thread in threads:
+        for thread in _list_threads(folder):
             used = procfs.read_text(f"{folder}/{thread}/schedstat").partition(" ")[0]
             if used.isdigit():
                 running[thread] = _ThreadTime(pid, int(used), _may_run_on(int(thread), processors))
-            listed = procfs.read_text(f"{folder}/{thread}/children")
-            children = {int(child) for child in listed.split() if child.isdigit()}
+            children = _read_children(folder, thread)
             waiting += children - known
             known |= children
     return _OwnTime(running, whole, ended)
@@ -273,7 +280,7 @@ def _read_frequency_mhz(root: Path) -> float | None:
             if line.startswith("cpu MHz"):
                 with contextlib.suppress(ValueError):
                     found.append(float(line.partition(":")[2]))
-    return max(found) if found else None
+    return max(found, default=None)
 
 
 def _read_load_average(file: Path) -> float | None:
@@ -335,8 +342,10 @@ def _compute_foreign_time(
 
 
 def _compute_run_s(old: _OwnTime, name: str, thread: _ThreadTime) -> float:
-    before = old.threads.get(name)
-    return (thread.ns - (before.ns if before else 0)) / 1e9
+    ns = thread.ns
+    if before := old.threads.get(name):
+        ns -= before.ns
+    return ns / 1e9
 
 
 def _compute_ended_threads_s(old: _OwnTime, new: _OwnTime) -> float:
@@ -344,10 +353,12 @@ def _compute_ended_threads_s(old: _OwnTime, new: _OwnTime) -> float:
     living: dict[int, float] = {}
     for name, thread in new.threads.items():
         living[thread.pid] = living.get(thread.pid, 0.0) + _compute_run_s(old, name, thread)
-    lost = (
-        (ticks - old.whole.get(pid, 0)) / _TICKS - living.get(pid, 0.0) for pid, ticks in new.whole.items()
-    )
-    return sum(seconds for seconds in lost if seconds > _COARSE_S)
+    lost = []
+    for pid, ticks in new.whole.items():
+        seconds = (ticks - old.whole.get(pid, 0)) / _TICKS - living.get(pid, 0.0)
+        if seconds > _COARSE_S:
+            lost.append(seconds)
+    return sum(lost)
 
 
 def _add_thread_waits(
@@ -359,8 +370,11 @@ def _add_thread_waits(
     """Add run and wait times: threads that started in between count from zero, those that ended are lost."""
     if not after:
         return
-    ran = sum(run_ns - before.get(thread, (0, 0))[0] for thread, (run_ns, _) in after.items())
-    waited = sum(wait_ns - before.get(thread, (0, 0))[1] for thread, (_, wait_ns) in after.items())
+    ran, waited = 0, 0
+    for thread, (run_ns, wait_ns) in after.items():
+        earlier_run_ns, earlier_wait_ns = before.get(thread, (0, 0))
+        ran += run_ns - earlier_run_ns
+        waited += wait_ns - earlier_wait_ns
     noise["vmm_run_s"] = ran / 1e9
     noise["run_queue_delay_s"] = waited / 1e9
     noise["run_queue_delay"] = waited / 1e9 / elapsed

@@ -104,12 +104,10 @@ def _explain_misplaced(cell: Cell, row: Architecture) -> Iterator[tuple[str, str
     ):
         yield f"{row.name} machines have only one processor", "use one: --set smp=1"
     elif kind.runs_programs(cell.workload) and not row.root and IMAGE not in cell.levels:
-        able = ", ".join(
-            sorted(name for name, each in index_workload_kinds().items() if each.agent_is_enough)
-        )
+        able = sorted(name for name, other in index_workload_kinds().items() if other.agent_is_enough)
         yield (
             f"no release of Debian has packages for {row.name}, so there are no programs to run",
-            f"its agent alone can run: boot, {able}",
+            f"its agent alone can run: boot, {', '.join(able)}",
         )
     elif not kind.runs_programs(cell.workload) and cell.platform.inner.description.only_programs:
         yield (
@@ -221,11 +219,11 @@ def examine_again(plan: Plan, known: Sequence[LeftOut], probe: Probe) -> Readine
     left_out = find_cells_larger_than_host(cells)
     left_out += find_unusable_platforms(select_runnable(cells, left_out), probe)
     for entry in left_out:
-        baseline = next((cell for cell in cells if cell.baseline and entry.covers(cell)), None)
-        if baseline is not None:
-            raise PlatformUnusableError(
-                f"the baseline {baseline.id} cannot be used now: {entry.reason}", hint=entry.hint
-            )
+        for cell in cells:
+            if cell.baseline and entry.covers(cell):
+                raise PlatformUnusableError(
+                    f"the baseline {cell.id} cannot be used now: {entry.reason}", hint=entry.hint
+                )
     cells = select_runnable(cells, left_out)
     return Readiness(plan, cells, left_out, tuple(check_workloads(plan, cells)))
 
@@ -313,10 +311,11 @@ def find_unusable_platforms(cells: Sequence[Cell], probe: Probe) -> tuple[LeftOu
             found[str(spec)] = missing or recall_findings([cast("Startable", platform)])[platform.name]
             continue
         for levels, theirs in _group_by_probed_levels(mine).items():
-            tried = PlatformVariant(cast("Startable", platform), dict(levels)) if levels else platform
-            waiting.append(tried)
+            tried = platform
             if levels:
+                tried = PlatformVariant(cast("Startable", platform), dict(levels))
                 with_levels[tried.name] = theirs
+            waiting.append(tried)
     # All at once, as each boots a guest.
     if waiting:
         found |= probe(waiting)
@@ -382,13 +381,21 @@ def require_most_platforms(plan: Plan, left_out: Sequence[LeftOut]) -> None:
     if 2 * len(missing) <= len(wanted):
         return
     why = {entry.name: entry for entry in left_out if entry.name in missing}
-    reasons = "; ".join(f"{name}: {why[name].reason}" for name in missing if name in why)
+    reasons = _join_reasons(why[name] for name in missing if name in why)
     others = ", ".join(name for name in wanted if name in usable)
-    hints = dict.fromkeys(entry.hint for entry in why.values() if entry.hint)
     raise PlatformUnusableError(
         f"{len(missing)} of {len(wanted)} platforms cannot be used here, so nothing was measured: {reasons}",
-        hint="; ".join((f"--partial measures {others} nevertheless", *hints)),
+        hint="; ".join((f"--partial measures {others} nevertheless", *_list_hints(why.values()))),
     )
+
+
+def _join_reasons(left_out: Iterable[LeftOut]) -> str:
+    return "; ".join(f"{entry.name}: {entry.reason}" for entry in left_out)
+
+
+def _list_hints(left_out: Iterable[LeftOut]) -> list[str]:
+    """Return what would help, each hint once."""
+    return list(dict.fromkeys(entry.hint for entry in left_out if entry.hint))
 
 
 def replace_unusable_baselines(plan: Plan, left_out: Sequence[LeftOut]) -> tuple[Plan, list[str]]:
@@ -398,9 +405,9 @@ def replace_unusable_baselines(plan: Plan, left_out: Sequence[LeftOut]) -> tuple
     """
     usable = select_runnable(plan.cells, left_out)
     if not usable:
-        reasons = "; ".join(f"{entry.name}: {entry.reason}" for entry in left_out)
-        hints = "; ".join(dict.fromkeys(entry.hint for entry in left_out if entry.hint))
-        raise PlatformUnusableError(f"nothing can be measured here: {reasons}", hint=hints)
+        raise PlatformUnusableError(
+            f"nothing can be measured here: {_join_reasons(left_out)}", hint="; ".join(_list_hints(left_out))
+        )
     notes: list[str] = []
     cells = [cell for cell in plan.cells if cell.null_of is None or cell in usable]
     for old in list(cells):
@@ -458,13 +465,25 @@ def check_workloads(plan: Plan, cells: Sequence[Cell]) -> list[str]:
             remarks += workloads.find_trial_class(name).preflight(plan, theirs)
         except GuestmarkError as error:
             errors.append(error)
-    if len(errors) == 1:
-        raise errors[0]
     if errors:
-        kind = UsageError if any(isinstance(error, UsageError) for error in errors) else GuestmarkError
-        lines = [f"{error.message} ({error.hint})" if error.hint else error.message for error in errors]
-        raise kind(f"the plan cannot be measured here for {len(errors)} reasons", hint="\n".join(lines))
+        raise _merge_errors(errors)
     return list(dict.fromkeys(remarks))
+
+
+def _merge_errors(errors: Sequence[GuestmarkError]) -> GuestmarkError:
+    """Return the only error, or one that lists all; a wrong request among them makes it a `UsageError`."""
+    if len(errors) == 1:
+        return errors[0]
+    kind: type[GuestmarkError] = GuestmarkError
+    lines = []
+    for error in errors:
+        line = error.message
+        if error.hint:
+            line += f" ({error.hint})"
+        lines.append(line)
+        if isinstance(error, UsageError):
+            kind = UsageError
+    return kind(f"the plan cannot be measured here for {len(errors)} reasons", hint="\n".join(lines))
 
 
 def _check_network_levels(cells: Sequence[Cell]) -> None:

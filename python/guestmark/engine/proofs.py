@@ -68,11 +68,11 @@ def _find_row_params(cell: Cell) -> Mapping[str, Any]:
 
 def _read_settings(cell: Cell) -> dict[str, str]:
     """Return every level that matters to a proof: hypervisor, kernel and root decide as much as a cache mode."""
-    return {
-        name: level
-        for name, level in cell.factors.items()
-        if affects_durability(name) and cell.platform.takes_factor(name)
-    }
+    settings = {}
+    for name, level in cell.factors.items():
+        if affects_durability(name) and cell.platform.takes_factor(name):
+            settings[name] = level
+    return settings
 
 
 def make_proof_cell(cell: Cell) -> Cell:
@@ -82,12 +82,11 @@ def make_proof_cell(cell: Cell) -> Cell:
     # The levels that the workload requests for its disk apply to the proof as well.
     given: dict[str, Any] = {}
     for need in read_disk_requests(cell) or ():
-        if need["role"] == Role.TARGET:
-            given |= {
-                name: level
-                for name, level in need.items()
-                if is_disk_setting(name) and affects_durability(name)
-            }
+        if need["role"] != Role.TARGET:
+            continue
+        for name, level in need.items():
+            if is_disk_setting(name) and affects_durability(name):
+                given[name] = level
     params = dict(kind.check_params(_find_row_params(cell)))
     params["disks"] = [{**params["disks"][0], **given}]
     factors = {**_read_settings(cell), LOCATION.name: disk.location}
@@ -96,8 +95,12 @@ def make_proof_cell(cell: Cell) -> Cell:
 
 def read_proofs(plan: Plan) -> dict[str, Proof]:
     """Return the proofs that a run already has, by cell id."""
-    found = {cell_id: facts.find_fact(Proof) for cell_id, facts in plan.context.proofs.items()}
-    return {cell_id: proof for cell_id, proof in found.items() if proof is not None}
+    found = {}
+    for cell_id, facts in plan.context.proofs.items():
+        proof = facts.find_fact(Proof)
+        if proof is not None:
+            found[cell_id] = proof
+    return found
 
 
 def attach_proofs(plan: Plan, proofs: Mapping[str, Proof]) -> Plan:
@@ -119,10 +122,15 @@ def prove_cells(
 
     `find_left_s` returns the seconds left of the run's budget.
     """
-    wanted = [(cell, kind) for cell in cells if (kind := find_proof_kind(cell)) is not None]
-    proven: dict[ProofKind, Proof | None] = {
-        kind: known[cell.id] for cell, kind in wanted if cell.id in known
-    }
+    wanted: list[tuple[Cell, ProofKind]] = []
+    proven: dict[ProofKind, Proof | None] = {}
+    for cell in cells:
+        found = find_proof_kind(cell)
+        if found is None:
+            continue
+        wanted.append((cell, found))
+        if cell.id in known:
+            proven[found] = known[cell.id]
     for cell, kind in wanted:
         if kind not in proven:
             proof = _prove_one(plan, make_proof_cell(cell), observer, interruption, find_left_s())
@@ -136,7 +144,12 @@ def prove_cells(
 def _group_by_cell(
     wanted: Sequence[tuple[Cell, ProofKind]], proven: Mapping[ProofKind, Proof | None]
 ) -> dict[str, Proof]:
-    return {cell.id: proof for cell, kind in wanted if (proof := proven.get(kind)) is not None}
+    found = {}
+    for cell, kind in wanted:
+        proof = proven.get(kind)
+        if proof is not None:
+            found[cell.id] = proof
+    return found
 
 
 def _prove_one(
@@ -192,4 +205,7 @@ def _is_flushing_writes(cell: Cell) -> bool:
 
 def _find_memory_location(cell: Cell) -> str:
     """Return the first location of the cell's disks that is in memory; empty if there is none."""
-    return next((disk.location for disk in cell.view(Disks) if is_in_memory(disk.location)), "")
+    for disk in cell.view(Disks):
+        if is_in_memory(disk.location):
+            return disk.location
+    return ""

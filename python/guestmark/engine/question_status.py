@@ -32,10 +32,25 @@ class QuestionPart:
 
     cells: tuple[Cell, ...]
 
+    @property
+    def ids(self) -> set[str]:
+        """The ids of its cells."""
+        return {cell.id for cell in self.cells}
+
+
+def list_originals(cells: Iterable[Cell]) -> list[Cell]:
+    """Return the cells that are no null copies: only these were asked for, and only they are reported."""
+    return [cell for cell in cells if cell.null_of is None]
+
+
+def list_original_ids(cells: Iterable[Cell]) -> list[str]:
+    """Return the ids of the cells that are no null copies."""
+    return [cell.id for cell in list_originals(cells)]
+
 
 def split_question(question: Question, cells: Iterable[Cell]) -> list[QuestionPart]:
     """Return the parts of a question that have an answer among these cells."""
-    own = [cell for cell in cells if cell.null_of is None]
+    own = list_originals(cells)
     if question.wants is QuestionKind.COMPARE:
         return list(map(QuestionPart, pair_cells(question, own)))
     found = []
@@ -72,7 +87,9 @@ def keep_answerable_questions(plan: Plan, left_out: Sequence[LeftOut]) -> tuple[
 def _explain_too_few_blocks(plan: Plan) -> str:
     """Return why so few blocks cannot show any difference, however large (`paired.early_p`); empty if they can."""
     blocks = plan.policy.blocks
-    return "" if blocks is None or blocks > 1 else "1 block cannot show a difference"
+    if blocks is None or blocks > 1:
+        return ""
+    return "1 block cannot show a difference"
 
 
 def _explain_unanswerable(question: Question, plan: Plan, cells: Sequence[Cell]) -> str:
@@ -87,8 +104,9 @@ def _explain_unanswerable(question: Question, plan: Plan, cells: Sequence[Cell])
                 return "what its workloads acknowledge cannot be proven"
             return "its disks are in memory"
     if question.wants in COMPARING_QUESTIONS and not parts:
-        which = "only in that" if question.wants is QuestionKind.COMPARE else "in what it asks about"
-        return f"no two cells of this run differ {which}"
+        if question.wants is QuestionKind.COMPARE:
+            return "no two cells of this run differ only in that"
+        return "no two cells of this run differ in what it asks about"
     return ""
 
 
@@ -168,7 +186,10 @@ def _compare_part(question: Question, results: Sequence[CellResult], analysis: A
 def find_question_metric(question: Question, cell_id: str, analysis: Analysis) -> Metric | None:
     """Return the metric that the question is about, else the primary one of the cell's table."""
     if question.metric:
-        return next((metric for metric in analysis.plan.metrics if metric.name == question.metric), None)
+        for metric in analysis.plan.metrics:
+            if metric.name == question.metric:
+                return metric
+        return None
     for workload in analysis.workloads:
         if workload.metrics and any(result.cell.id == cell_id for result in workload.cells):
             return workload.metrics[0]

@@ -133,8 +133,10 @@ def find_noisy_settings(root: Path = ROOT) -> Iterator[SettingChange]:
     for knob in HOST_SETTINGS:
         for path in sorted(root.glob(knob.files)):
             now = _read_setting(path)
-            to = None if now is None else knob.find_quiet_value(path, now)
-            if now is not None and to is not None:
+            if now is None:
+                continue
+            to = knob.find_quiet_value(path, now)
+            if to is not None:
                 yield SettingChange(knob.name, str(path), now, to)
 
 
@@ -156,7 +158,7 @@ def quieten_host(root: Path = ROOT, note: Callable[[SettingChange], None] = lamb
     _require_root(root)
     if read_stored_changes(root):
         raise UsageError("this host is quiet already", hint="to restore its settings: guestmark quiet off")
-    if not any(True for _ in find_noisy_settings(root)):
+    if not _has_noisy_setting(root):
         return QuietOutcome((), ())
     changed: list[SettingChange] = []
     refused: list[SettingChange] = []
@@ -177,8 +179,12 @@ def quieten_host(root: Path = ROOT, note: Callable[[SettingChange], None] = lamb
     return QuietOutcome(tuple(changed), tuple(refused))
 
 
+def _has_noisy_setting(root: Path) -> bool:
+    return next(find_noisy_settings(root), None) is not None
+
+
 def _require_root(root: Path) -> None:
-    if os.geteuid() != 0 and any(True for _ in find_noisy_settings(root)):
+    if os.geteuid() != 0 and _has_noisy_setting(root):
         raise UsageError(
             "changing the host's settings needs root", hint="run it as root: sudo guestmark quiet on"
         )
@@ -186,12 +192,15 @@ def _require_root(root: Path) -> None:
 
 def restore_host(root: Path = ROOT) -> QuietOutcome:
     """Restore the settings that were changed, the last one first."""
-    changes = read_stored_changes(root)
-    done = [(change, _write_setting(change.path, change.before)) for change in reversed(changes)]
+    restored: list[SettingChange] = []
+    refused: list[SettingChange] = []
+    for change in reversed(read_stored_changes(root)):
+        if _write_setting(change.path, change.before):
+            restored.append(change)
+        else:
+            refused.append(change)
     (root / _STATE).unlink(missing_ok=True)
-    return QuietOutcome(
-        tuple(change for change, well in done if well), tuple(change for change, well in done if not well)
-    )
+    return QuietOutcome(tuple(restored), tuple(refused))
 
 
 @contextlib.contextmanager
@@ -245,7 +254,10 @@ def summarize_changes(changes: Sequence[SettingChange]) -> list[str]:
     for name in dict.fromkeys(change.name for change in changes):
         of = [change for change in changes if change.name == name]
         before = ", ".join(sorted({change.before for change in of})[:3])
-        lines.append(f"{name}: {before} → {of[0].to}" + (f" ({len(of)} files)" if len(of) > 1 else ""))
+        line = f"{name}: {before} → {of[0].to}"
+        if len(of) > 1:
+            line += f" ({len(of)} files)"
+        lines.append(line)
     return lines
 
 
@@ -275,7 +287,9 @@ def _read_setting(path: Path) -> str | None:
         return None
     # The kernel marks the chosen word: `always [madvise] never`.
     start = text.find("[")
-    return text[start + 1 : text.find("]")] if start >= 0 else text
+    if start < 0:
+        return text
+    return text[start + 1 : text.find("]")]
 
 
 def _write_setting(path: str, value: str) -> bool:

@@ -140,7 +140,9 @@ def _read_costs(plan: Plan, ledger: Ledger, options: RunOptions) -> TrialCosts:
     """Return the costs of trials; earlier runs are read only if the costs decide something, as reading takes time."""
     context = plan.context
     planned = options.budget_s is not None or plan.questions or context.cost or context.prove
-    return read_trial_costs(plan, ledger if planned else None)
+    if not planned:
+        return read_trial_costs(plan, None)
+    return read_trial_costs(plan, ledger)
 
 
 def _add_earlier_scatter(plan: Plan, ledger: Ledger, environment: Mapping[str, Any]) -> tuple[Plan, str]:

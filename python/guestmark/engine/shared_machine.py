@@ -80,7 +80,7 @@ def group_cells(plan: Plan, cells: Iterable[Cell]) -> list[tuple[Cell, ...]]:
             ordered.append([cell])
             continue
         same = groups.setdefault(_make_machine_key(cell), [])
-        group = next((group for group in same if _has_room_for_disks([*group, cell])), None)
+        group = _find_group_with_room(same, cell)
         if group is None:
             group = []
             same.append(group)
@@ -114,12 +114,26 @@ def _is_shareable_disk(disk: DiskSpec) -> bool:
     return not disk.logged and not disk.is_device and disk.bus in _BUSES and not list_machine_options(disk)
 
 
+def _find_group_with_room(groups: Iterable[list[Cell]], cell: Cell) -> list[Cell] | None:
+    for group in groups:
+        if _has_room_for_disks([*group, cell]):
+            return group
+    return None
+
+
+def _select_machine_levels(cell: Cell, own: Collection[str]) -> dict[str, str]:
+    """Return the cell's levels that its machine is started with: neither of its disks, nor of its workload's `own`."""
+    levels = {}
+    for name, level in cell.factors.items():
+        if name not in own and not is_disk_setting(name):
+            levels[name] = level
+    return levels
+
+
 def _make_machine_key(cell: Cell) -> object:
     """Return a key that is equal for cells that ask for the same machine."""
     own = {factor.name for factor in workload_kind(cell.workload.name).factors}
-    settings = frozenset(
-        (name, level) for name, level in cell.factors.items() if name not in own and not is_disk_setting(name)
-    )
+    settings = frozenset(_select_machine_levels(cell, own).items())
     packages = find_packages(cell) if cell.platform.foreign_architecture is not None else ()
     return str(cell.platform), cell.processors, settings, packages
 
@@ -163,8 +177,9 @@ def make_shared_start(cells: Sequence[Cell]) -> SharedStart:
     requests: list[Mapping[str, Any]] = []
     sources: dict[DiskSpec, str] = {}
     names: dict[str, frozenset[str]] = {}
-    own = {factor.name for cell in cells for factor in workload_kind(cell.workload.name).factors}
+    own: set[str] = set()
     for cell in cells:
+        own.update(factor.name for factor in workload_kind(cell.workload.name).factors)
         of_cell = set()
         for spec in cell.view(Disks):
             if spec.role is Role.SOURCE and spec in sources:
@@ -175,9 +190,7 @@ def make_shared_start(cells: Sequence[Cell]) -> SharedStart:
             of_cell.add(name)
             requests.append(_request_disk(spec, name))
         names[cell.id] = frozenset(of_cell)
-    factors = {
-        name: level for name, level in first.factors.items() if name not in own and not is_disk_setting(name)
-    }
+    factors = _select_machine_levels(first, own)
     params = {**first.workload.params, "disks": requests}
     workload = WorkloadSpec(first.workload.name, params)
     carrier = Cell(
@@ -192,14 +205,16 @@ def make_shared_start(cells: Sequence[Cell]) -> SharedStart:
 
 def _request_disk(spec: DiskSpec, name: str) -> Mapping[str, Any]:
     """Return the request for this disk under another name."""
-    return {
+    request = {
         **spec.levels.texts,
         "role": str(spec.role),
         "alias": name,
         "content": spec.content,
         "tree": spec.tree,
-        **({"holds": str(spec.holds)} if spec.holds else {}),
     }
+    if spec.holds:
+        request["holds"] = str(spec.holds)
+    return request
 
 
 @dataclass(slots=True)

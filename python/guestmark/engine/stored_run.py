@@ -19,7 +19,7 @@ from guestmark.engine.environment import record_run_environment
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.judgement import Judgement
 from guestmark.engine.run import Run
-from guestmark.engine.trial_schedule import count_iterations
+from guestmark.engine.trial_schedule import count_iterations, find_last_block, sum_durations
 from guestmark.ledger.environment_variables import restore_values
 from guestmark.ledger.model import RunHead, RunOrigin, StoredRun
 from guestmark.ledger.store import Ledger
@@ -50,7 +50,7 @@ def make_extended_plan(stored: StoredRun, request: ExtensionRequest) -> Plan:
     """
     if not request.asked:
         return stored.plan
-    done = len({trial.block for trial in stored.trials})
+    done = stored.blocks
     if request.blocks is not None and request.blocks <= done:
         raise UsageError(
             f"--blocks {request.blocks}: run {stored.id} has {done} blocks already",
@@ -82,7 +82,7 @@ def _keep_iterations(stored: StoredRun) -> Mapping[str, int]:
 
     The run's answers would leave out trials of another length.
     """
-    last = max((trial.block for trial in stored.trials), default=-1)
+    last = find_last_block(stored.trials)
     # Before the first block nothing has been chosen yet.
     if stored.plan.policy.iterations is not None or last < 0:
         return stored.plan.context.iterations
@@ -93,7 +93,7 @@ def _keep_iterations(stored: StoredRun) -> Mapping[str, int]:
 
 def find_spent_s(stored: StoredRun) -> float:
     """Return the seconds of wall time that the run has taken; for runs of version 0.2, the sum over its trials."""
-    return float(stored.plan.context.elapsed_s or sum(trial.duration_s for trial in stored.trials))
+    return float(stored.plan.context.elapsed_s or sum_durations(stored.trials))
 
 
 def require_trust(stored: StoredRun | RunHead, tell: Callable[[str], None], *, trust: bool) -> None:

@@ -60,9 +60,7 @@ class TimeEstimate:
         """The run's duration and number of blocks, as a sentence."""
         limit, blocks = format_duration(self.time_limit_s), format_count(self.blocks, "block")
         if not self.block_s:
-            return (
-                f"no estimate yet for {blocks}" if self.exactly else f"no estimate yet; stops after {limit}"
-            )
+            return self._describe_unknown(blocks, limit)
         least, most = format_duration(self.seconds), format_duration(self.block_s * self.blocks_in_time)
         if self.exactly:
             return f"{least} for {blocks}"
@@ -74,6 +72,11 @@ class TimeEstimate:
             return f"{least} for {blocks}"
         return f"{least} to {most} for {self.blocks} to {self.blocks_in_time} blocks"
 
+    def _describe_unknown(self, blocks: str, limit: str) -> str:
+        if self.exactly:
+            return f"no estimate yet for {blocks}"
+        return f"no estimate yet; stops after {limit}"
+
     @property
     def origin(self) -> str:
         """The source of the figures, as a phrase."""
@@ -81,8 +84,12 @@ class TimeEstimate:
         if self.measured:
             sources.append("measured in earlier runs here")
         if self.declared:
-            how = "as declared by the plan" + (" for its full size" if self.scale != 1 else "")
-            sources.append(f"{format_count(self.declared, 'cell')} {how}" if self.measured else how)
+            how = "as declared by the plan"
+            if self.scale != 1:
+                how += " for its full size"
+            if self.measured:
+                how = f"{format_count(self.declared, 'cell')} {how}"
+            sources.append(how)
         if self.unknown:
             sources.append(f"{format_count(self.unknown, 'cell')} of unknown cost not counted")
         return ", ".join(sources)
@@ -102,7 +109,9 @@ class TrialCosts:
     def estimate(self, cell: Cell) -> float:
         """Return the seconds of a trial of `cell`; the average of the others if they are unknown."""
         known = self.trial_s.get(cell.id)
-        return known if known is not None else sum(self.trial_s.values()) / max(len(self.trial_s), 1)
+        if known is not None:
+            return known
+        return sum(self.trial_s.values()) / max(len(self.trial_s), 1)
 
 
 def read_trial_costs(plan: Plan, ledger: Ledger | None, *, own_run: str | None = None) -> TrialCosts:
@@ -129,7 +138,9 @@ def read_trial_costs(plan: Plan, ledger: Ledger | None, *, own_run: str | None =
             measured += 1
         elif declared is not None:
             found[cell.id] = _convert_scale(declared, 1.0, scale, start)
-    return TrialCosts(found, measured, PROOF_S if proof_s is None else proof_s)
+    if proof_s is None:
+        proof_s = PROOF_S
+    return TrialCosts(found, measured, proof_s)
 
 
 def _convert_scale(seconds: float, measured_at: float, scale: float, start: float | None) -> float:
@@ -148,11 +159,14 @@ def _find_declared(seconds: Mapping[str, float], cell: Cell) -> float | None:
 def describe_time(plan: Plan, ledger: Ledger | None, budget_s: float | None) -> str:
     """Return the duration of `plan` here, in words: the budget into which it fits, else an estimate and its source."""
     if budget_s is not None:
-        size = f" ({plan.context.scale:g} of the plan's)" if plan.context.scale != 1 else ""
-        return f"within {format_duration(budget_s)}, at sizes that fit{size}"
+        within = f"within {format_duration(budget_s)}, at sizes that fit"
+        if plan.context.scale != 1:
+            within += f" ({plan.context.scale:g} of the plan's)"
+        return within
     estimate = estimate_time(plan, ledger)
-    origin = f" ({estimate.origin})" if estimate.origin else ""
-    return f"{estimate.expectation}{origin}"
+    if not estimate.origin:
+        return estimate.expectation
+    return f"{estimate.expectation} ({estimate.origin})"
 
 
 def estimate_time(plan: Plan, ledger: Ledger | None) -> TimeEstimate:
@@ -194,8 +208,9 @@ def _read_earlier_runs(
         for trial in stored.trials:
             if trial.status is TrialStatus.OK and trial.cell_id in shared:
                 durations.setdefault(trial.cell_id, {}).setdefault(scale, []).append(trial.duration_s)
-    means = {
-        cell_id: {scale: fmean(series) for scale, series in by_scale.items()}
-        for cell_id, by_scale in durations.items()
-    }
-    return means, fmean(proof_times) if proof_times else None
+    means: dict[str, dict[float, float]] = {}
+    for cell_id, by_scale in durations.items():
+        means[cell_id] = {scale: fmean(series) for scale, series in by_scale.items()}
+    if not proof_times:
+        return means, None
+    return means, fmean(proof_times)

@@ -121,15 +121,20 @@ def run_trial(
             raise
         cause = Cause.DISKS_GONE
         reason = f"{cause.words}: {gone}"
-    failed = bool(reason)
+    status = TrialStatus.OK
+    if reason:
+        status = TrialStatus.FAILED
+        record.measurements = record.warmups = ()
+    else:
+        record.console = record.console[-_CONSOLE_TAIL:]
     return Trial(
         cell_id=slot.cell.id,
         block=slot.block,
         order=slot.order,
-        status=TrialStatus.FAILED if failed else TrialStatus.OK,
+        status=status,
         reason=reason,
-        measurements=() if failed else record.measurements,
-        warmups=() if failed else record.warmups,
+        measurements=record.measurements,
+        warmups=record.warmups,
         run_s=tuple(record.run_s),
         started_at=started_at,
         duration_s=max(time.monotonic() - begin + record.start_shift_s, 0.0),
@@ -138,7 +143,7 @@ def run_trial(
         noise=dict(record.noise),
         warnings=tuple(dict.fromkeys(record.warnings)),
         command_line=record.command_line,
-        console=record.console if failed else record.console[-_CONSOLE_TAIL:],
+        console=record.console,
         cause=cause,
     )
 
@@ -229,7 +234,9 @@ def _name_first_phase(platform: PlatformSpec) -> str:
     """Return the name of the first phase, for the progress display."""
     if platform.is_guest:
         return "booting"
-    return "connecting" if platform.is_elsewhere else "starting"
+    if platform.is_elsewhere:
+        return "connecting"
+    return "starting"
 
 
 def _sum_processor_s(record: _TrialRecord) -> float:
@@ -325,7 +332,9 @@ def _clean_up_workload(workload: workloads.Workload[Any], machine: Machine, reco
 
 def _join_error_lines(error: GuestmarkError) -> str:
     line = " ".join(error.message.split())
-    return f"{line} ({' '.join(error.hint.split())})" if error.hint else line
+    if error.hint:
+        line += f" ({' '.join(error.hint.split())})"
+    return line
 
 
 class CounterRecorder:
@@ -365,9 +374,13 @@ class CounterRecorder:
         averages = {name: fmean(values) for name, values in self._each.items()}
         if not self._apart:
             return averages
-        return counters.subtract_ticks(averages, self._per_tick) if self._per_tick else {}
+        if not self._per_tick:
+            return {}
+        return counters.subtract_ticks(averages, self._per_tick)
 
     def _count_machine(self) -> Mapping[str, float]:
         with contextlib.suppress(GuestmarkError):
-            return counters.count_with_ticks(self._machine) if self._apart else self._machine.counters()
+            if self._apart:
+                return counters.count_with_ticks(self._machine)
+            return self._machine.counters()
         return {}

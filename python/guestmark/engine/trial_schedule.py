@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import random
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus, boots_any_machine
@@ -29,6 +29,21 @@ _PILOT_ITERATIONS = 1
 # A new random order starts after this many blocks.
 _CHAIN_BLOCKS = 16
 _LONGEST_BLOCK_S = 60.0  # of a run that looks for slow runs
+
+
+def list_block_trials(trials: Iterable[Trial], block: int) -> list[Trial]:
+    """Return the trials of one block."""
+    return [trial for trial in trials if trial.block == block]
+
+
+def find_last_block(trials: Iterable[Trial]) -> int:
+    """Return the number of the last block that was begun; -1 if there is none."""
+    return max((trial.block for trial in trials), default=-1)
+
+
+def sum_durations(trials: Iterable[Trial]) -> float:
+    """Return the seconds that these trials took together."""
+    return sum(trial.duration_s for trial in trials)
 
 
 def order_cells(
@@ -100,26 +115,24 @@ def count_iterations(plan: Plan, cell: Cell, block: int, trials: Sequence[Trial]
     if fixed is not None:
         return fixed
     peers = {other.id for other in plan.cells if other.compares_with(cell)}
-    earlier = [
-        trial
-        for trial in trials
-        if trial.block < block and trial.cell_id in peers and trial.status is TrialStatus.OK
-    ]
+    earlier = []
+    for trial in trials:
+        if trial.block < block and trial.cell_id in peers and trial.status is TrialStatus.OK:
+            earlier.append(trial)
     if not earlier:
         return _PILOT_ITERATIONS
     if any(not trial.run_s for trial in earlier):
         return _count_iterations_of_version_0_1(cell, earlier)
     first = min(trial.block for trial in earlier)
-    pilots = [trial for trial in earlier if trial.block == first]
+    pilots = list_block_trials(earlier, first)
     boot = boots_any_machine(other for other in plan.cells if other.id in peers)
     if policy.find is not None:
         return _count_to_find_slow_runs(plan, pilots, boot=boot)
     timed = policy.enough_s is not None
     chosen = _count_from_pilots(pilots, policy.warmup, plan.context.within, boot=boot, timed=timed)
     if plan.context.budget_s is not None:
-        share = sum(trial.duration_s for trial in pilots) / sum(
-            max(trial.duration_s, 1e-6) for trial in trials if trial.block == first
-        )
+        block_s = sum(max(trial.duration_s, 1e-6) for trial in trials if trial.block == first)
+        share = sum_durations(pilots) / block_s
         room_s = plan.context.budget_s * _MEASURING_SHARE * share / MIN_BLOCKS
         chosen = min(chosen, _count_in_block(pilots, room_s, policy.warmup if boot else 0))
     if policy.enough_s is None:
@@ -131,10 +144,7 @@ def _count_from_pilots(
     pilots: Sequence[Trial], warmup: int, within: float, *, boot: bool, timed: bool
 ) -> int:
     """Return the iterations that balance the time of a machine's start against the time of measuring."""
-    costs = {
-        trial.cell_id: Pilot(max(trial.duration_s - sum(trial.run_s), 0.0), trial.run_s[-1])
-        for trial in pilots
-    }
+    costs = {trial.cell_id: Pilot(_compute_start_s(trial), trial.run_s[-1]) for trial in pilots}
     if boot:
         return choose_iterations(costs, warmup, within=within)
     # Work between two trials, such as storing them, counts as harness as well.
@@ -164,8 +174,8 @@ def _count_to_find_slow_runs(plan: Plan, pilots: Sequence[Trial], *, boot: bool)
     """Return the iterations that find the slow runs of `policy.find` soonest, in blocks of a minute at most."""
     rare = plan.policy.find
     assert rare is not None
-    iteration_s = max(sum(trial.run_s[-1] for trial in pilots), 1e-6)
-    start_s = sum(max(trial.duration_s - sum(trial.run_s), 0.0) for trial in pilots)
+    iteration_s = max(_sum_last_runs(pilots), 1e-6)
+    start_s = sum(map(_compute_start_s, pilots))
     if boot:
         start_s += plan.policy.warmup * iteration_s
     most = max(1, min(MAX_ITERATIONS, int((_LONGEST_BLOCK_S - start_s) / iteration_s)))
@@ -176,15 +186,25 @@ def _count_to_find_slow_runs(plan: Plan, pilots: Sequence[Trial], *, boot: bool)
 
 def _count_in_block(pilots: Sequence[Trial], room_s: float, warmup: int) -> int:
     """Return how many iterations of each of these cells fit into `room_s`, beside starts and warm-ups; at least one."""
-    iteration_s = max(sum(trial.run_s[-1] for trial in pilots), 1e-6)
-    start_s = sum(max(trial.duration_s - sum(trial.run_s), 0.0) for trial in pilots)
+    iteration_s = max(_sum_last_runs(pilots), 1e-6)
+    start_s = sum(map(_compute_start_s, pilots))
     return max(1, int((room_s - start_s) / iteration_s) - warmup)
 
 
 def _count_in_time(pilots: Sequence[Trial], enough_s: float, blocks: int) -> int:
     """Return how many iterations let the fewest `blocks` end within `enough_s`; at least one."""
-    block_s = sum(trial.run_s[-1] for trial in pilots)
-    return max(1, int(enough_s / (blocks * max(block_s, 1e-6))))
+    block_s = max(_sum_last_runs(pilots), 1e-6)
+    return max(1, int(enough_s / (blocks * block_s)))
+
+
+def _compute_start_s(trial: Trial) -> float:
+    """Return the seconds that the trial took besides its runs: the start of its machine, above all."""
+    return max(trial.duration_s - sum(trial.run_s), 0.0)
+
+
+def _sum_last_runs(pilots: Sequence[Trial]) -> float:
+    """Return the seconds of the last run of each trial, together."""
+    return sum(trial.run_s[-1] for trial in pilots)
 
 
 def _count_iterations_of_version_0_1(cell: Cell, earlier: Sequence[Trial]) -> int:
@@ -207,7 +227,9 @@ def count_warmups(plan: Plan, cell: Cell, trials: Sequence[Trial], warm: Collect
     """
     if boots_any_machine(other for other in plan.cells if other.compares_with(cell)):
         return plan.policy.warmup
-    is_warm = cell.id in warm or any(
-        trial.cell_id == cell.id and trial.status is TrialStatus.OK for trial in trials
-    )
-    return 0 if is_warm else plan.policy.warmup
+    if cell.id in warm:
+        return 0
+    for trial in trials:
+        if trial.cell_id == cell.id and trial.status is TrialStatus.OK:
+            return 0
+    return plan.policy.warmup
