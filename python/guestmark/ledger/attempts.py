@@ -150,7 +150,9 @@ def find_runs_with_labels(ledger: Ledger, labels: Mapping[str, str]) -> list[str
         for key, value in labels.items():
             these = said.c.kind == LABEL, said.c.key == key, said.c.value == value
             ids = set(connection.execute(select(said.c.run_id).where(*these)).scalars())
-            found = ids if found is None else found & ids
+            if found is not None:
+                ids &= found
+            found = ids
         # Labels of imported runs are another user's, and must not make a fleet use such a run.
         elsewhere = connection.execute(select(said.c.run_id).where(said.c.kind == IMPORTED)).scalars()
         mine = sorted((found or set()) - set(elsewhere))

@@ -12,12 +12,12 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from guestmark.core.errors import LedgerError
-from guestmark.core.model import LeftOut, Plan, RunState
+from guestmark.core.model import LeftOut, Plan, RunState, Trial
 from guestmark.ledger import codec, signing_key
 from guestmark.ledger.environment_variables import strip_values
 from guestmark.ledger.model import StoredRun
@@ -69,16 +69,17 @@ def strip_private_data(run: StoredRun, *, host_name: str = "", consoles: bool = 
     context = replace(context, fleet=None)
     trials = run.trials if consoles else tuple(replace(trial, console="") for trial in run.trials)
     found = replace(run, plan=replace(run.plan, context=context), trials=trials)
-    words = {host_name, *(str(variables.get(name, "")) for name in _NAMING_VARIABLES)} if host_name else set()
+    words: set[str] = set()
+    if host_name:
+        words = {host_name, *(str(variables.get(name, "")) for name in _NAMING_VARIABLES)}
     # Names as short as `pc` are part of too many words, and `root` identifies nobody.
     return _redact_words(found, {word for word in words if len(word) > 3 and word != "root"})
 
 
 def pack_runs(runs: Iterable[PackedRun], page: str) -> bytes:
     """Return the bundle of these runs: the HTML document `page` with the data in it."""
-    content = json.dumps(
-        [_make_plain(packed) for packed in runs], ensure_ascii=True, separators=(",", ":")
-    ).encode()
+    plain = [_make_plain(packed) for packed in runs]
+    content = json.dumps(plain, ensure_ascii=True, separators=(",", ":")).encode()
     head = {
         "schema": SCHEMA,
         "sha256": hashlib.sha256(content).hexdigest(),
@@ -89,7 +90,9 @@ def pack_runs(runs: Iterable[PackedRun], page: str) -> bytes:
     }
     block = f"{_OPEN}{json.dumps(head)}</script>\n"
     before, end, after = page.rpartition("</body>")
-    return (f"{before}{block}{end}{after}" if end else f"{page}{block}").encode()
+    if not end:
+        return f"{page}{block}".encode()
+    return f"{before}{block}{end}{after}".encode()
 
 
 def unpack_runs(data: bytes, where: str, budget: ReadBudget | None = None) -> list[PackedRun]:
@@ -117,7 +120,9 @@ def unpack_runs(data: bytes, where: str, budget: ReadBudget | None = None) -> li
 
 def _shorten_reason(error: Exception) -> str:
     said = describe_malformed(error)
-    return said if len(said) < 200 else f"{said[:200]}…"
+    if len(said) < 200:
+        return said
+    return f"{said[:200]}…"
 
 
 def _read_runs(head: Mapping[str, Any], where: str, budget: ReadBudget) -> list[PackedRun]:
@@ -160,6 +165,9 @@ def _refuse_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _make_plain(packed: PackedRun) -> dict[str, Any]:
     run, said = packed.run, packed.said
+    trials = []
+    for body, console in map(codec.pack_trial, run.trials):
+        trials.append({"body": body, "console": base64.b64encode(console).decode()})
     return {
         "id": run.id,
         "created_at": run.created_at,
@@ -168,10 +176,7 @@ def _make_plain(packed: PackedRun) -> dict[str, Any]:
         "plan": codec.to_plain(run.plan),
         "environments": codec.to_plain(run.environments),
         "unusable": codec.to_plain(run.unusable),
-        "trials": [
-            {"body": body, "console": base64.b64encode(console).decode()}
-            for body, console in map(codec.pack_trial, run.trials)
-        ],
+        "trials": trials,
         "remarks": {
             "name": said.name,
             "notes": list(said.notes),
@@ -192,17 +197,20 @@ def _read_run(stored: Mapping[str, Any], budget: ReadBudget | None = None) -> Pa
         seed=int(stored["seed"]),
         state=RunState(stored["state"]),
         created_at=float(stored["created_at"]),
-        trials=tuple(
-            codec.unpack_trial(
-                trial["body"], base64.b64decode(trial["console"]), f"a trial of run {run_id}", budget
-            )
-            for trial in stored["trials"]
-        ),
+        trials=tuple(_unpack_trials(stored["trials"], run_id, budget)),
         unusable=codec.convert_plain(stored["unusable"], tuple[LeftOut, ...], f"what run {run_id} left out"),
     )
     said = codec.convert_plain(stored["remarks"], _StoredAnnotations, f"the remarks of run {run_id}")
     check_annotations(said.name, said.notes, said.labels, said.tags)
     return PackedRun(run, Annotations(name=said.name, notes=said.notes, labels=said.labels, tags=said.tags))
+
+
+def _unpack_trials(
+    stored: Iterable[Mapping[str, Any]], run_id: str, budget: ReadBudget | None
+) -> Iterator[Trial]:
+    for trial in stored:
+        body, console = trial["body"], base64.b64decode(trial["console"])
+        yield codec.unpack_trial(body, console, f"a trial of run {run_id}", budget)
 
 
 def _redact_words(run: StoredRun, words: set[str]) -> StoredRun:
@@ -216,10 +224,9 @@ def _redact_words(run: StoredRun, words: set[str]) -> StoredRun:
     expression = re.compile(rf'(?<![A-Za-z0-9_-])(?:{alternatives})(?![A-Za-z0-9_-]|":)')
     text = json.dumps(_make_plain(PackedRun(run, Annotations())), ensure_ascii=True)
     redacted = _read_run(json.loads(expression.sub("HOST", text))).run
-    consoles = [expression.sub("HOST", trial.console) for trial in run.trials]
-    trials = (
-        replace(trial, console=console) for trial, console in zip(redacted.trials, consoles, strict=True)
-    )
+    trials = []
+    for trial, original in zip(redacted.trials, run.trials, strict=True):
+        trials.append(replace(trial, console=expression.sub("HOST", original.console)))
     return replace(redacted, id=run.id, trials=tuple(trials))
 
 

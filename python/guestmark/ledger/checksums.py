@@ -34,7 +34,9 @@ def name_part(table: str, row: Row[Any] | Any) -> str:
         return f"trial {row.block} {row.cell_id}"
     if table == schema.environments.name:
         return f"environment {row.position}"
-    return f"unusable {row.platform}" if table == schema.unusable.name else _RUN
+    if table == schema.unusable.name:
+        return f"unusable {row.platform}"
+    return _RUN
 
 
 def describe_part(part: str) -> str:
@@ -50,17 +52,22 @@ def describe_part(part: str) -> str:
 
 def compute_checksum(table: str, row: Row[Any] | Any) -> str:
     """Return the checksum of a row, which has the table's columns as attributes."""
-    values = [getattr(row, column) for column in _COVERED[table]]
     digest = hashlib.blake2b(digest_size=_SIZE)
-    for value in values:
-        data = bytes(value) if isinstance(value, bytes | memoryview) else json.dumps(value).encode()
+    for column in _COVERED[table]:
+        data = _encode_value(getattr(row, column))
         digest.update(len(data).to_bytes(8, "big") + data)
     return digest.hexdigest()
 
 
+def _encode_value(value: Any) -> bytes:
+    if isinstance(value, bytes | memoryview):
+        return bytes(value)
+    return json.dumps(value).encode()
+
+
 def store_checksums(connection: Connection, table: Table, run_id: str, *conditions: Any) -> None:
     """Compute and store the checksums of the rows of `run_id` in `table`, as the database returns them."""
-    key = table.c.id if table is schema.runs else table.c.run_id
+    key = schema.find_run_column(table)
     for row in connection.execute(select(table).where(key == run_id, *conditions)).all():
         part = name_part(table.name, row)
         delete_checksum(connection, run_id, part)
@@ -101,9 +108,13 @@ def find_damage(
 
     `read` holds its rows if they were read already, `before` the checksums that were read before these rows.
     """
-    known = dict(read_checksums(connection, run_id) if before is None else before)
-    given = ((table, row) for table, rows in (read or {}).items() for row in rows)
-    for table, row in given if read is not None else _read_rows_of_run(connection, run_id):
+    if before is None:
+        before = read_checksums(connection, run_id)
+    known = dict(before)
+    stored = _read_rows_of_run(connection, run_id)
+    if read is not None:
+        stored = _pair_with_tables(read)
+    for table, row in stored:
         part = name_part(table, row)
         digest = known.pop(part, None)
         if digest is not None and digest != compute_checksum(table, row):
@@ -145,7 +156,7 @@ def select_checksum(table: Table) -> Label[Any]:
     Row and checksum are read in one statement: a row that was replaced in between would not match its checksum.
     """
     checks = schema.checks.c
-    key = table.c.id if table is schema.runs else table.c.run_id
+    key = schema.find_run_column(table)
     found = select(checks.digest).where(checks.run_id == key, checks.part == _select_part(table))
     return found.scalar_subquery().label("digest")
 
@@ -154,7 +165,9 @@ def _select_part(table: Table) -> ColumnElement[str]:
     """Return `name_part` as an SQL expression."""
     if table is schema.trials:
         return literal("trial ") + cast(table.c.block, String) + literal(" ") + table.c.cell_id
-    return literal("unusable ") + table.c.platform if table is schema.unusable else literal(_RUN)
+    if table is schema.unusable:
+        return literal("unusable ") + table.c.platform
+    return literal(_RUN)
 
 
 def verify_rows(table: Table, run_id: str, read: Iterable[Row[Any]]) -> None:
@@ -177,9 +190,15 @@ def _make_damage_error(sentence: str) -> LedgerError:
 
 def _read_rows_of_run(connection: Connection, run_id: str) -> Iterable[tuple[str, Row[Any]]]:
     for table in (schema.runs, schema.environments, schema.unusable, schema.trials):
-        key = table.c.id if table is schema.runs else table.c.run_id
+        key = schema.find_run_column(table)
         for row in connection.execute(select(table).where(key == run_id)):
             yield table.name, row
+
+
+def _pair_with_tables(read: RowsByTable) -> Iterable[tuple[str, Row[Any]]]:
+    for table, rows in read.items():
+        for row in rows:
+            yield table, row
 
 
 def check_ledger(connection: Connection, *, is_file: bool, is_checked: bool) -> LedgerCheck:

@@ -10,7 +10,7 @@ import fcntl
 import os
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -40,7 +40,9 @@ _FLOCK = struct.Struct("hhqqi4x")
 
 
 def _hash_to_byte(run_id: str, block: int | None = None) -> int:
-    name = run_id if block is None else f"{run_id}/{block}"
+    name = run_id
+    if block is not None:
+        name += f"/{block}"
     return int.from_bytes(blake2b(name.encode(), digest_size=7).digest(), "little")
 
 
@@ -74,12 +76,7 @@ def hold_claim_in_file(
             if blocks is None:
                 held = HeldClaim(_try_lock(descriptor, fcntl.F_WRLCK, _hash_to_byte(run_id)))
             elif _try_lock(descriptor, fcntl.F_RDLCK, _hash_to_byte(run_id)):
-                free = (
-                    each
-                    for each in blocks
-                    if _try_lock(descriptor, fcntl.F_WRLCK, _hash_to_byte(run_id, each))
-                )
-                held = HeldClaim(True, next(free, None))
+                held = HeldClaim(True, _lock_first_free(descriptor, run_id, blocks))
             else:
                 held = HeldClaim(False)
         except OSError as error:
@@ -108,6 +105,13 @@ def is_claimed_on_server(connection: Connection, run_id: str) -> bool:
     """Whether any session holds the claim on `run_id` or a block of it. Takes no lock, which could block others."""
     high, low = divmod(_hash_to_byte(run_id), 2**32)
     return connection.execute(text(_SELECT_CLAIM), {"high": high, "low": low}).first() is not None
+
+
+def _lock_first_free(descriptor: int, run_id: str, blocks: Iterable[int]) -> int | None:
+    for block in blocks:
+        if _try_lock(descriptor, fcntl.F_WRLCK, _hash_to_byte(run_id, block)):
+            return block
+    return None
 
 
 class ServerClaim:
@@ -184,9 +188,11 @@ class ServerClaim:
         if self._session is None:
             self.try_claim()
         if self._session is None:
-            what = "" if self._blocks is None else f"block {self._blocks[0] + 1} of "
+            what = f"run {self._run_id}"
+            if self._blocks is not None:
+                what = f"block {self._blocks[0] + 1} of {what}"
             raise TakenError(
-                f"{what}run {self._run_id} was claimed by another process while the ledger's server was unreachable",
+                f"{what} was claimed by another process while the ledger's server was unreachable",
                 hint="let that process finish; everything that this one has stored is safe",
             )
         assert self._session is not None
@@ -213,8 +219,9 @@ class ServerClaim:
         """End the session that held the claim before, if the server has not noticed that it is lost."""
         if not self._identity:
             return
-        ended = session.execute(text(_END_SESSION), self._identity).all()
-        for _ in range(_TRIES if ended else 0):
+        if not session.execute(text(_END_SESSION), self._identity).all():
+            return
+        for _ in range(_TRIES):
             if not session.execute(text(_SELECT_SESSION), self._identity).all():
                 return
             time.sleep(_PAUSE_S)

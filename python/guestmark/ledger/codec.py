@@ -102,7 +102,9 @@ def _make_unreadable_error(what: str, error: Exception) -> LedgerError:
 
 def pack_console(console: str) -> bytes:
     """Compress a console, whatever characters it holds: consoles are long and repetitive."""
-    return zlib.compress(console.encode("utf-8", "surrogatepass"), 6) if console else b""
+    if not console:
+        return b""
+    return zlib.compress(console.encode("utf-8", "surrogatepass"), 6)
 
 
 def unpack_console(stored: bytes, budget: ReadBudget | None = None) -> str:

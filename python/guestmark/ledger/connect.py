@@ -218,7 +218,7 @@ def _check_companions(file: Path) -> None:
 
 
 _TABLES = {
-    table.name: {column.name for column in table.columns}
+    table.name: set(table.columns.keys())
     for table in (*metadata.sorted_tables, comparisons, remarks, attempts)
 }
 
@@ -232,10 +232,10 @@ def _check_structure(connection: Connection, where: str) -> None:
         "SELECT type, name, tbl_name, sql FROM sqlite_master"
     ):
         text = str(definition or "").upper()
-        if kind == "trigger" or (kind == "table" and text.startswith("CREATE VIRTUAL")):
-            raise _make_foreign_database_error(
-                where, f"it has the {'trigger' if kind == 'trigger' else 'virtual table'} {name!r}"
-            )
+        if kind == "trigger":
+            raise _make_foreign_database_error(where, f"it has the trigger {name!r}")
+        if kind == "table" and text.startswith("CREATE VIRTUAL"):
+            raise _make_foreign_database_error(where, f"it has the virtual table {name!r}")
         if kind == "view" and name in _TABLES:
             raise _make_foreign_database_error(where, f"{name} is a view")
         if kind == "index" and table in _TABLES and (" WHERE " in text or text.count("(") > 1):
@@ -337,7 +337,10 @@ def _make_file(file: Path) -> None:
 
 
 def _make_uri(file: Path, mode: str, *, immutable: bool = False) -> str:
-    return f"file:{quote(str(file))}?mode={mode}" + ("&immutable=1" if immutable else "")
+    uri = f"file:{quote(str(file))}?mode={mode}"
+    if immutable:
+        uri += "&immutable=1"
+    return uri
 
 
 class _TimedConnection(sqlite3.Connection):
@@ -460,9 +463,8 @@ def _upgrade_server(connection: Connection, version: int, shown: str) -> None:
 
 
 def _connect_server(url: URL) -> OpenedStore:
-    shown = url.set(
-        query={name: value for name, value in url.query.items() if name in _SHOWN_PARAMETERS}
-    ).render_as_string()
+    query = {name: value for name, value in url.query.items() if name in _SHOWN_PARAMETERS}
+    shown = url.set(query=query).render_as_string()
     try:
         engine = make_server_engine(url)
     except (NoSuchModuleError, ModuleNotFoundError, ArgumentError) as error:

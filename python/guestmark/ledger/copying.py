@@ -128,20 +128,20 @@ def _read_rows(source: OpenedStore, run_id: str) -> dict[str, list[dict[str, Any
     with explain_errors(source.where, f"reading run {run_id}"), source.engine.connect() as connection:
         checksums.verify_run(connection, run_id)
         for table in _TABLES:
-            key = table.c.id if table is schema.runs else table.c.run_id
-            found[table.name] = [
-                dict(row._mapping) for row in connection.execute(select(table).where(key == run_id))
-            ]
+            rows = connection.execute(select(table).where(schema.find_run_column(table) == run_id))
+            found[table.name] = [dict(row._mapping) for row in rows]
     return found
 
 
 def _add_missing_rows(connection: Connection, table: Table, run_id: str, rows: list[dict[str, Any]]) -> int:
     """Add the rows that are missing; return how many."""
-    names = [column.name for column in table.primary_key]
-    key = table.c.id if table is schema.runs else table.c.run_id
-    columns = [table.c[name] for name in names]
-    known = {tuple(row) for row in connection.execute(select(*columns).where(key == run_id))}
-    fresh = [row for row in rows if tuple(row[name] for name in names) not in known]
+    columns = list(table.primary_key)
+    wanted = select(*columns).where(schema.find_run_column(table) == run_id)
+    known = {tuple(row) for row in connection.execute(wanted)}
+    fresh = []
+    for row in rows:
+        if tuple(row[column.name] for column in columns) not in known:
+            fresh.append(row)
     if fresh:
         connection.execute(insert(table), fresh)
     return len(fresh)

@@ -45,8 +45,11 @@ def restore_values(plan: Plan, variables: Mapping[str, str]) -> tuple[Plan, list
     names = plan.context.env_names
     if not names:
         return plan, []
-    values = {name: variables[name] for name in names if name in variables}
-    context = plan.context
-    return replace(plan, context=replace(context, env={**context.env, **values})), [
-        name for name in names if name not in variables
-    ]
+    env = dict(plan.context.env)
+    missing = []
+    for name in names:
+        if name in variables:
+            env[name] = variables[name]
+        else:
+            missing.append(name)
+    return replace(plan, context=replace(plan.context, env=env)), missing

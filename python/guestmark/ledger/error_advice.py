@@ -166,7 +166,9 @@ def explain_server_error(cause: BaseException, where: str, doing: str) -> Ledger
 def read_sqlstate(error: BaseException) -> str:
     """Return the code of a server's error; empty if it is not one."""
     told = error.args[0] if error.args else None
-    return str(told.get("C", "")) if isinstance(told, Mapping) else str(getattr(error, "sqlstate", "") or "")
+    if isinstance(told, Mapping):
+        return str(told.get("C", ""))
+    return str(getattr(error, "sqlstate", "") or "")
 
 
 def get_first_error_line(error: BaseException) -> str:
@@ -178,10 +180,11 @@ def make_password_error(role: str, file: Path) -> LedgerError:
     """Return the error for a server that wants a password when none was found in `file`."""
     hint = f"put it into {_PASSWORD_FILE}"
     if file.exists():
-        shared = file.stat().st_mode & 0o077
-        hint = f"others may read {file}, so it is not used: chmod 600 {file}" if shared else (
+        hint = (
             f"{file} has no line for this server, port, database and role: host:port:database:role:password"
-        )  # fmt: skip
+        )
+        if file.stat().st_mode & 0o077:
+            hint = f"others may read {file}, so it is not used: chmod 600 {file}"
     return LedgerError(
         f"the ledger's server asks for a password for the role {role!r}, and none was found", hint=hint
     )

@@ -52,7 +52,9 @@ class RunOverview:
         """What the run measured: the command or commands, or the plan with its title."""
         if self.name == "exec":
             return self.title or self.label
-        return f"{self.name}: {self.title}" if self.title else self.name or self.label
+        if self.title:
+            return f"{self.name}: {self.title}"
+        return self.name or self.label
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +113,10 @@ class RunOrigin:
         """Return the rest of a sentence about the run: why it is not this user's own."""
         match self.standing:
             case SignatureStatus.OWN:
-                signed = f", signed by {self.signer}" if self.signer else ""
-                return f"comes from {self.source}{signed}"
+                said = f"comes from {self.source}"
+                if self.signer:
+                    said += f", signed by {self.signer}"
+                return said
             case SignatureStatus.UNSIGNED:
                 return f"in {self.source} is not signed: an earlier version stored it, or another user did"
             case SignatureStatus.OTHERS:

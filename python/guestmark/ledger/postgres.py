@@ -165,28 +165,21 @@ def connect_autocommit(engine: Engine) -> Connection:
     """Return a connection in which every statement is its own transaction."""
     # Prepared statements bypass the bundled driver's transactions, while changing the isolation level and changing it
     # back takes a round trip each.
-    own = engine.dialect.driver == DRIVER
-    return engine.connect().execution_options(
-        **(PREPARED_OPTIONS if own else {"isolation_level": "AUTOCOMMIT"})
-    )
+    connection = engine.connect()
+    if engine.dialect.driver == DRIVER:
+        return connection.execution_options(**PREPARED_OPTIONS)
+    return connection.execution_options(isolation_level="AUTOCOMMIT")
 
 
 def read_parameters(url: URL, environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return libpq's parameters: from the URL, else its query, else libpq's variables, else its defaults."""
-    environment = os.environ if environment is None else environment
-    found = {
-        name: environment[variable] for name, variable in _PARAMETERS.items() if environment.get(variable)
-    }
-    for name, value in url.query.items():
-        if name not in _PARAMETERS:
-            raise LedgerError(
-                f"the ledger's URL has an unknown parameter {name!r}", hint=f"known: {', '.join(_PARAMETERS)}"
-            )
-        found[name] = value if isinstance(value, str) else value[-1]
-    given = {"host": url.host, "port": url.port, "user": url.username, "dbname": url.database}
-    found |= {name: str(value) for name, value in given.items() if value}
-    if url.password is not None:
-        found["password"] = str(url.password)
+    if environment is None:
+        environment = os.environ
+    found: dict[str, str] = {}
+    for name, variable in _PARAMETERS.items():
+        if given := environment.get(variable):
+            found[name] = given
+    found |= _read_url_parameters(url)
     found.setdefault("host", "localhost")
     found.setdefault("port", str(_PORT))
     found.setdefault("user", getpass.getuser())
@@ -204,6 +197,24 @@ def read_parameters(url: URL, environment: Mapping[str, str] | None = None) -> d
     if "password" not in found and (password := _read_password(found)) is not None:
         found["password"] = password
     register_secret(found.get("password"))
+    return found
+
+
+def _read_url_parameters(url: URL) -> dict[str, str]:
+    """Return the parameters that the URL has: those before its query take precedence."""
+    found: dict[str, str] = {}
+    for name, value in url.query.items():
+        if name not in _PARAMETERS:
+            raise LedgerError(
+                f"the ledger's URL has an unknown parameter {name!r}", hint=f"known: {', '.join(_PARAMETERS)}"
+            )
+        found[name] = value if isinstance(value, str) else value[-1]
+    given = {"host": url.host, "port": url.port, "user": url.username, "dbname": url.database}
+    for name, part in given.items():
+        if part:
+            found[name] = str(part)
+    if url.password is not None:
+        found["password"] = str(url.password)
     return found
 
 
@@ -332,11 +343,13 @@ def _read_password(parameters: Mapping[str, str]) -> str | None:
     wanted = [parameters[name] for name in ("host", "port", "dbname", "user")]
     for line in lines:
         fields = [re.sub(r"\\(.)", r"\1", field) for field in re.split(r"(?<!\\):", line, maxsplit=4)]
-        if len(fields) == 5 and all(
-            field in ("*", value) for field, value in zip(fields, wanted, strict=False)
-        ):
+        if len(fields) == 5 and _matches_password_line(fields[:4], wanted):
             return fields[4]
     return None
+
+
+def _matches_password_line(fields: Sequence[str], wanted: Sequence[str]) -> bool:
+    return all(field in ("*", value) for field, value in zip(fields, wanted, strict=True))
 
 
 T = TypeVar("T")

@@ -100,10 +100,11 @@ def read_left_out(row: Row[Any], plan: Plan) -> LeftOut:
     wanted = name.removeprefix(_CELL)
     # Version 0.1 stored a cell's id without the prefix.
     is_cell = name != wanted or all(str(cell.platform) != name for cell in plan.cells)
-    cell = next((cell for cell in plan.cells if is_cell and cell.id == wanted), None)
-    if cell is None:
-        return LeftOut(name, row.reason, row.hint)
-    return LeftOut(str(cell.platform), row.reason, row.hint, cell=cell.id)
+    if is_cell:
+        for cell in plan.cells:
+            if cell.id == wanted:
+                return LeftOut(str(cell.platform), row.reason, row.hint, cell=cell.id)
+    return LeftOut(name, row.reason, row.hint)
 
 
 def find_environments(connection: Connection, run_id: str, machine: str) -> list[Mapping[str, Any]]:
@@ -111,9 +112,17 @@ def find_environments(connection: Connection, run_id: str, machine: str) -> list
     table = schema.environments
     here = table.c.body.contains(f'"machine":{codec.dump_json(machine)}', autoescape=True)
     statement = select(table.c.body).where(table.c.run_id == run_id, here).order_by(table.c.position)
-    bodies = connection.execute(statement).scalars()
-    found = [codec.load_json(body, dict[str, Any], f"the environment of run {run_id}") for body in bodies]
-    return [each for each in found if each.get("machine") == machine]
+    found = []
+    for body in connection.execute(statement).scalars():
+        environment = load_environment(body, run_id)
+        if environment.get("machine") == machine:
+            found.append(environment)
+    return found
+
+
+def load_environment(body: str, run_id: str, budget: ReadBudget | None = None) -> Mapping[str, Any]:
+    """Return an environment as `add_environment` stored it, its cost charged to the budget. Raises `LedgerError`."""
+    return codec.load_json(body, dict[str, Any], f"the environment of run {run_id}", budget)
 
 
 def read_last_environments(connection: Connection, run_ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
@@ -127,9 +136,7 @@ def read_last_environments(connection: Connection, run_ids: Sequence[str]) -> di
     for run_id in run_ids:
         with suppress(LedgerError):
             if run_id in bodies:
-                found[run_id] = codec.load_json(
-                    bodies[run_id], dict[str, Any], f"the environment of run {run_id}"
-                )
+                found[run_id] = load_environment(bodies[run_id], run_id)
     return found
 
 
@@ -223,8 +230,13 @@ def _store_on_server(
                 select(trials).where(*_match_trial(trials, values))
             ).first(),
         )
-        stored = found is not None and all(getattr(found, name) == value for name, value in values.items())
+        stored = found is not None and holds_values(found, values)
     return bool(in_force), bool(stored)
+
+
+def holds_values(row: Row[Any], values: Mapping[str, Any]) -> bool:
+    """Return whether the row has these values in the columns of these names."""
+    return all(getattr(row, name) == value for name, value in values.items())
 
 
 @functools.cache

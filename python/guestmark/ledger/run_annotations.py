@@ -104,8 +104,9 @@ def add_annotations(connection: Connection, run_id: str, more: Annotations) -> N
 
 def annotate_new_run(connection: Connection, run_id: str, said: Annotations) -> None:
     """Add the annotations that a run had elsewhere; without its name, if another run has that."""
-    taken = {other.name for other in read_all_annotations(connection).values()}
-    add_annotations(connection, run_id, replace(said, name="") if said.name in taken else said)
+    if said.name in {other.name for other in read_all_annotations(connection).values()}:
+        said = replace(said, name="")
+    add_annotations(connection, run_id, said)
 
 
 def check_name_is_free(connection: Connection, name: str, run_id: str = "") -> None:

@@ -56,10 +56,14 @@ def read_history(ledger: Ledger, run: StoredRun) -> History:
     by_key: dict[str, list[StoredRatio]] = {}
     for row in rows:
         by_key.setdefault(row.what, []).append(row)
-    past = {cell: list(map(make_past, by_key[key])) for cell, key in ratio_keys.items() if key in by_key}
-    nulls = {
-        cell: list(map(_make_past_null, by_key[key])) for cell, key in null_keys.items() if key in by_key
-    }
+    past: dict[str, list[PastRatio]] = {}
+    for cell_id, key in ratio_keys.items():
+        if key in by_key:
+            past[cell_id] = list(map(make_past, by_key[key]))
+    nulls: dict[str, list[PastNull]] = {}
+    for cell_id, key in null_keys.items():
+        if key in by_key:
+            nulls[cell_id] = list(map(_make_past_null, by_key[key]))
     asked = set(ratio_keys.values())
     steps = _find_changes_between_runs(ledger, run, [row.run_id for row in rows if row.what in asked])
     between: dict[str, str] = {}
@@ -87,7 +91,9 @@ def store_ratios(ledger: Ledger, run: StoredRun, analysis: Analysis) -> None:
     """
     here = identify_host(run.environment)
     if here:
-        rows = [row for workload in analysis.workloads for row in _make_ratios(workload, analysis, run, here)]
+        rows: list[StoredRatio] = []
+        for workload in analysis.workloads:
+            rows += _make_ratios(workload, analysis, run, here)
         ledger.store_ratios(run.id, rows)
 
 
@@ -164,16 +170,28 @@ def find_ratios(run: StoredRun, analysis: Analysis) -> dict[str, tuple[PastRatio
 
 def make_question_keys(plan: Plan) -> tuple[list[str], list[str]]:
     """Return the keys of the questions that a plan asks, and of the kinds of its cells."""
-    same = [key for cell in plan.cells if (key := _make_ratio_key(cell, plan))]
-    return list(dict.fromkeys(same)), list(
-        dict.fromkeys(_make_null_copy_key(cell, plan) for cell in plan.cells)
-    )
+    same: dict[str, None] = {}
+    alike: dict[str, None] = {}
+    for cell in plan.cells:
+        if key := _make_ratio_key(cell, plan):
+            same[key] = None
+        alike[_make_null_copy_key(cell, plan)] = None
+    return list(same), list(alike)
 
 
 def make_question_key(run: StoredRun, cell_id: str) -> str:
     """Return the key of the question that the run asks about a cell; empty if nothing is compared."""
-    cell = next((cell for cell in run.plan.cells if cell.id == cell_id), None)
-    return _make_ratio_key(cell, run.plan) if cell is not None and run.plan.metrics else ""
+    cell = _find_planned_cell(run.plan, cell_id)
+    if cell is None or not run.plan.metrics:
+        return ""
+    return _make_ratio_key(cell, run.plan)
+
+
+def _find_planned_cell(plan: Plan, cell_id: str) -> Cell | None:
+    for cell in plan.cells:
+        if cell.id == cell_id:
+            return cell
+    return None
 
 
 def refuse_other_questions(runs: Sequence[StoredRun], cell_id: str) -> None:
@@ -183,7 +201,7 @@ def refuse_other_questions(runs: Sequence[StoredRun], cell_id: str) -> None:
     """
     asked: dict[str, str] = {}
     for run in runs:
-        cell = next((cell for cell in run.plan.cells if cell.id == cell_id), None)
+        cell = _find_planned_cell(run.plan, cell_id)
         if cell is not None and run.plan.metrics:
             baseline = _find_baseline(cell, run.plan) or cell
             key = _digest_question(replace(cell, processors=0), replace(baseline, processors=0), run.plan)
@@ -216,7 +234,10 @@ def _make_ratio_key(cell: Cell, plan: Plan) -> str:
 
 
 def _find_baseline(cell: Cell, plan: Plan) -> Cell | None:
-    return next((other for other in plan.cells if other.baseline and other.compares_with(cell)), None)
+    for other in plan.cells:
+        if other.baseline and other.compares_with(cell):
+            return other
+    return None
 
 
 def _digest_question(cell: Cell, baseline: Cell, plan: Plan) -> str:

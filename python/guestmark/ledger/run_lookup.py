@@ -77,7 +77,11 @@ def read_all_ratios(connection: Connection) -> list[StoredRatio]:
 
 def _read_ratios(rows: Iterable[Any]) -> list[StoredRatio]:
     names = [field.name for field in fields(StoredRatio)]
-    return [StoredRatio(**{name: getattr(row, name) for name in names}) for row in rows if _is_possible(row)]
+    found = []
+    for row in rows:
+        if _is_possible(row):
+            found.append(StoredRatio(**{name: getattr(row, name) for name in names}))
+    return found
 
 
 def _is_possible(row: Any) -> bool:
@@ -115,21 +119,20 @@ def list_overviews(
         .order_by(schema.runs.c.created_at, schema.runs.c.id)
     )
     rows = connection.execute(statement).all()
-    damaged = checksums.find_damaged_plans(connection) if checked else set()
+    damaged: set[str] = set()
+    if checked:
+        damaged = checksums.find_damaged_plans(connection)
     said = run_annotations.read_all_annotations(connection)
     wanted = [row for row in rows if (said.get(row.id, NO_ANNOTATIONS).removed is not None) == removed]
-    ids = [row.id for row in wanted]
-    standings = signatures.verify_signatures(connection, ids) if signatures.signs_all_rows(connection) else {}
-    return [
-        _make_overview(
-            row,
-            said.get(row.id, NO_ANNOTATIONS),
-            standings.get(row.id, SignatureStatus.OWN),
-            state,
-            damaged=row.id in damaged,
-        )
-        for row in wanted
-    ]
+    standings: dict[str, SignatureStatus] = {}
+    if signatures.signs_all_rows(connection):
+        standings = signatures.verify_signatures(connection, [row.id for row in wanted])
+    found = []
+    for row in wanted:
+        of_run = said.get(row.id, NO_ANNOTATIONS)
+        standing = standings.get(row.id, SignatureStatus.OWN)
+        found.append(_make_overview(row, of_run, standing, state, damaged=row.id in damaged))
+    return found
 
 
 def _make_overview(
@@ -181,8 +184,10 @@ def resolve_run(connection: Connection, wanted: str, where: str, *, removed: boo
     check_name(wanted, where)
     statement = select(schema.runs.c.id).order_by(schema.runs.c.created_at)
     gone = run_annotations.find_removed_runs(connection)
-    everything = [str(run_id) for run_id in connection.execute(statement).scalars()]
-    ids = [run_id for run_id in everything if (run_id in gone) == removed]
+    ids = []
+    for run_id in map(str, connection.execute(statement).scalars()):
+        if (run_id in gone) == removed:
+            ids.append(run_id)
     if wanted == LATEST and ids:
         return ids[-1]
     said = run_annotations.read_all_annotations(connection)
@@ -196,12 +201,10 @@ def resolve_run(connection: Connection, wanted: str, where: str, *, removed: boo
     if not removed and _find_matches(wanted, sorted(gone), said):
         raise LedgerError(f"run {wanted} was removed", hint=f"guestmark rm --undo {wanted} brings it back")
     if removed:
-        raise LedgerError(
-            f"there is no removed run {wanted!r} in the ledger {where}",
-            hint="guestmark runs --removed lists the runs that can be brought back"
-            if ids
-            else "no run can be brought back; guestmark vacuum deletes for good",
-        )
+        hint = "no run can be brought back; guestmark vacuum deletes for good"
+        if ids:
+            hint = "guestmark runs --removed lists the runs that can be brought back"
+        raise LedgerError(f"there is no removed run {wanted!r} in the ledger {where}", hint=hint)
     raise make_missing_run_error(connection, wanted, where, ids)
 
 
@@ -215,10 +218,17 @@ def check_name(wanted: str, where: str) -> None:
 
 def _find_matches(wanted: str, ids: Sequence[str], said: Mapping[str, Annotations]) -> list[str]:
     """Return the run of that id, else those of that name, else those whose ids begin or end with the text."""
-    if not wanted or wanted in ids:
-        return [wanted] if wanted else []
+    if not wanted:
+        return []
+    if wanted in ids:
+        return [wanted]
     named = [run_id for run_id in ids if run_id in said and said[run_id].name == wanted]
     return named or [run_id for run_id in ids if run_id.startswith(wanted) or run_id.endswith(wanted)]
+
+
+def list_run_ids(connection: Connection) -> list[str]:
+    """Return the ids of all runs, the removed ones too, in no particular order."""
+    return [str(run_id) for run_id in connection.execute(select(schema.runs.c.id)).scalars()]
 
 
 def make_missing_run_error(
@@ -226,9 +236,10 @@ def make_missing_run_error(
 ) -> LedgerError:
     """Return the error for a run that does not exist, with the nearest ids."""
     if ids is None:
-        ids = [str(run_id) for run_id in connection.execute(select(schema.runs.c.id)).scalars()]
-    near = get_close_matches(wanted, ids, n=3, cutoff=0.5) or ids[-3:]
-    hint = f"nearest: {', '.join(near)}; `guestmark runs` lists all" if near else "it holds no runs yet"
+        ids = list_run_ids(connection)
+    hint = "it holds no runs yet"
+    if near := get_close_matches(wanted, ids, n=3, cutoff=0.5) or ids[-3:]:
+        hint = f"nearest: {', '.join(near)}; `guestmark runs` lists all"
     return LedgerError(f"there is no run {wanted!r} in the ledger {where}", hint=hint)
 
 
@@ -277,7 +288,12 @@ def _parse_condition(part: str, whole: str) -> RunFilter:
 
 
 def _make_label_reader(name: str) -> Callable[[RunOverview], tuple[str, ...]]:
-    return lambda run: (run.labels[name],) if name in run.labels else ()
+    def read_label(run: RunOverview) -> tuple[str, ...]:
+        if name not in run.labels:
+            return ()
+        return (run.labels[name],)
+
+    return read_label
 
 
 def _parse_moment(text: str, whole: str) -> float:

@@ -28,6 +28,13 @@ WRITING = "guestmark_writing"
 _KNOWN_TABLES: WeakKeyDictionary[Pool, set[str]] = WeakKeyDictionary()
 
 
+def find_run_column(table: Table) -> Column[str]:
+    """Return the column of a table that holds the id of the run that a row belongs to."""
+    if table is runs:
+        return table.c.id
+    return table.c.run_id
+
+
 def has_table(connection: Connection, table: Table) -> bool:
     """Return whether the database has the table; tables are never removed, so one that was seen is remembered."""
     seen = _KNOWN_TABLES.setdefault(connection.engine.pool, set())

@@ -78,11 +78,11 @@ def keep_signed(connection: Connection, run_id: str) -> Iterator[None]:
 def verify_signature(connection: Connection, run_id: str) -> SignatureStatus:
     """Return the status of a run's signature."""
     found = verify_signatures(connection, [run_id])[run_id]
-    if (
-        found is SignatureStatus.OWN
-        and (made := _read_signatures(connection, [run_id]).get(run_id)) is not None
-    ):
-        return found if made.rows == _digest_rows(connection, run_id) else SignatureStatus.CHANGED
+    if found is not SignatureStatus.OWN:
+        return found
+    made = _read_signatures(connection, [run_id]).get(run_id)
+    if made is not None and made.rows != _digest_rows(connection, run_id):
+        return SignatureStatus.CHANGED
     return found
 
 

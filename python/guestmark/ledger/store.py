@@ -48,6 +48,8 @@ from guestmark.ledger.postgres import PREPARED_OPTIONS, Patience, connect_autoco
 from guestmark.ledger.rows import (
     add_environment,
     find_environments,
+    holds_values,
+    load_environment,
     lock_run,
     make_run_row,
     measure_run_size,
@@ -118,7 +120,9 @@ class Ledger:
                 return action(connection)
 
         with explain_errors(self.where, doing):
-            return once() if self.is_file else self.patience.retry_until_done(once, is_transient)
+            if self.is_file:
+                return once()
+            return self.patience.retry_until_done(once, is_transient)
 
     def change_run(self, doing: str, run_id: str, action: Callable[[Connection], T]) -> T:
         """Run `action`, which changes this run, in one transaction; see `run_transaction`.
@@ -211,14 +215,15 @@ class Ledger:
         values = make_run_row(plan, created_at=created_at, seed=seed, state=RunState.CREATED)
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(created_at))
         for _ in range(20):
-            run_id = f"{stamp}-{''.join(secrets.choice(_LETTERS) for _ in range(3))}"
+            letters = "".join(secrets.choice(_LETTERS) for _ in range(3))
+            run_id = f"{stamp}-{letters}"
 
             def store(connection: Connection, run_id: str = run_id) -> bool:
                 runs = schema.runs
                 found = connection.execute(select(runs).where(runs.c.id == run_id)).first()
                 # If it is this run, the connection was lost just after it had been stored.
                 if found is not None:
-                    return all(getattr(found, name) == value for name, value in values.items())
+                    return holds_values(found, values)
                 connection.execute(insert(runs).values(id=run_id, **values))
                 checksums.store_checksums(connection, runs, run_id)
                 add_environment(connection, run_id, environment)
@@ -421,9 +426,9 @@ class Ledger:
                 budget.charge_amount(measure_run_size(connection, run_id))
             # Checksums are read before the rows: a row that is stored in between then only lacks one. The other way
             # round, it would look as if it were missing.
-            known = (
-                checksums.read_row_checksums(connection, run_id) if self._has_checksums(connection) else None
-            )
+            known: dict[str, str] | None = None
+            if self._has_checksums(connection):
+                known = checksums.read_row_checksums(connection, run_id)
             trials = connection.execute(
                 select(schema.trials)
                 .where(schema.trials.c.run_id == run_id)
@@ -450,10 +455,7 @@ class Ledger:
             loaded = StoredRun(
                 id=run_id,
                 plan=plan,
-                environments=tuple(
-                    codec.load_json(row.body, dict[str, Any], f"the environment of run {run_id}", budget)
-                    for row in environments
-                ),
+                environments=tuple(load_environment(row.body, run_id, budget) for row in environments),
                 seed=int(run.seed),
                 state=self._find_state(run_id, run.state, connection),
                 created_at=run.created_at,
@@ -525,7 +527,9 @@ class Ledger:
 
     def _select_digest(self, connection: Connection, table: Table) -> list[Label[Any]]:
         """Return the column to select with rows of the table to verify them; none in a ledger without checksums."""
-        return [checksums.select_checksum(table)] if self._has_checksums(connection) else []
+        if not self._has_checksums(connection):
+            return []
+        return [checksums.select_checksum(table)]
 
     def _find_origin(self, connection: Connection, run: Row[Any], remarked: Annotations) -> RunOrigin | None:
         """Return where the run comes from; None if this user measured it. On a server, roles decide who may write."""
@@ -599,7 +603,7 @@ class Ledger:
             is_checked = self._has_checksums(connection)
             found = checksums.check_ledger(connection, is_file=self.is_file, is_checked=is_checked)
             gone = run_annotations.find_removed_runs(connection)
-            ids = [str(each) for each in connection.execute(select(schema.runs.c.id)).scalars()]
+            ids = run_lookup.list_run_ids(connection)
         problems, not_own = list(found.problems), 0
         for run_id in ids:
             if run_id in gone or any(run_id in problem for problem in problems):
@@ -619,11 +623,12 @@ class Ledger:
 
     def _find_state(self, run_id: str, stored: str, connection: Connection | None = None) -> RunState:
         state = RunState(stored)
-        if state is RunState.RUNNING:
-            return state if self.is_claimed(run_id, connection) else RunState.KILLED
+        if state is RunState.RUNNING and not self.is_claimed(run_id, connection):
+            return RunState.KILLED
         # A process that measures one block does not change the state; only its claim shows that it runs.
-        between = state in {RunState.CREATED, RunState.INTERRUPTED}
-        return RunState.RUNNING if between and self.is_claimed(run_id, connection) else state
+        if state in {RunState.CREATED, RunState.INTERRUPTED} and self.is_claimed(run_id, connection):
+            return RunState.RUNNING
+        return state
 
     # --- claims ---------------------------------------------------------------------------------------------
 
@@ -646,12 +651,11 @@ class Ledger:
                         select(schema.runs.c.owner).where(schema.runs.c.id == run_id)
                     ).first()
                 who = (row.owner if row else "") or "another process"
+                said = f"run {run_id} is being executed by {who}"
                 with self._try_claim(run_id, ()) as shared:
-                    said = f"blocks of run {run_id} are being measured" if shared else ""
-                raise TakenError(
-                    said or f"run {run_id} is being executed by {who}",
-                    hint="wait for it, or stop that process first",
-                )
+                    if shared:
+                        said = f"blocks of run {run_id} are being measured"
+                raise TakenError(said, hint="wait for it, or stop that process first")
             statement = update(schema.runs).where(schema.runs.c.id == run_id).values(owner=owner)
             self.change_run(
                 f"claiming run {run_id}", run_id, lambda connection: connection.execute(statement)

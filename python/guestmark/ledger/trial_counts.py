@@ -89,14 +89,14 @@ def has_good_trial(ledger: Ledger, run_id: str) -> bool:
 
 def find_failing_cells(ledger: Ledger, run_id: str, cells: Sequence[str]) -> Mapping[str, int]:
     """Return those of the cells whose trials have all failed, with the number of these trials."""
-    others = [
-        exists().where(
+    columns = []
+    for at, cell in enumerate(cells):
+        other = exists().where(
             trials.c.run_id == run_id, trials.c.cell_id == cell, trials.c.status != TrialStatus.FAILED.value
         )
-        for cell in cells
-    ]
+        columns.append(other.label(f"has_{at}"))
     with ledger.read_transaction(f"looking for failing cells of run {run_id}") as connection:
-        found = connection.execute(select(*(each.label(f"has_{at}") for at, each in enumerate(others)))).one()
+        found = connection.execute(select(*columns)).one()
         suspects = [cell for cell, has_other in zip(cells, found, strict=True) if not has_other]
         if not suspects:
             return {}
@@ -137,8 +137,9 @@ def find_cells_measured_on(ledger: Ledger, run_id: str, machine: str) -> frozens
         .distinct()
     )
     with ledger.read_transaction(f"looking for what {machine} has measured of run {run_id}") as connection:
-        made = schema.has_table(connection, attempts)
-        return frozenset(connection.execute(statement).scalars()) if made else frozenset()
+        if not schema.has_table(connection, attempts):
+            return frozenset()
+        return frozenset(connection.execute(statement).scalars())
 
 
 def count_trials(ledger: Ledger, run_id: str, machine: str = "") -> TrialCounts:

@@ -46,7 +46,9 @@ MALFORMED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, Rec
 def describe_malformed(error: Exception) -> str:
     """Return what is wrong with data that raised this error while it was read."""
     # A KeyError's text is the key alone.
-    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
+    if isinstance(error, KeyError):
+        return f"{error} is missing"
+    return str(error)
 
 
 class ReadBudget:
@@ -148,20 +150,23 @@ def _find_run_problems(run: StoredRun, now: float) -> Iterator[str]:
     if abs(run.seed) >= 1 << 256:
         yield "its seed is too large"
     counts = {"trials": len(run.trials), "environments": len(run.environments), "left out": len(run.unusable)}
-    yield from (f"{count} {name}" for name, count in counts.items() if count > _MOST_ROWS[name])
-    yield from (
-        f"one of its environments: {said}"
-        for each in run.environments
-        if (said := environment.explain_problem(each))
-    )
-    texts = (
-        run.plan.name,
-        *(text for entry in run.unusable for text in (entry.name, entry.reason, entry.hint)),
-    )
+    for name, count in counts.items():
+        if count > _MOST_ROWS[name]:
+            yield f"{count} {name}"
+    for recorded in run.environments:
+        if said := environment.explain_problem(recorded):
+            yield f"one of its environments: {said}"
+    texts = [run.plan.name]
+    for entry in run.unusable:
+        texts += (entry.name, entry.reason, entry.hint)
     if not all(map(is_text, texts)):
         yield "a name or a reason is not text"
     yield from find_policy_problems(run.plan.policy)
     yield from _find_plan_problems(run.plan)
+    yield from _find_problems_of_trials(run, now)
+
+
+def _find_problems_of_trials(run: StoredRun, now: float) -> Iterator[str]:
     cells = {cell.id for cell in run.plan.cells}
     there: set[tuple[int, str]] = set()
     for trial in run.trials:
@@ -180,11 +185,9 @@ def find_policy_problems(policy: Policy) -> Iterator[str]:
         "blocks": policy.blocks, "min_blocks": policy.min_blocks, "max_blocks": policy.max_blocks,
         "iterations": policy.iterations,
     }  # fmt: skip
-    yield from (
-        f"{name} is {count}"
-        for name, count in counts.items()
-        if count is not None and not 1 <= count <= MOST_BLOCKS
-    )
+    for name, count in counts.items():
+        if count is not None and not 1 <= count <= MOST_BLOCKS:
+            yield f"{name} is {count}"
     if not 0 <= policy.warmup <= MOST_BLOCKS:
         yield f"warmup is {policy.warmup}"
     sizes = {
@@ -192,7 +195,9 @@ def find_policy_problems(policy: Policy) -> Iterator[str]:
         "trial_limit_s": policy.trial_limit_s, "enough_s": policy.enough_s or 0.0,
         "over_s": policy.over_s,
     }  # fmt: skip
-    yield from (f"{name} is {size!r}" for name, size in sizes.items() if not 0 <= size <= LONGEST_S)
+    for name, size in sizes.items():
+        if not 0 <= size <= LONGEST_S:
+            yield f"{name} is {size!r}"
     if (rare := policy.find) is not None and not (1 < rare.factor <= LONGEST_S and 0 < rare.share <= 1):
         yield f"slow runs to find are {rare.factor!r} times as long in {rare.share!r}"
     if abs(policy.seed) >= 1 << 256:
@@ -201,11 +206,10 @@ def find_policy_problems(policy: Policy) -> Iterator[str]:
 
 def _find_plan_problems(plan: Plan) -> Iterator[str]:
     ids = [cell.id for cell in plan.cells]
-    yield from (f"the plan has cell {name!r} twice" for name in _find_duplicates(ids))
-    yield from (
-        f"the plan has metric {name!r} twice"
-        for name in _find_duplicates(metric.name for metric in plan.metrics)
-    )
+    for cell_id in _find_duplicates(ids):
+        yield f"the plan has cell {cell_id!r} twice"
+    for name in _find_duplicates(metric.name for metric in plan.metrics):
+        yield f"the plan has metric {name!r} twice"
     known = set(ids)
     for cell in plan.cells:
         yield from _find_cell_problems(cell, known)
@@ -228,12 +232,11 @@ def _find_trial_problems(trial: Trial, now: float) -> Iterator[str]:
         yield f"{where} began at {trial.started_at!r} s since 1970"
     if not 0 <= trial.duration_s <= LONGEST_S:
         yield f"{where} took {trial.duration_s!r} s"
-    yield from (
-        f"{where} has metric {name!r} twice"
-        for name in _find_duplicates(each.metric.name for each in trial.measurements)
-    )
+    for name in _find_duplicates(measurement.metric.name for measurement in trial.measurements):
+        yield f"{where} has metric {name!r} twice"
     for measurement in (*trial.measurements, *trial.warmups):
-        yield from (f"{where}: {problem}" for problem in _find_measurement_problems(measurement))
+        for problem in _find_measurement_problems(measurement):
+            yield f"{where}: {problem}"
     if not all(map(can_be_compared, (*trial.phases.values(), *trial.run_s))):
         yield f"{where} has a time that is not a number"
 
@@ -245,4 +248,9 @@ def _find_measurement_problems(measurement: Measurement) -> Iterator[str]:
 
 def _find_duplicates(names: Iterable[str]) -> set[str]:
     known: set[str] = set()
-    return {name for name in names if name in known or known.add(name)}  # type: ignore[func-returns-value]
+    twice: set[str] = set()
+    for name in names:
+        if name in known:
+            twice.add(name)
+        known.add(name)
+    return twice
