@@ -118,10 +118,9 @@ class _OutlineReader:
         found = []
         for number, model in enumerate(self._model.question):
             path = ("question", number)
-            tables = {
-                name: self._read_question_levels((*path, name), getattr(model, name))
-                for name in ("where", "compare", "against")
-            }
+            tables = {}
+            for name in ("where", "compare", "against"):
+                tables[name] = self._read_question_levels((*path, name), getattr(model, name))
             try:
                 found.append(make_question(model, tables, metrics))
             except ValueError as error:
@@ -134,18 +133,16 @@ class _OutlineReader:
         """Return the levels of a pattern, in which `nested` is allowed too."""
         # Patterns do not know `nested`, which is not a factor.
         known = {name: levels for name, levels in table.items() if name != NESTED}
-        found = {condition.name: condition.levels for condition in self._read_pattern(path, known)}
+        found = self._read_conditions(path, known)
         if NESTED in table:
             found[NESTED] = tuple(table[NESTED])
         return found
 
     def _read_baseline(self, given: Mapping[str, str] | str | None) -> pattern.Pattern | str | None:
         """Return a pattern, or the text that `--baseline` would take."""
-        return (
-            given
-            if given is None or isinstance(given, str)
-            else self._read_single_levels(("baseline",), given)
-        )
+        if given is None or isinstance(given, str):
+            return given
+        return self._read_single_levels(("baseline",), given)
 
     def _read_race(self, metrics: Sequence[Metric]) -> Settings | None:
         """Return the settings of `[tune]`; None without that table."""
@@ -161,12 +158,13 @@ class _OutlineReader:
     def _check_levels(self, shape: Shape) -> None:
         """Report levels in `exclude` and `baseline` that no cell can have, except platforms, which `--on` may add."""
         there: dict[str, set[str]] = {}
-        for levels in [*(entry.levels for entry in shape.entries), *(row.levels for row in shape.include)]:
-            for name, some in levels.items():
+        sources: tuple[Entry | Row, ...] = (*shape.entries, *shape.include)
+        for source in sources:
+            for name, some in source.levels.items():
                 there.setdefault(name, set()).update(some)
-        patterns: list[tuple[tuple[str | int, ...], pattern.Pattern]] = [
-            (("exclude", number), exclusion.pattern) for number, exclusion in enumerate(shape.exclude)
-        ]
+        patterns: list[tuple[tuple[str | int, ...], pattern.Pattern]] = []
+        for number, exclusion in enumerate(shape.exclude):
+            patterns.append((("exclude", number), exclusion.pattern))
         if isinstance(shape.baseline, tuple):
             patterns.append((("baseline",), shape.baseline))
         for path, conditions in patterns:
@@ -288,14 +286,25 @@ class _OutlineReader:
 
     def _read_row(self, number: int, table: Mapping[str, Sequence[str]]) -> Row:
         path = ("include", number)
-        named = {name: levels for name, levels in table.items() if name.strip().lower() == PLATFORM}
-        others = {name: levels for name, levels in table.items() if name not in named}
-        conditions = {condition.name: condition.levels for condition in self._read_pattern(path, others)}
+        named: dict[str, Sequence[str]] = {}
+        others: dict[str, Sequence[str]] = {}
+        for name, levels in table.items():
+            if name.strip().lower() == PLATFORM:
+                named[name] = levels
+            else:
+                others[name] = levels
+        conditions = self._read_conditions(path, others)
         workloads = conditions.pop(WORKLOAD, None)
         specs = None
         for name, platforms in named.items():
             specs = self._read_platforms((*path, name), platforms, parse_row_platform)
         return Row(conditions, workloads, specs)
+
+    def _read_conditions(
+        self, path: tuple[str | int, ...], table: Mapping[str, Sequence[str]]
+    ) -> dict[str, tuple[str, ...]]:
+        """Return the levels of a pattern by canonical name."""
+        return {condition.name: condition.levels for condition in self._read_pattern(path, table)}
 
     def _read_exclusion(self, number: int, table: Mapping[str, Sequence[str]]) -> Exclusion:
         levels = {name: some for name, some in table.items() if name != "reason"}
@@ -322,14 +331,15 @@ class _OutlineReader:
         for entry in entries:
             for metric in self._kinds[entry.key].metrics_of(entry.workload):
                 known.setdefault(metric.name, metric)
-        every = [
-            parse_derived(name, given.of, given.unit, given.better)
-            for name, given in self._model.derived.items()
-        ]
+        every = []
+        for name, given in self._model.derived.items():
+            every.append(parse_derived(name, given.of, given.unit, given.better))
         if entries:
-            levels = {name for entry in entries for name in entry.levels}
+            names = set(known)
+            for entry in entries:
+                names.update(entry.levels)
             with self._problems.collect_at("derived"):
-                check_derived_names(every, {*known, *levels})
+                check_derived_names(every, names)
         self._derived = tuple(every)
         known |= {derived.name: derived.metric for derived in every}
         first = []
@@ -353,8 +363,10 @@ class _OutlineReader:
                 continue
             with self._problems.collect_at("repetition", option.key):
                 values[name] = option.parse(value) if option.parse else value
-        budget = {} if budget_s is None else {"budget_s": budget_s}
-        for key, conflict in find_plan_conflicts({**values, **budget}):
+        asked = dict(values)
+        if budget_s is not None:
+            asked["budget_s"] = budget_s
+        for key, conflict in find_plan_conflicts(asked):
             self._problems.add_mistake(("repetition", key), conflict)
         if "precision" in values:
             # A quick run stops at the precision that the plan names, and does not continue to half of that width.
@@ -388,16 +400,16 @@ class _OutlineReader:
         elif known:
             with self._problems.collect_at(*path, "metric"):
                 raise make_unknown_name_error("metric", given.metric, known)
-        usual = self._model.baseline
-        asked = given.baseline if given.baseline is not None else usual
+        asked: dict[str, str] | str | None = given.baseline
+        if asked is None:
+            asked = self._model.baseline
         # A baseline that is text can only name the platform: publications have no cell ids.
         if isinstance(asked, str):
             asked = {"platform": asked}
         wanted = self._read_cell_levels((*path, "baseline"), asked or {})
-        cells = [
-            self._read_cell_levels((*path, "figures", at, "cell"), figure.cell)
-            for at, figure in enumerate(given.figures)
-        ]
+        cells = []
+        for at, figure in enumerate(given.figures):
+            cells.append(self._read_cell_levels((*path, "figures", at, "cell"), figure.cell))
         figures = []
         for cell, figure in zip(cells, given.figures, strict=True):
             base = self._find_published_baseline(cell, cells, wanted)
@@ -425,11 +437,18 @@ class _OutlineReader:
         The baseline may name more than the publication varied, so only the keys of a figure have to match.
         """
         for index, other in enumerate(cells):
-            same_group = all(other.get(name) == cell.get(name) for name in self._model.compare_within)
-            names = [name for name in wanted if name not in self._model.compare_within or name in other]
-            if same_group and names and all(other.get(name, wanted[name]) == wanted[name] for name in names):
+            if self._is_published_baseline(other, cell, wanted):
                 return index
         return None
+
+    def _is_published_baseline(
+        self, other: Mapping[str, str], cell: Mapping[str, str], wanted: Mapping[str, str]
+    ) -> bool:
+        within = self._model.compare_within
+        if any(other.get(name) != cell.get(name) for name in within):
+            return False
+        names = [name for name in wanted if name not in within or name in other]
+        return bool(names) and all(other.get(name, wanted[name]) == wanted[name] for name in names)
 
 
 def _has_key(table: Mapping[str, Any], name: str) -> bool:

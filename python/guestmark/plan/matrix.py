@@ -115,8 +115,10 @@ def make_cell_id(platform: str, levels: Mapping[str, str], key: str = "") -> str
 
     The workload's `key` comes first in plans with several workloads. `levels` are the levels to show.
     """
-    words = [key] if key else []
-    return " ".join([*words, platform, *(f"{name}={level}" for name, level in levels.items())])
+    words = [platform, *(f"{name}={level}" for name, level in levels.items())]
+    if key:
+        words.insert(0, key)
+    return " ".join(words)
 
 
 def expand_workload(
@@ -218,7 +220,7 @@ def _has_rows(shape: Shape, spec: PlatformSpec) -> bool:
         for row in shape.include:
             if row.workloads is not None and entry.key not in row.workloads:
                 continue
-            if row.platforms is None or any(other.covers(spec) for other in row.platforms):
+            if _covers_platform(row.platforms, spec):
                 return True
         if entry.spans:
             return True
@@ -227,14 +229,24 @@ def _has_rows(shape: Shape, spec: PlatformSpec) -> bool:
 
 def _list_platforms_of_rows(shape: Shape) -> str:
     """Describe the platforms that rows name; empty if no row names any."""
-    names = {spec.form: None for row in shape.include for spec in row.platforms or ()}
-    return f"; it has cells on {', '.join(names)}" if names else ""
+    names: dict[str, None] = {}
+    for row in shape.include:
+        for spec in row.platforms or ():
+            names[spec.form] = None
+    if not names:
+        return ""
+    return f"; it has cells on {', '.join(names)}"
 
 
 def _select_platforms(
     some: Sequence[PlatformSpec] | None, all_of_them: Sequence[PlatformSpec]
 ) -> list[PlatformSpec]:
-    return [spec for spec in all_of_them if some is None or any(other.covers(spec) for other in some)]
+    return [spec for spec in all_of_them if _covers_platform(some, spec)]
+
+
+def _covers_platform(some: Sequence[PlatformSpec] | None, spec: PlatformSpec) -> bool:
+    """Return whether a platform is among `some`; None stands for all of them."""
+    return some is None or any(other.covers(spec) for other in some)
 
 
 def _expand_entry(
@@ -246,13 +258,7 @@ def _expand_entry(
         if len(some) == 1 and name not in asked:
             usual[name] = some[0]
     for spec in platforms:
-        applicable = {
-            name: some if name in asked else _select_possible(name, some, spec)
-            for name, some in levels.items()
-            if entry.applies(name, spec)
-        }
-        # A factor without a possible level is omitted, like one that the platform does not take.
-        applicable = {name: some for name, some in applicable.items() if some}
+        applicable = _select_applicable(entry, levels, spec, asked)
         for combination in itertools.product(*applicable.values()):
             factors: dict[str, str] = {}
             labels: dict[str, str] = {}
@@ -265,6 +271,21 @@ def _expand_entry(
                     shown[name] = labels.get(name, level)
             cell_id = make_cell_id(str(spec), shown, entry.key if named else "")
             yield Cell(cell_id, entry.workload, spec, factors, labels=labels)
+
+
+def _select_applicable(
+    entry: Entry, levels: Levels, spec: PlatformSpec, asked: frozenset[str]
+) -> dict[str, Sequence[str]]:
+    """Return the factors that apply to the platform, with the levels that it can have or that were asked for."""
+    applicable: dict[str, Sequence[str]] = {}
+    for name, some in levels.items():
+        if not entry.applies(name, spec):
+            continue
+        possible = some if name in asked else _select_possible(name, some, spec)
+        # A factor without a possible level is omitted, like one that the platform does not take.
+        if possible:
+            applicable[name] = possible
+    return applicable
 
 
 def _select_possible(name: str, levels: Sequence[str], spec: PlatformSpec) -> tuple[str, ...]:
@@ -292,9 +313,12 @@ def _check_applicable(shape: Shape, specs: Sequence[PlatformSpec]) -> list[str]:
     Raises `UsageError` for a factor that the user set and that none of them takes.
     """
     absent: dict[tuple[str, ...], list[str]] = {}
-    for name in dict.fromkeys(name for entry in shape.entries for name in entry.levels):
+    factors: dict[str, None] = {}
+    for entry in shape.entries:
+        factors |= dict.fromkeys(entry.levels)
+    for name in factors:
         users = [entry for entry in shape.entries if name in entry.levels]
-        without = tuple(str(spec) for spec in specs if not any(entry.applies(name, spec) for entry in users))
+        without = tuple(_list_platforms_without(name, users, specs))
         if name in shape.asked and len(without) == len(specs):
             raise _describe_unusable_factor(name, specs)
         # A factor at one level that the user did not ask for makes no difference between cells.
@@ -312,6 +336,15 @@ def _describe_unusable_factor(name: str, specs: Sequence[PlatformSpec]) -> Usage
     if not any_platform_takes(name, specs):
         hint = f"it applies to {registry.describe_takers(registry.find_factor(name))}"
     return UsageError(f"factor {name} cannot be set on {', '.join(map(str, specs))}", hint=hint)
+
+
+def _list_platforms_without(
+    name: str, entries: Sequence[Entry], specs: Sequence[PlatformSpec]
+) -> Iterator[str]:
+    """Yield the platforms on which the factor applies to none of these entries."""
+    for spec in specs:
+        if not any(entry.applies(name, spec) for entry in entries):
+            yield str(spec)
 
 
 def any_platform_takes(name: str, specs: Sequence[PlatformSpec]) -> bool:
@@ -341,13 +374,15 @@ def _mark_baselines(cells: Sequence[Cell], asked: Pattern | str | None) -> tuple
     while left:
         group = [cell for cell in left if cell.compares_with(left[0])]
         left = [cell for cell in left if cell not in group]
-        found = None
+        matching = group
         if wanted:
-            found = next((cell for cell in group if pattern.matches_pattern(wanted, cell)), None)
-        if found is None and wanted:
-            where = f" in {group[0].group}" if group[0].group else ""
-            notes.append(f"the plan's baseline is missing{where}: compared with {group[0].id} instead")
-        chosen.append((found or group[0]).id)
+            matching = [cell for cell in group if pattern.matches_pattern(wanted, cell)]
+        if matching:
+            chosen.append(matching[0].id)
+            continue
+        where = f" in {group[0].group}" if group[0].group else ""
+        notes.append(f"the plan's baseline is missing{where}: compared with {group[0].id} instead")
+        chosen.append(group[0].id)
     return [replace(cell, baseline=cell.id in chosen) for cell in cells], notes
 
 
@@ -361,26 +396,23 @@ def change_baseline(cells: Sequence[Cell], asked: str) -> tuple[Cell, ...]:
     wanted = _parse_baseline(measured, asked)
     chosen = {cell.id for cell in cells if cell.baseline}
     for cell in measured:
-        if pattern.matches_pattern(wanted, cell) and not any(
-            cell.compares_with(other)
-            for other in measured
-            if other.id in chosen and pattern.matches_pattern(wanted, other)
-        ):
-            chosen -= {other.id for other in measured if other.compares_with(cell)}
+        if not pattern.matches_pattern(wanted, cell):
+            continue
+        group = [other for other in measured if other.compares_with(cell)]
+        # The first cell that matches becomes the baseline, unless the group's baseline matches as well.
+        if not any(other.id in chosen and pattern.matches_pattern(wanted, other) for other in group):
+            chosen -= {other.id for other in group}
             chosen.add(cell.id)
     return tuple(replace(cell, baseline=cell.id in chosen) for cell in cells)
 
 
 def _parse_baseline(cells: Sequence[Cell], asked: str) -> Pattern:
     """Return the pattern that `--baseline` stands for. Raises `UsageError` if no cell matches it."""
-    exact = next((cell for cell in cells if cell.id == " ".join(asked.split())), None)
+    cell_id = " ".join(asked.split())
+    for cell in cells:
+        if cell.id == cell_id:
+            return _make_exact_pattern(cell)
     conditions: list[pattern.Condition] = []
-    if exact is not None:
-        for name in (WORKLOAD, PLATFORM, *exact.factors):
-            level = get_level(exact, name)
-            if level is not None:
-                conditions.append(pattern.Condition(name, (level,)))
-        return tuple(conditions)
     keys = {cell.workload.key for cell in cells} - {""}
     for token in asked.split():
         name, equals, text = token.partition("=")
@@ -396,6 +428,16 @@ def _parse_baseline(cells: Sequence[Cell], asked: str) -> Pattern:
     if not wanted or not any(pattern.matches_pattern(wanted, cell) for cell in cells):
         raise make_unknown_name_error("baseline", asked, [cell.id for cell in cells])
     return wanted
+
+
+def _make_exact_pattern(cell: Cell) -> Pattern:
+    """Return a pattern of all levels of the cell."""
+    conditions = []
+    for name in (WORKLOAD, PLATFORM, *cell.factors):
+        level = get_level(cell, name)
+        if level is not None:
+            conditions.append(pattern.Condition(name, (level,)))
+    return tuple(conditions)
 
 
 def _make_null_copies(

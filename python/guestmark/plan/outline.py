@@ -72,12 +72,16 @@ def override_outline(outline: Outline, given: Overrides) -> Outline:
     check_conflicts(collect_given_values(given))
     shape = outline.shape
     settings = {**registry.parse_settings(given.settings), **given.parameters}
+    if given.on is not None:
+        shape = replace(shape, platforms=parse_platforms(given.on))
+    if given.baseline is not None:
+        shape = replace(shape, baseline=given.baseline)
+    if given.null is not None:
+        shape = replace(shape, null=given.null)
+    if given.only is not None:
+        shape = replace(shape, only=given.only)
     shape = replace(
         shape,
-        platforms=shape.platforms if given.on is None else parse_platforms(given.on),
-        baseline=shape.baseline if given.baseline is None else given.baseline,
-        null=shape.null if given.null is None else given.null,
-        only=shape.only if given.only is None else given.only,
         asked=shape.asked | settings.keys(),
         entries=_set_entries(shape.entries, settings, frozenset(given.parameters)),
         include=tuple(_set_row(row, settings) for row in shape.include),
@@ -120,11 +124,9 @@ def _set_row(row: Row, settings: Mapping[str, tuple[str, ...]]) -> Row:
 
 def _override_policy(policy: Policy, given: Overrides) -> Policy:
     # Options that the policy takes over unchanged; the number of blocks depends on others.
-    values = {
-        name: value
-        for name, value in collect_given_values(given).items()
-        if name not in {"null", "min_blocks", "max_blocks", "over_s"}
-    }
+    values = collect_given_values(given)
+    for name in ("null", "min_blocks", "max_blocks", "over_s"):
+        values.pop(name, None)
     # The seed is stored with the run, so that its order can be reproduced.
     values.setdefault("seed", secrets.randbits(32))
     if given.precision is not None or given.time_limit_s is not None:
@@ -295,4 +297,6 @@ def _count_processors(cell: Cell) -> int:
         return cell.platform.count_processors(cell.levels)
     if cell.factors.get(NAME) == PINNED and cell.processors:
         return cell.processors
-    return cell.platform.count_processors(cell.levels) if cell.platform.is_this_host else 0
+    if cell.platform.is_this_host:
+        return cell.platform.count_processors(cell.levels)
+    return 0

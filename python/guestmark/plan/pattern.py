@@ -43,8 +43,10 @@ def parse_condition_level(
     Raises `UsageError` for unknown names and impossible levels.
     """
     # Levels of the user's own factors have no canonical spelling.
-    if name in own or registry.is_variable(name):
-        return (name if name in own else registry.find_factor(name).name), level
+    if name in own:
+        return name, level
+    if registry.is_variable(name):
+        return registry.find_factor(name).name, level
     # Both `-` and `_` are common in option names, so both are accepted.
     word = name.strip().replace("-", "_").lower()
     if word == WORKLOAD:
@@ -118,8 +120,8 @@ def list_names(text: str) -> set[str]:
 def select_cells(cells: Sequence[Cell], text: str) -> list[Cell]:
     """Return the cells that `--only` selects, in order. Raises `UsageError` if there are none."""
     # An id may look like an expression, and is what --list prints, so it takes precedence.
-    if any(cell.id == text.strip() for cell in cells):
-        return [cell for cell in cells if cell.id == text.strip()]
+    if exact := [cell for cell in cells if cell.id == text.strip()]:
+        return exact
     pattern = parse_expression(text, cells)
     chosen = [cell for cell in cells if matches_pattern(pattern, cell)]
     if not chosen:
@@ -130,7 +132,7 @@ def select_cells(cells: Sequence[Cell], text: str) -> list[Cell]:
 def _parse_present_level(name: str, level: str, negated: bool, cells: Sequence[Cell]) -> Condition:
     """Return a condition on a level that some cell has. Raises `UsageError` naming the existing levels."""
     workloads = {get_level(cell, WORKLOAD) or "" for cell in cells}
-    names = dict.fromkeys([WORKLOAD, PLATFORM, *(factor for cell in cells for factor in cell.factors)])
+    names = dict.fromkeys([WORKLOAD, PLATFORM, *_collect_factor_names(cells)])
     word = name
     if name not in names:
         word = name.replace("-", "_").lower()
@@ -155,9 +157,17 @@ def _parse_present_level(name: str, level: str, negated: bool, cells: Sequence[C
     return Condition(word, (found,), negated)
 
 
+def _collect_factor_names(cells: Iterable[Cell]) -> dict[str, None]:
+    """Return the names of the factors that any of the cells has, each once, in their order."""
+    names: dict[str, None] = {}
+    for cell in cells:
+        names |= dict.fromkeys(cell.factors)
+    return names
+
+
 def make_condition(name: str, level: str, cells: Sequence[Cell]) -> Condition:
     """Return the condition that a cell has this level, or the level with this label. Raises `UsageError`."""
-    if name in {factor for cell in cells for factor in cell.factors} and name not in registry.factors():
+    if name in _collect_factor_names(cells) and name not in registry.factors():
         return Condition(name, (level,))
     factor = registry.find_factor(name)
     found = find_labelled_level(factor.name, level, cells)
@@ -168,4 +178,7 @@ def make_condition(name: str, level: str, cells: Sequence[Cell]) -> Condition:
 
 def find_labelled_level(name: str, label: str, cells: Sequence[Cell]) -> str | None:
     """Return the level that has this label in some cell; None if it is not a label."""
-    return next((cell.factors[name] for cell in cells if cell.labels.get(name) == label), None)
+    for cell in cells:
+        if cell.labels.get(name) == label:
+            return cell.factors[name]
+    return None

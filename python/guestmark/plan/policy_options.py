@@ -7,13 +7,15 @@ library's functions, and a row of the reference. `core.model.Policy` holds the v
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 from guestmark.core.errors import UsageError
 from guestmark.core.option import Option
 from guestmark.core.rare import Rare
 from guestmark.core.units import parse_fraction, parse_positive_duration
 from guestmark.plan.matrix import NullCells
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,13 +190,24 @@ def list_policy_options() -> dict[str, Option]:
 def find_policy_option(name: str, help: str = "") -> Option:  # noqa: A002 - as the field that it replaces
     """Return the declaration of one option, with another `help` if a command uses it in its own way."""
     option = list_policy_options()[name]
-    return replace(option, help=help) if help else option
+    if help:
+        option = replace(option, help=help)
+    return option
+
+
+def select_given_values(values: Mapping[str, T | None]) -> dict[str, T]:
+    """Return the values that were given: None stands for an option or a key that was left out."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def collect_given_values(options: PolicyOptions) -> dict[str, Any]:
     """Collect the values that were given, by the name of their field."""
-    values = {field.name: getattr(options, field.name) for field in fields(PolicyOptions)}
-    return {name: value for name, value in values.items() if value is not None}
+    values = {}
+    for field in fields(PolicyOptions):
+        value = getattr(options, field.name)
+        if value is not None:
+            values[field.name] = value
+    return values
 
 
 def choose_budget(asked_s: float | None, planned_s: float | None, given: Mapping[str, Any]) -> float | None:
@@ -206,10 +219,10 @@ def choose_budget(asked_s: float | None, planned_s: float | None, given: Mapping
     if asked_s is not None:
         check_conflicts({"budget_s": asked_s, **given})
         return asked_s
-    replacing = {
-        other for conflict in CONFLICTS if conflict.option == "budget_s" for other in conflict.others
-    }
-    return None if replacing & given.keys() else planned_s
+    for conflict in CONFLICTS:
+        if conflict.option == "budget_s" and not given.keys().isdisjoint(conflict.others):
+            return None
+    return planned_s
 
 
 def find_plan_conflicts(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -80,8 +80,10 @@ class Problems:
         rows = []
         for line, path, problem in placed[:_MOST_SHOWN]:
             # A key that is missing, or that an extended plan has, is on no line of this text.
-            begin = f"line {line}: " if line else ""
-            rows.append(f"{begin}{_format_path(path)}{problem}")
+            row = f"{_format_path(path)}{problem}"
+            if line:
+                row = f"line {line}: {row}"
+            rows.append(row)
         noun = "mistake" if count == 1 else "mistakes"
         raise UsageError(f"{self.where} has {count}{more} {noun}", hint="\n".join(rows))
 
@@ -111,11 +113,16 @@ def _list_fields(model: "type[BaseModel]", path: Sequence[str | int]) -> list[st
     """Return the names of the keys that the table at `path` inside `model` can have."""
     kind: Any = model
     for part in path:
-        fields: Mapping[str, Any] = getattr(kind, "model_fields", {})
-        by_alias = {field.alias or name: field for name, field in fields.items()}
+        by_alias = _index_by_alias(kind)
         if isinstance(part, str) and part in by_alias:
             kind = _find_model(by_alias[part].annotation) or kind
-    return [field.alias or name for name, field in getattr(kind, "model_fields", {}).items()]
+    return list(_index_by_alias(kind))
+
+
+def _index_by_alias(model: Any) -> dict[str, Any]:
+    """Return the fields of a model by the names that they have in a plan; none for another type."""
+    fields: Mapping[str, Any] = getattr(model, "model_fields", {})
+    return {field.alias or name: field for name, field in fields.items()}
 
 
 def _find_model(annotation: Any) -> Any:

@@ -75,6 +75,14 @@ def _find_key_type(name: str, option: Option) -> tuple[Any, Any]:
     return Annotated[int, Field(ge=option.minimum)] | None, None
 
 
+def _list_repetition_keys() -> dict[str, tuple[Any, Any]]:
+    keys = {}
+    for name, option in list_policy_options().items():
+        if option.key:
+            keys[option.key] = _find_key_type(name, option)
+    return keys
+
+
 if TYPE_CHECKING:
 
     class Repetition(Strict):
@@ -86,11 +94,7 @@ else:
         "Repetition",
         __base__=Strict,
         __doc__="`[repetition]`: how often, with the keys that `policy_options` declares.",
-        **{
-            option.key: _find_key_type(name, option)
-            for name, option in list_policy_options().items()
-            if option.key
-        },
+        **_list_repetition_keys(),
     )
 
 

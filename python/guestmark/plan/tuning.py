@@ -9,6 +9,7 @@ from guestmark.core.metric import Better, Metric
 from guestmark.core.tuning import Limit, Settings
 from guestmark.core.units import parse_fraction
 from guestmark.plan import schema
+from guestmark.plan.policy_options import select_given_values
 
 _LIMIT = re.compile(r"\s*([A-Za-z0-9_.]+)\s*(<=|>=|<|>)\s*([0-9.eE+-]+)\s*")
 
@@ -18,7 +19,10 @@ def make_race_settings(model: schema.Tune, metrics: Sequence[Metric]) -> Setting
     known = {metric.name: metric for metric in metrics}
     name = model.objective or next(iter(known), "")
     limits = tuple(parse_limit(limit) for limit in model.limits)
-    for use, metric in (("objective", name), *(("limit of", limit.metric) for limit in limits)):
+    named = [("objective", name)]
+    for limit in limits:
+        named.append(("limit of", limit.metric))
+    for use, metric in named:
         if metric not in known:
             raise ValueError(f"{use} {metric!r} is not a metric of the plan (known: {', '.join(known)})")
     words = tuple(str(word) for word in Durability)
@@ -35,8 +39,7 @@ def make_race_settings(model: schema.Tune, metrics: Sequence[Metric]) -> Setting
         "finalists": model.finalists,
         "confirm": model.confirm,
     }
-    given = {key: value for key, value in values.items() if value is not None}
-    return Settings(name, known[name].better, **given)
+    return Settings(name, known[name].better, **select_given_values(values))
 
 
 def parse_limit(text: str) -> Limit:
