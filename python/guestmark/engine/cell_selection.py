@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from guestmark.core.model import Cell, Plan, Trial
 from guestmark.engine import budget
@@ -28,12 +28,15 @@ class CellSelection:
     @property
     def not_given_up(self) -> list[Cell]:
         """All cells that have not been given up, whether there was time for them in the last block or not."""
-        return [cell for cell in self._runnable if not self.is_given_up(cell)]
+        return self._drop_given_up(self._runnable)
 
     @property
     def alive(self) -> list[Cell]:
         """The planned cells that have not been given up."""
-        return [cell for cell in self.planned if not self.is_given_up(cell)]
+        return self._drop_given_up(self.planned)
+
+    def _drop_given_up(self, cells: Sequence[Cell]) -> list[Cell]:
+        return [cell for cell in cells if not self.is_given_up(cell)]
 
     @property
     def due(self) -> list[Cell]:
@@ -52,21 +55,22 @@ class CellSelection:
 
     def fit(self, kept: Collection[Cell]) -> tuple[list[Cell], list[Cell]]:
         """Plan for `kept` and the cells that were given up; return those newly left out, and those that came back."""
-        given_up = [cell for cell in self.planned if cell not in kept and self.is_given_up(cell)]
-        left_out = [cell for cell in self.planned if cell not in kept and cell not in given_up]
-        back = [cell for cell in kept if cell not in self.planned]
+        dropped = _remove_cells(self.planned, kept)
+        given_up = [cell for cell in dropped if self.is_given_up(cell)]
+        left_out = _remove_cells(dropped, given_up)
+        back = _remove_cells(kept, self.planned)
         self.planned = [cell for cell in self._runnable if cell in kept or cell in given_up]
         return left_out, back
 
     def drop_slow_cell(self, cell: Cell) -> None:
         """Leave out for good a cell that takes more than its share of the time, and the copies of it."""
         gone = [other for other in self._runnable if cell.id in {other.id, other.null_of}]
-        self._runnable = [other for other in self._runnable if other not in gone]
-        self.planned = [other for other in self.planned if other not in gone]
+        self._runnable = _remove_cells(self._runnable, gone)
+        self.planned = _remove_cells(self.planned, gone)
 
     def exclude(self, cells: Collection[Cell]) -> None:
         """Leave out these cells for good, and those that are left out already."""
-        self.planned = self._runnable = [cell for cell in self.planned if cell not in cells]
+        self.planned = self._runnable = _remove_cells(self.planned, cells)
 
     def rest(self, open_ids: Collection[str]) -> list[Cell]:
         """Rest all cells except those with an open question; return the cells that were not resting before.
@@ -78,3 +82,7 @@ class CellSelection:
         if open_ids:
             self.resting = frozenset(cell.id for cell in self.alive if cell.id not in open_ids)
         return [cell for cell in self.alive if cell.id in self.resting - before]
+
+
+def _remove_cells(cells: Iterable[Cell], gone: Collection[Cell]) -> list[Cell]:
+    return [cell for cell in cells if cell not in gone]

@@ -28,6 +28,7 @@ from guestmark.core.registry import is_variable
 from guestmark.core.workload_kind import workload_kind
 from guestmark.ledger.environment_variables import restore_values
 from guestmark.ledger.model import StoredRun
+from guestmark.plan.policy_options import select_given_values
 from guestmark.platforms.probe import FILE_FACTORS
 from guestmark.setting.machine import KERNEL, PROGRAM
 from guestmark.stats.conditions.surroundings import compare_environments
@@ -89,7 +90,7 @@ def make_confirmation(before: StoredRun, after: StoredRun, policy: Mapping[str, 
             f"no difference between the runs can be measured side by side: {why}",
             hint="to measure changes of the whole host: guestmark campaign --help",
         )
-    given = {name: value for name, value in policy.items() if value is not None}
+    given = select_given_values(policy)
     usual = after.plan.policy
     if {"precision", "time_limit_s"} & given.keys():
         usual = replace(usual, blocks=None)

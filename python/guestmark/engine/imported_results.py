@@ -95,17 +95,7 @@ def _make_run(program: SourceProgram, benchmarks: Sequence[_Benchmark], digest: 
         name = each.label[:200]
         if known[each.label] > 1:
             name += f" ({known[each.label]})"
-        params = ExecParams(argv=_split_command(each.label), parameters=list(each.levels)).to_stored()
-        cells.append(
-            Cell(
-                id=name,
-                workload=WorkloadSpec("exec", params, each.label, key=name),
-                platform=PlatformSpec.read("host"),
-                factors=each.levels,
-                baseline=each.table not in tables,
-                group=each.table,
-            )
-        )
+        cells.append(_make_imported_cell(name, each, baseline=each.table not in tables))
         tables.add(each.table)
         measured = []
         for metric, values in each.values.items():
@@ -138,6 +128,18 @@ def _split_command(command: str) -> list[str]:
         return shlex.split(command) or [command]
     except ValueError:
         return [command]
+
+
+def _make_imported_cell(name: str, benchmark: _Benchmark, *, baseline: bool) -> Cell:
+    params = ExecParams(argv=_split_command(benchmark.label), parameters=list(benchmark.levels)).to_stored()
+    return Cell(
+        id=name,
+        workload=WorkloadSpec("exec", params, benchmark.label, key=name),
+        platform=PlatformSpec.read("host"),
+        factors=benchmark.levels,
+        baseline=baseline,
+        group=benchmark.table,
+    )
 
 
 def _parse_results(data: bytes, budget: ReadBudget) -> tuple[SourceProgram, list[_Benchmark]]:

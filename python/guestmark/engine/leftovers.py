@@ -114,11 +114,10 @@ def _list_orphans() -> dict[int, str]:
         with contextlib.suppress(OSError):
             if os.stat(f"/proc/{pid}").st_uid == os.geteuid() and not _has_ended(pid):
                 words[pid] = procfs.read_words(pid) or [""]
-    ours = {
-        pid
-        for pid, said in words.items()
-        if _AGENT_PATTERN.search(said[0]) and said[1:2] in (["supervise"], ["keep"])
-    }
+    ours = set()
+    for pid, said in words.items():
+        if _AGENT_PATTERN.search(said[0]) and said[1:2] in (["supervise"], ["keep"]):
+            ours.add(pid)
     writers = _list_written_pipes() if ours else set()
     found = [pid for pid in ours if _has_lost_controller(pid, words[pid], writers)]
     found += [pid for pid in words if pid not in ours and _is_lost_fleet_process(pid, words)]

@@ -28,6 +28,7 @@ from guestmark.engine.time_estimate import TrialCosts, read_trial_costs
 from guestmark.engine.trial import TrialSlot, run_trial
 from guestmark.engine.trial_schedule import (
     count_iterations,
+    count_iterations_by_cell,
     count_warmups,
     find_last_block,
     find_missing_trials,
@@ -329,9 +330,7 @@ class MeasurementLoop:
         if self._plan.policy.iterations is not None or self._plan.context.iterations:
             return
         pilots = list_block_trials(self._trials, block)
-        chosen: dict[str, int] = {}
-        for cell in self._cells.planned:
-            chosen[cell.id] = count_iterations(self._plan, cell, block + 1, pilots)
+        chosen = count_iterations_by_cell(self._plan, self._cells.planned, block + 1, pilots)
 
         def add_iterations(plan: Plan) -> Plan:
             if plan.context.iterations:  # another process was faster
@@ -525,9 +524,8 @@ class MeasurementLoop:
         forecast = None
         if self._observer.wants_estimates:
             forecast = stopping.forecast_end(self._plan, measured, blocks, analysis, decision)
-        resting = self._cells.resting
         self._observer.block_ended(
-            ProgressEstimate(blocks, decision.goal, decision.left, analysis, forecast, resting)
+            ProgressEstimate(blocks, decision.goal, decision.left, analysis, forecast, self._cells.resting)
         )
         now = time.monotonic()
         self._next_estimate = now + _ESTIMATE_SHARE * (now - begin)

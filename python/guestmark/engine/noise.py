@@ -157,7 +157,7 @@ def _read_thread_waits(proc: Path, pids: Iterable[int]) -> dict[str, tuple[int, 
     waiting = sorted(known)
     while waiting and len(found) < _MAX_THREADS:
         folder = f"{proc}/{waiting.pop()}/task"
-        for thread in _list_threads(folder):
+        for thread in _list_thread_ids(folder):
             fields = procfs.read_text(f"{folder}/{thread}/schedstat").split()
             if len(fields) >= 2 and fields[0].isdigit() and fields[1].isdigit():
                 found[thread] = (int(fields[0]), int(fields[1]))
@@ -167,7 +167,7 @@ def _read_thread_waits(proc: Path, pids: Iterable[int]) -> dict[str, tuple[int, 
     return found
 
 
-def _list_threads(folder: str) -> list[str]:
+def _list_thread_ids(folder: str) -> list[str]:
     try:
         return os.listdir(folder)
     except OSError:
@@ -198,7 +198,7 @@ def _read_own_time(proc: Path, processors: Collection[int]) -> _OwnTime:
             if _may_run_on(pid, processors):
                 whole[pid] = int(fields[11]) + int(fields[12])  # utime and stime
         folder = f"{proc}/{pid}/task"
-        for thread in _list_threads(folder):
+        for thread in _list_thread_ids(folder):
             used = procfs.read_text(f"{folder}/{thread}/schedstat").partition(" ")[0]
             if used.isdigit():
                 running[thread] = _ThreadTime(pid, int(used), _may_run_on(int(thread), processors))
@@ -330,7 +330,8 @@ def _compute_foreign_time(
     """Return the time of other programs and steal on the processors that the machine uses."""
     if before["busy"] is None or after["busy"] is None:
         return {}
-    ran, stolen = (end - begin for begin, end in zip(before["busy"], after["busy"], strict=True))
+    (ran_before, stolen_before), (ran_after, stolen_after) = before["busy"], after["busy"]
+    ran, stolen = ran_after - ran_before, stolen_after - stolen_before
     old, new = before["own"], after["own"]
     living_s = sum(_compute_run_s(old, name, thread) for name, thread in new.threads.items() if thread.here)
     ended_s = sum(ticks - old.ended.get(pid, 0) for pid, ticks in new.ended.items()) / _TICKS

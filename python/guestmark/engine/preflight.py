@@ -235,10 +235,8 @@ def check_requests(plan: Plan, cells: Sequence[Cell]) -> None:
             f"{problem}, which is beyond what a run can have",
             hint=f"counts go up to {MOST_BLOCKS:,}, and times up to {format_duration(LONGEST_S)}",
         )
-    for name in dict.fromkeys(cell.workload.name for cell in cells):
-        workloads.find_trial_class(name).check_request(
-            plan, [cell for cell in cells if cell.workload.name == name]
-        )
+    for name, theirs in _group_by_workload(cells).items():
+        workloads.find_trial_class(name).check_request(plan, theirs)
     disks.check_filesystems(cells)
     check_kernels(cells)
     affinity.check_processor_lists(cells)
@@ -451,16 +449,13 @@ def check_workloads(plan: Plan, cells: Sequence[Cell]) -> list[str]:
     """
     remarks: list[str] = []
     errors: list[GuestmarkError] = []
-    by_workload: dict[str, list[Cell]] = {}
-    for cell in cells:
-        by_workload.setdefault(cell.workload.name, []).append(cell)
     # Every check runs, so that the user learns of all problems at once.
     for check in (_check_disk_space, _check_network_levels):
         try:
             check(cells)
         except GuestmarkError as error:
             errors.append(error)
-    for name, theirs in by_workload.items():
+    for name, theirs in _group_by_workload(cells).items():
         try:
             remarks += workloads.find_trial_class(name).preflight(plan, theirs)
         except GuestmarkError as error:
@@ -468,6 +463,13 @@ def check_workloads(plan: Plan, cells: Sequence[Cell]) -> list[str]:
     if errors:
         raise _merge_errors(errors)
     return list(dict.fromkeys(remarks))
+
+
+def _group_by_workload(cells: Iterable[Cell]) -> dict[str, list[Cell]]:
+    by_workload: dict[str, list[Cell]] = {}
+    for cell in cells:
+        by_workload.setdefault(cell.workload.name, []).append(cell)
+    return by_workload
 
 
 def _merge_errors(errors: Sequence[GuestmarkError]) -> GuestmarkError:

@@ -54,10 +54,12 @@ def find_proof_kind(cell: Cell) -> ProofKind | None:
         return None
     # The disk's content does not decide what survives on it.
     kept = replace(disk, levels=disk.durability_levels, content="", holds=0, tree="")
-    of_machine = frozenset(
-        (name, level) for name, level in _read_settings(cell).items() if not is_disk_setting(name)
-    )
-    return ProofKind(cell.platform, kept, of_machine, repr(sorted(_find_row_params(cell).items()) or ""))
+    of_machine = set()
+    for name, level in _read_settings(cell).items():
+        if not is_disk_setting(name):
+            of_machine.add((name, level))
+    params = repr(sorted(_find_row_params(cell).items()) or "")
+    return ProofKind(cell.platform, kept, frozenset(of_machine), params)
 
 
 def _find_row_params(cell: Cell) -> Mapping[str, Any]:

@@ -231,9 +231,11 @@ def quiet_host(root: Path = ROOT) -> Iterator[QuietOutcome]:
 
 def find_undone_changes(root: Path = ROOT) -> tuple[SettingChange, ...]:
     """Return the changes that another program has undone."""
-    return tuple(
-        change for change in read_stored_changes(root) if _read_setting(Path(change.path)) != change.to
-    )
+    undone = []
+    for change in read_stored_changes(root):
+        if _read_setting(Path(change.path)) != change.to:
+            undone.append(change)
+    return tuple(undone)
 
 
 def attest_settings(root: Path = ROOT) -> dict[str, str]:
@@ -250,9 +252,11 @@ def attest_settings(root: Path = ROOT) -> dict[str, str]:
 
 def summarize_changes(changes: Sequence[SettingChange]) -> list[str]:
     """Return a line for each kind of setting: from which values to which, and in how many files."""
+    by_name: dict[str, list[SettingChange]] = {}
+    for change in changes:
+        by_name.setdefault(change.name, []).append(change)
     lines = []
-    for name in dict.fromkeys(change.name for change in changes):
-        of = [change for change in changes if change.name == name]
+    for name, of in by_name.items():
         before = ", ".join(sorted({change.before for change in of})[:3])
         line = f"{name}: {before} → {of[0].to}"
         if len(of) > 1:

@@ -121,6 +121,10 @@ def _find_group_with_room(groups: Iterable[list[Cell]], cell: Cell) -> list[Cell
     return None
 
 
+def _name_workload_factors(cell: Cell) -> set[str]:
+    return {factor.name for factor in workload_kind(cell.workload.name).factors}
+
+
 def _select_machine_levels(cell: Cell, own: Collection[str]) -> dict[str, str]:
     """Return the cell's levels that its machine is started with: neither of its disks, nor of its workload's `own`."""
     levels = {}
@@ -132,7 +136,7 @@ def _select_machine_levels(cell: Cell, own: Collection[str]) -> dict[str, str]:
 
 def _make_machine_key(cell: Cell) -> object:
     """Return a key that is equal for cells that ask for the same machine."""
-    own = {factor.name for factor in workload_kind(cell.workload.name).factors}
+    own = _name_workload_factors(cell)
     settings = frozenset(_select_machine_levels(cell, own).items())
     packages = find_packages(cell) if cell.platform.foreign_architecture is not None else ()
     return str(cell.platform), cell.processors, settings, packages
@@ -179,7 +183,7 @@ def make_shared_start(cells: Sequence[Cell]) -> SharedStart:
     names: dict[str, frozenset[str]] = {}
     own: set[str] = set()
     for cell in cells:
-        own.update(factor.name for factor in workload_kind(cell.workload.name).factors)
+        own |= _name_workload_factors(cell)
         of_cell = set()
         for spec in cell.view(Disks):
             if spec.role is Role.SOURCE and spec in sources:

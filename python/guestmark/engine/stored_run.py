@@ -19,10 +19,11 @@ from guestmark.engine.environment import record_run_environment
 from guestmark.engine.interrupt import Interruption
 from guestmark.engine.judgement import Judgement
 from guestmark.engine.run import Run
-from guestmark.engine.trial_schedule import count_iterations, find_last_block, sum_durations
+from guestmark.engine.trial_schedule import count_iterations_by_cell, find_last_block, sum_durations
 from guestmark.ledger.environment_variables import restore_values
 from guestmark.ledger.model import RunHead, RunOrigin, StoredRun
 from guestmark.ledger.store import Ledger
+from guestmark.plan.policy_options import select_given_values
 from guestmark.platforms import exclusive
 from guestmark.stats import stopping
 from guestmark.stats.conditions.surroundings import compare_environments, digest_environment
@@ -40,7 +41,7 @@ class ExtensionRequest:
     def asked(self) -> dict[str, float]:
         """The limits that were given."""
         given = {"blocks": self.blocks, "precision": self.precision, "time_limit_s": self.time_limit_s}
-        return {name: value for name, value in given.items() if value is not None}
+        return select_given_values(given)
 
 
 def make_extended_plan(stored: StoredRun, request: ExtensionRequest) -> Plan:
@@ -86,9 +87,7 @@ def _keep_iterations(stored: StoredRun) -> Mapping[str, int]:
     # Before the first block nothing has been chosen yet.
     if stored.plan.policy.iterations is not None or last < 0:
         return stored.plan.context.iterations
-    return {
-        cell.id: count_iterations(stored.plan, cell, last + 1, stored.trials) for cell in stored.plan.cells
-    }
+    return count_iterations_by_cell(stored.plan, stored.plan.cells, last + 1, stored.trials)
 
 
 def find_spent_s(stored: StoredRun) -> float:

@@ -193,9 +193,10 @@ def _read_earlier_runs(
     """Return mean seconds of a trial, by cell id and scale, and of a proof, in the newest runs of that plan's name."""
     durations: dict[str, dict[float, list[float]]] = {}
     proof_times: list[float] = []
-    same_plan = [
-        run for run in ledger.list_runs() if run.name == plan.name and run.trials and run.id != own_run
-    ]
+    same_plan = []
+    for overview in ledger.list_runs():
+        if overview.name == plan.name and overview.trials and overview.id != own_run:
+            same_plan.append(overview)
     for overview in same_plan[-RUNS:]:
         try:
             stored = ledger.load_run(overview.id)

@@ -77,6 +77,13 @@ class _TrialRecord:
     console: str = ""
     start_shift_s: float = 0.0
 
+    def drop_unstored(self, *, failed: bool) -> None:
+        """Drop what the trial is stored without: measurements if it failed, else all but the console's end."""
+        if failed:
+            self.measurements = self.warmups = ()
+        else:
+            self.console = self.console[-_CONSOLE_TAIL:]
+
 
 def run_trial(
     plan: Plan,
@@ -121,17 +128,13 @@ def run_trial(
             raise
         cause = Cause.DISKS_GONE
         reason = f"{cause.words}: {gone}"
-    status = TrialStatus.OK
-    if reason:
-        status = TrialStatus.FAILED
-        record.measurements = record.warmups = ()
-    else:
-        record.console = record.console[-_CONSOLE_TAIL:]
+    failed = bool(reason)
+    record.drop_unstored(failed=failed)
     return Trial(
         cell_id=slot.cell.id,
         block=slot.block,
         order=slot.order,
-        status=status,
+        status=TrialStatus.FAILED if failed else TrialStatus.OK,
         reason=reason,
         measurements=record.measurements,
         warmups=record.warmups,
@@ -241,11 +244,11 @@ def _name_first_phase(platform: PlatformSpec) -> str:
 
 def _sum_processor_s(record: _TrialRecord) -> float:
     """Return the processor time of all iterations in seconds, as the workload measured it."""
-    return sum(
-        sum(measurement.iterations)
-        for measurement in (*record.warmups, *record.measurements)
-        if measurement.metric in {USER, SYSTEM}
-    )
+    times = []
+    for measurement in (*record.warmups, *record.measurements):
+        if measurement.metric in {USER, SYSTEM}:
+            times.append(sum(measurement.iterations))
+    return sum(times)
 
 
 def _run_iterations(
@@ -316,10 +319,11 @@ def merge_iterations(rounds: list[list[Measurement]]) -> tuple[Measurement, ...]
             )
         if not all(map(can_be_compared, series)):
             raise WorkloadError(f"metric {name} is not a usable number in one of {len(rounds)} iterations")
-    return tuple(
-        Measurement(metric, reduce_iterations(values[name]), tuple(values[name]))
-        for name, metric in metrics.items()
-    )
+    merged = []
+    for name, metric in metrics.items():
+        series = values[name]
+        merged.append(Measurement(metric, reduce_iterations(series), tuple(series)))
+    return tuple(merged)
 
 
 def _clean_up_workload(workload: workloads.Workload[Any], machine: Machine, record: _TrialRecord) -> None:

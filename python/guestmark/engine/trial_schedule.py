@@ -140,6 +140,16 @@ def count_iterations(plan: Plan, cell: Cell, block: int, trials: Sequence[Trial]
     return min(chosen, _count_in_time(pilots, policy.enough_s, policy.min_blocks))
 
 
+def count_iterations_by_cell(
+    plan: Plan, cells: Iterable[Cell], block: int, trials: Sequence[Trial]
+) -> dict[str, int]:
+    """Return `count_iterations` for each of the cells, by id."""
+    counts = {}
+    for cell in cells:
+        counts[cell.id] = count_iterations(plan, cell, block, trials)
+    return counts
+
+
 def _count_from_pilots(
     pilots: Sequence[Trial], warmup: int, within: float, *, boot: bool, timed: bool
 ) -> int:
