@@ -94,7 +94,8 @@ def run_block(order: bytes) -> bytes:
         final = isinstance(error, UsageError | PlatformUnusableError)
         away = isinstance(error, LedgerError)
         done = MachineProgress(machine, error=error.message, hint=error.hint, final=final, ledger=away)
-        time.sleep(0 if final else _PAUSE_S)
+        if not final:
+            time.sleep(_PAUSE_S)
     except Exception as error:
         # The engine would take an exception for a lost worker.
         time.sleep(_PAUSE_S)
@@ -159,9 +160,12 @@ def _claim_class(ledger: Ledger, order: FleetOrder, machine: str) -> Iterator[No
 
 def tell_coordinator(text: str) -> None:
     """Print a message for the coordinator; the engine itself transmits nothing while a task runs."""
-    lines = [" ".join(line.split()) for line in text.splitlines()]
+    lines = []
+    for line in text.splitlines():
+        if words := line.split():
+            lines.append(" ".join(words))
     with contextlib.suppress(OSError):
-        os.write(2, f"{MESSAGE_PREFIX}{'; '.join(line for line in lines if line)}\n".encode(errors="replace"))
+        os.write(2, f"{MESSAGE_PREFIX}{'; '.join(lines)}\n".encode(errors="replace"))
 
 
 def count_progress(ledger: Ledger, run_id: str, machine: str, *, shared: bool) -> MachineProgress:
@@ -215,13 +219,13 @@ def _create_run(ledger: Ledger, order: FleetOrder, machine: str, plan: Plan) -> 
     host = _identify_host()
     for run_id in find_runs_with_labels(ledger, {FLEET_LABEL: order.fleet}):
         _refuse_duplicate_machine(ledger.read_annotations(run_id).labels, machine, host)
-    kind = next((each["kind"] for each in order.lab if each["name"] == machine), "")
-    own = (
-        {SHARED_HOST_PREFIX + machine: host}
-        if order.find_machine_class(machine)
-        else {MACHINE_LABEL: machine, HOST_LABEL: host}
-    )
-    labels = {FLEET_LABEL: order.fleet, **own, **({CLASS_LABEL: kind} if kind else {})}
+    labels = {FLEET_LABEL: order.fleet}
+    if order.find_machine_class(machine):
+        labels[SHARED_HOST_PREFIX + machine] = host
+    else:
+        labels |= {MACHINE_LABEL: machine, HOST_LABEL: host}
+    if kind := _find_kind(order, machine):
+        labels[CLASS_LABEL] = kind
     # The labels are stored with the run at once: without them, a run left by a killed worker belongs to no fleet.
     return prepare_run(
         plan,
@@ -244,10 +248,24 @@ def _join_shared_run(ledger: Ledger, order: FleetOrder, machine: str, run_id: st
             ledger.annotate_run(run_id, Annotations(labels={SHARED_HOST_PREFIX + machine: host}))
 
 
+def _find_kind(order: FleetOrder, machine: str) -> str:
+    """Return the kind that the lab's file gives the machine; empty if it gives none."""
+    for member in order.lab:
+        if member["name"] == machine:
+            kind: str = member["kind"]
+            return kind
+    return ""
+
+
 def _refuse_duplicate_machine(labels: Mapping[str, str], machine: str, host: str) -> None:
     for key, value in labels.items():
-        other = labels.get(MACHINE_LABEL, "") if key == HOST_LABEL else key.removeprefix(SHARED_HOST_PREFIX)
-        if value == host and (key == HOST_LABEL or key.startswith(SHARED_HOST_PREFIX)) and other != machine:
+        if key == HOST_LABEL:
+            other = labels.get(MACHINE_LABEL, "")
+        elif key.startswith(SHARED_HOST_PREFIX):
+            other = key.removeprefix(SHARED_HOST_PREFIX)
+        else:
+            continue
+        if value == host and other != machine:
             raise UsageError(
                 f"{machine} is the same machine as {other}, under another name",
                 hint="name each machine once in the lab's file, or its results would count as those of two machines",

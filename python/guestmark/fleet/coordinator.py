@@ -106,9 +106,9 @@ class Fleet:
         self._engine: ParslEngine | None = None
         self._pending: set[Future[bytes]] = set()
         loaded: dict[str, StoredRun] = {}
-        self.states = {
-            member.name: MachineState(member, self._read_progress(member.name, loaded)) for member in lab
-        }
+        self.states: dict[str, MachineState] = {}
+        for member in lab:
+            self.states[member.name] = MachineState(member, self._read_progress(member.name, loaded))
         self.begun = time.monotonic()
 
     def run(self) -> None:
@@ -136,15 +136,16 @@ class Fleet:
     @property
     def status(self) -> ExitStatus:
         """The exit status for the results of all machines."""
-        progress = [state.progress for state in self.states.values()]
-        if not sum(done.trials - done.failed - done.lost for done in progress):
+        good = 0
+        for state in self.states.values():
+            good += state.progress.trials - state.progress.failed - state.progress.lost
+        if not good:
             return ExitStatus.NOTHING_MEASURED
-        # Lost trials do not count, because a run ends only after other blocks have replaced them.
-        whole = all(
-            state.has_ended and not state.progress.failed and not state.progress.left_out
-            for state in self.states.values()
-        )
-        return ExitStatus.ALL_MEASURED if whole else ExitStatus.SOME_FAILED
+        for state in self.states.values():
+            # Lost trials do not count, because a run ends only after other blocks have replaced them.
+            if not state.has_ended or state.progress.failed or state.progress.left_out:
+                return ExitStatus.SOME_FAILED
+        return ExitStatus.ALL_MEASURED
 
     def _start_engine(self, directory: Path) -> ParslEngine:
         if self._engine is not None:
@@ -199,7 +200,10 @@ class Fleet:
             return
         pause = min(_PAUSE_S * 2 ** (state.failures - 1), _LONGEST_PAUSE_S)
         state.next_link = time.monotonic() + pause
-        self._tell(f"{name}: its worker has ended{f': {said.text}' if said.text else ''}")
+        message = f"{name}: its worker has ended"
+        if said.text:
+            message += f": {said.text}"
+        self._tell(message)
 
     def _submit_blocks(self, engine: ParslEngine) -> None:
         wanted = _QUEUED * sum(not state.is_over for state in self.states.values())
@@ -224,18 +228,23 @@ class Fleet:
         first = state.trouble_since is None
         state.trouble_since = state.trouble_since or time.monotonic()
         if first:
-            self._tell(f"{done.machine}: {done.error}" + (f"\n  {done.hint}" if done.hint else ""))
-        patience_s = _TROUBLE_S + (PATIENCE_S if done.ledger else 0.0)
+            message = f"{done.machine}: {done.error}"
+            if done.hint:
+                message += f"\n  {done.hint}"
+            self._tell(message)
+        patience_s = _TROUBLE_S
+        if done.ledger:
+            patience_s += PATIENCE_S
         if done.final or time.monotonic() - state.trouble_since > patience_s:
             self._give_up(state, done.error)
 
     def _end_shared_machines(self, done: MachineProgress) -> list[MachineState]:
         """Mark the other machines that share the ended run as ended, without waiting for their reports; return them."""
-        others = [
-            state for state in self.states.values() if not state.is_over and state.progress.run == done.run
-        ]
-        for state in others:
-            state.progress = count_progress(self._ledger, done.run, state.member.name, shared=True)
+        others = []
+        for state in self.states.values():
+            if not state.is_over and state.progress.run == done.run:
+                state.progress = count_progress(self._ledger, done.run, state.member.name, shared=True)
+                others.append(state)
         return others
 
     def _handle_lost_worker(self, error: BaseException) -> None:

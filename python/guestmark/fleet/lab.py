@@ -76,10 +76,11 @@ def read_lab(path: str) -> tuple[LabMachine, ...]:
             ("machines", here[1]), f"{' and '.join(here)} are both this machine", 'give it ssh = "…"'
         )
     problems.raise_if_any()
-    return tuple(
-        LabMachine(name, machine.ssh, machine.kind, tuple(machine.command), machine.environment)
-        for name, machine in lab.machines.items()
-    )
+    members = []
+    for name, machine in lab.machines.items():
+        command = tuple(machine.command)
+        members.append(LabMachine(name, machine.ssh, machine.kind, command, machine.environment))
+    return tuple(members)
 
 
 def dump_lab(lab: tuple[LabMachine, ...]) -> list[dict[str, Any]]:

@@ -85,9 +85,11 @@ def find_reachable_ledger(ledger: str | None, members: Sequence[LabMachine]) -> 
 
 def list_fleets(ledger: Ledger) -> list[str]:
     """Return the names of the fleets in a ledger, the newest last."""
-    return list(
-        dict.fromkeys(run.labels[FLEET_LABEL] for run in ledger.list_runs() if FLEET_LABEL in run.labels)
-    )
+    found: dict[str, None] = {}
+    for run in ledger.list_runs():
+        if FLEET_LABEL in run.labels:
+            found[run.labels[FLEET_LABEL]] = None
+    return list(found)
 
 
 def find_fleet(ledger: Ledger, wanted: str) -> str:
@@ -96,17 +98,20 @@ def find_fleet(ledger: Ledger, wanted: str) -> str:
     if wanted == LATEST and known:
         return known[-1]
     found = [name for name in known if name == wanted] or [name for name in known if wanted in name]
-    if len(found) != 1:
-        raise UsageError(
-            f"there is {'no fleet' if not found else 'more than one fleet'} {wanted!r} in the ledger",
-            hint=f"known: {', '.join(known[-5:])}" if known else "guestmark fleet run creates one",
-        )
-    return found[0]
+    if len(found) == 1:
+        return found[0]
+    number = "more than one fleet" if found else "no fleet"
+    hint = "guestmark fleet run creates one"
+    if known:
+        hint = f"known: {', '.join(known[-5:])}"
+    raise UsageError(f"there is {number} {wanted!r} in the ledger", hint=hint)
 
 
 def list_fleet_runs(ledger: Ledger, fleet: str) -> list[tuple[str, str, str]]:
     """Return machine, class and id of each run of a fleet, sorted; the machine is empty if a class shares the run."""
-    runs = [run for run in ledger.list_runs() if run.labels.get(FLEET_LABEL) == fleet]
-    return sorted(
-        (run.labels.get(MACHINE_LABEL, ""), run.labels.get(CLASS_LABEL, ""), run.id) for run in runs
-    )
+    found = []
+    for run in ledger.list_runs():
+        labels = run.labels
+        if labels.get(FLEET_LABEL) == fleet:
+            found.append((labels.get(MACHINE_LABEL, ""), labels.get(CLASS_LABEL, ""), run.id))
+    return sorted(found)

@@ -45,10 +45,8 @@ def watch_pool(process: subprocess.Popen[bytes]) -> bool:
     try:
         while True:
             pools = [pid for pid in list_children(process.pid) if POOL.encode() in _read_command(pid)]
-            for pid in (part for pool in pools for part in list_children(pool)):
-                if pid not in parts and _PART in _read_command(pid):
-                    with contextlib.suppress(ProcessLookupError):
-                        parts[pid] = os.pidfd_open(pid)
+            for pool in pools:
+                _open_new_parts(pool, parts)
             ended = _wait_for_end([parent, *parts.values()], _COMING_S if len(parts) < _PARTS else _LOOK_S)
             if ended and parent not in ended and not _wait_for_end([parent], _ORDERLY_S):
                 for pool in pools:
@@ -61,6 +59,14 @@ def watch_pool(process: subprocess.Popen[bytes]) -> bool:
     finally:
         for handle in (parent, *parts.values()):
             os.close(handle)
+
+
+def _open_new_parts(pool: int, parts: dict[int, int]) -> None:
+    """Add the pool's processes that are not among `parts` yet, each with a pidfd."""
+    for pid in list_children(pool):
+        if pid not in parts and _PART in _read_command(pid):
+            with contextlib.suppress(ProcessLookupError):
+                parts[pid] = os.pidfd_open(pid)
 
 
 def find_pool_processes() -> list[int]:

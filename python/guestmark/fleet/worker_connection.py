@@ -49,9 +49,12 @@ class WorkerAddresses:
 
     def list_forwarded_ports(self) -> list[int]:
         """Return the ports on this host's loopback that must be forwarded to another machine."""
-        given = read_parameters(make_url(self.ledger)) if "://" in self.ledger else {}
-        local = given.get("host") in {"localhost", "127.0.0.1", "::1"}
-        return [self.port, *([int(given["port"])] if local else [])]
+        ports = [self.port]
+        if "://" in self.ledger:
+            given = read_parameters(make_url(self.ledger))
+            if given["host"] in {"localhost", "127.0.0.1", "::1"}:
+                ports.append(int(given["port"]))
+        return ports
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,10 +189,12 @@ def make_remote_command(
     member: LabMachine, arguments: Sequence[str], forwarded_ports: Sequence[int] = ()
 ) -> list[str]:
     """Return the command line that runs guestmark with these arguments on a machine."""
-    words = [*member.command, *arguments]
-    if not member.ssh:
-        return ["env", *(f"{name}={value}" for name, value in member.environment.items()), *words]
     settings = [f"{name}={value}" for name, value in member.environment.items()]
-    there = shlex.join(["exec", "env", *settings, *words])
-    tunnels = [part for port in forwarded_ports for part in ("-R", f"127.0.0.1:{port}:127.0.0.1:{port}")]
+    words = ["env", *settings, *member.command, *arguments]
+    if not member.ssh:
+        return words
+    there = shlex.join(["exec", *words])
+    tunnels = []
+    for port in forwarded_ports:
+        tunnels += ["-R", f"127.0.0.1:{port}:127.0.0.1:{port}"]
     return [*build_ssh_command(), *_OPTIONS, *tunnels, "--", member.ssh, there]
