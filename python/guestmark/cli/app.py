@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
@@ -73,16 +73,9 @@ class Program(click.Group):
         group = ctx.meta.get(_GROUP)
         if group is not None:
             members = GROUPED.get(group, {})
-            return [
-                CompletionItem(name, help=VERBS[verb])
-                for name, verb in members.items()
-                if name.startswith(incomplete)
-            ]
+            return _complete_word({name: VERBS[verb] for name, verb in members.items()}, incomplete)
         # Click's own completion would build every command to ask for its help.
-        verbs = [
-            CompletionItem(verb, help=does) for verb, does in VERBS.items() if verb.startswith(incomplete)
-        ]
-        return verbs + click.Command.shell_complete(self, ctx, incomplete)
+        return _complete_word(VERBS, incomplete) + click.Command.shell_complete(self, ctx, incomplete)
 
     def get_help(self, ctx: click.Context) -> str:
         """Renders the list of verbs, without importing any of them."""
@@ -156,6 +149,14 @@ def run_command_line(words: list[str]) -> int:
         raise _explain_mistake(error) from error
 
 
+def _complete_word(helps: Mapping[str, str], incomplete: str) -> list[CompletionItem]:
+    items = []
+    for word, described in helps.items():
+        if word.startswith(incomplete):
+            items.append(CompletionItem(word, help=described))
+    return items
+
+
 def _explain_mistake(error: click.UsageError) -> UsageError:
     """Describes the parser's error in our own words."""
     name = getattr(error, "option_name", "")
@@ -193,7 +194,11 @@ def _describe_owners(error: click.NoSuchOption) -> str:
 
 
 def _list_option_names(command: click.Command) -> set[str]:
-    return {name for option in command.params if isinstance(option, click.Option) for name in option.opts}
+    names: set[str] = set()
+    for option in command.params:
+        if isinstance(option, click.Option):
+            names.update(option.opts)
+    return names
 
 
 def _find_requested_command() -> str:

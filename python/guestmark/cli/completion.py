@@ -94,17 +94,21 @@ def _list_machines() -> list[str]:
 
 def _list_platforms(incomplete: str) -> list[str]:
     before, comma, last = incomplete.rpartition(",")
-    if last.startswith("own:"):
-        return [f"{before}{comma}own:{name}" for name in _list_machines()]
-    if "@" in last:
-        kind = last.partition("@")[0]
-        return [f"{before}{comma}{kind}@{name}" for name in ARCHITECTURES]
-    kinds = registry.index_platform_kinds()
-    names = [
-        *registry.list_platform_names(),
-        *(f"{name}:" for name, kind in kinds.items() if kind.takes_destination),
-    ]
-    return [f"{before}{comma}{name}" for name in names]
+    return [f"{before}{comma}{name}" for name in _list_platform_words(last)]
+
+
+def _list_platform_words(begun: str) -> list[str]:
+    """Lists what one platform's name may be of which a part was typed."""
+    if begun.startswith("own:"):
+        return [f"own:{name}" for name in _list_machines()]
+    if "@" in begun:
+        machine = begun.partition("@")[0]
+        return [f"{machine}@{name}" for name in ARCHITECTURES]
+    names = list(registry.list_platform_names())
+    for name, kind in registry.index_platform_kinds().items():
+        if kind.takes_destination:
+            names.append(f"{name}:")
+    return names
 
 
 def _list_settings(incomplete: str) -> list[str]:

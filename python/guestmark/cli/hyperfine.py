@@ -53,7 +53,8 @@ def join_option_words(arguments: Sequence[str]) -> list[str]:
             word = f"{IGNORED}={statuses.group(1)}"
         joined.append(word)
         if (count := _VALUE_WORDS.get(word)) and len(rest) >= count and "=" not in rest[0]:
-            name, *values = (rest.pop(0) for _ in range(count))
+            name, *values = rest[:count]
+            del rest[:count]
             joined.append(f"{name}={':'.join(values)}")
     return [*joined, *rest]
 
@@ -150,16 +151,32 @@ def check_options(
     `parts` are the arguments as `split_at_command` returns them, if they have been split already.
     """
     options, words = split_at_command(arguments, known) if parts is None else parts
-    before = words[: words.index("--")] if "--" in words else words
-    own = next((word for word in before if known.is_option(word)), None)
+    own = _find_own_option(words, known)
     if own is not None:
         moved, command = _separate_options(words, known)
-        typed = next((word for word in arguments if join_option_words([word]) == [own]), own)
+        typed = _find_option_as_typed(arguments, own)
         raise UsageError(
             f"{typed} after the command could be guestmark's or the command's",
             hint=f"guestmark's: {known.render_line([*options, *moved], command)}\n"
             f"the command's: {known.render_line(options, _find_words_as_typed(arguments, options))}",
         )
+
+
+def _find_own_option(words: Sequence[str], known: KnownOptions) -> str | None:
+    """Returns the first of the verb's options among these words, up to a `--`."""
+    for word in words:
+        if word == "--":
+            return None
+        if known.is_option(word):
+            return word
+    return None
+
+
+def _find_option_as_typed(arguments: Sequence[str], option: str) -> str:
+    for word in arguments:
+        if join_option_words([word]) == [option]:
+            return word
+    return option
 
 
 def _refuse_ambiguous_words(
@@ -183,9 +200,8 @@ def _refuse_ambiguous_words(
 
 def _find_words_as_typed(arguments: Sequence[str], options: Sequence[str]) -> Sequence[str]:
     """Returns the command's words as they were typed, before any of them were joined."""
-    return arguments[
-        next(at for at in range(len(arguments)) if join_option_words(arguments[:at]) == options) :
-    ]
+    begin = next(at for at in range(len(arguments)) if join_option_words(arguments[:at]) == options)
+    return arguments[begin:]
 
 
 def _separate_options(words: Sequence[str], known: KnownOptions) -> tuple[list[str], list[str]]:
@@ -356,13 +372,14 @@ def parse_commands(
 
     `shell` runs all of them, or none if it is empty; with None, `sh` runs the texts that need a shell.
     """
-    commands = [TypedCommand(words) for words in _split_at_separator(argv)]
-    if shell:
+    commands = []
+    for words in _split_at_separator(argv):
+        if not shell:
+            commands.append(TypedCommand(words))
+            continue
         # One word is a text already; several are an argv, whose words must survive the shell.
-        texts_of_words = (
-            command.words[0] if len(command.words) == 1 else shlex.join(command.words) for command in commands
-        )
-        commands = [_wrap_in_shell(text, shell) for text in texts_of_words]
+        text = words[0] if len(words) == 1 else shlex.join(words)
+        commands.append(_wrap_in_shell(text, shell))
     for text in texts or ():
         if shell or (shell is None and needs_shell(text)):
             commands.append(_wrap_in_shell(text, shell or _DEFAULT_SHELL))
@@ -394,6 +411,15 @@ def parse_outputs(given: Sequence[str] | None) -> tuple[tuple[StandardOutput, ..
     if inherit and targets:
         raise UsageError("--output inherit applies to all commands", hint="give it alone, or not at all")
     return tuple(targets), inherit
+
+
+def index_texts(commands: Iterable[TypedCommand]) -> dict[int, str]:
+    """Returns the texts of the commands that were typed as one, by their positions."""
+    texts = {}
+    for number, command in enumerate(commands):
+        if command.text is not None:
+            texts[number] = command.text
+    return texts
 
 
 def split_commands(argv: Sequence[str], texts: Sequence[str] | None) -> list[list[str]]:

@@ -102,7 +102,10 @@ class LiveProgress:
             visible = lines
             if len(lines) > room:
                 visible = [*lines[: room - 1], [Segment("…")]]
-            self._table = Segments([part for line in visible for part in (*line, Segment.line())])
+            segments: list[Segment] = []
+            for line in visible:
+                segments += (*line, Segment.line())
+            self._table = Segments(segments)
         self._live.refresh()
 
     def note(self, text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import os
 import sys
 from collections.abc import Iterator
@@ -184,5 +185,5 @@ def _is_requested(plan: Plan, left_out: LeftOut) -> bool:
     """Returns whether what was left out was named by the user, or belongs to a plan without questions."""
     if not plan.questions and not plan.context.asks:
         return True
-    named = {cell_id for level in plan.context.named for cell_id in level}
+    named = set(itertools.chain.from_iterable(plan.context.named))
     return any(left_out.covers(cell) and cell.id in named for cell in plan.cells)

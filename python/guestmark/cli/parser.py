@@ -139,12 +139,13 @@ def _build_parameter(field: DeclaredField) -> click.Parameter:
     common: dict[str, Any] = {
         "type": _choose_click_type(value_type, declared),
         "required": field.required,
-        # For Click, None is a default value, which a required parameter must not have.
-        **({} if field.required else {"default": default}),
         "metavar": declared.metavar or None,
         "help": declared.help,
         "callback": partial(_convert_value, declared, value_type, several),
     }
+    # For Click, None is a default value, which a required parameter must not have.
+    if not field.required:
+        common["default"] = default
     if declared.candidates is not None:
         common["shell_complete"] = partial(_complete_value, declared.candidates)
     if isinstance(declared, Argument):

@@ -54,7 +54,9 @@ def describe_forecast_time(left: TimeLeft) -> str:
     least, its_unit = _round_time(left.least_s, math.floor)
     if not least:
         return f"up to {most:g} {unit}"
-    return f"{least:g}{'' if unit == its_unit else f' {its_unit}'} to {most:g} {unit}"
+    if unit == its_unit:
+        return f"{least:g} to {most:g} {unit}"
+    return f"{least:g} {its_unit} to {most:g} {unit}"
 
 
 def _round_time(seconds: float, to_whole: Callable[[float], int]) -> tuple[float, str]:
@@ -157,17 +159,11 @@ class PlainProgress:
             self._print_line(describe_forecast(estimate.foreseen))
         # A resting cell is not being measured, so its estimate would only repeat itself.
         results = [result for result in estimate.analysis.cells if result.cell.id not in estimate.resting]
-        estimates = [text for text in map(self._format_ratio, results) if text]
-        # Until cells can be compared, there are only means.
-        if not estimates:
-            estimates = [text for text in map(self._format_mean, results) if text]
-        if not estimates:
-            estimates = [f"{result.cell.id}: no figures yet" for result in results]
-        _write_line(
-            _join_details(head, self._failures, estimates)
-            if self._width is None
-            else _fit_details(head, self._failures, estimates, self._width - 1)
-        )
+        estimates = self._format_estimates(results)
+        if self._width is None:
+            _write_line(_join_details(head, self._failures, estimates))
+        else:
+            _write_line(_fit_details(head, self._failures, estimates, self._width - 1))
         # The line has broken the silence.
         self._reminder.postpone()
         self._failures.clear()
@@ -186,6 +182,13 @@ class PlainProgress:
     def _print_line(self, text: str) -> None:
         _write_line(f"guestmark: {text}")
         self._reminder.postpone()
+
+    def _format_estimates(self, results: Sequence[CellResult]) -> list[str]:
+        # Until cells can be compared, there are only means.
+        for describe in (self._format_ratio, self._format_mean):
+            if estimates := [text for text in map(describe, results) if text]:
+                return estimates
+        return [f"{result.cell.id}: no figures yet" for result in results]
 
     def _format_ratio(self, result: CellResult) -> str:
         comparison = result.comparison.get(self._metric)

@@ -128,5 +128,7 @@ def _render_list(title: str, rows: dict[str, str]) -> str:
     text = [f"{title}:"]
     for name, does in rows.items():
         first, *rest = textwrap.wrap(does, _WIDTH - widest - 4)
-        text += [f"  {name:{widest}}  {first}", *(" " * (widest + 4) + line for line in rest)]
+        text.append(f"  {name:{widest}}  {first}")
+        for line in rest:
+            text.append(" " * (widest + 4) + line)
     return "\n".join([*text, ""])

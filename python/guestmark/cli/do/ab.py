@@ -56,7 +56,7 @@ def run(given: Options) -> int:
         stdin_path=given.stdin,
         ignore_failure=given.ignore_failure,
         caller=Caller.current(),
-        texts={number: command.text for number, command in enumerate(commands) if command.text is not None},
+        texts=hyperfine.index_texts(commands),
         **{**overrides, "commands": tuple(others)},
     )
     return measure_plan(build_plan(request, first), given.ledger, outputs)
@@ -113,12 +113,14 @@ def _derive_label(path: str) -> str:
     """Returns the file's name, or that of its directory if only the directory has a number: `6.12/vmlinuz`."""
     folder, name = os.path.split(os.path.normpath(path))
     folder_name = os.path.basename(folder)
-    name_has_number, folder_has_number = (
-        any(map(str.isdigit, part.replace("x86_64", ""))) for part in (name, folder_name)
-    )
-    if folder_has_number and not name_has_number:
+    if _has_number(folder_name) and not _has_number(name):
         return folder_name
     return name.removeprefix("vmlinuz-")
+
+
+def _has_number(name: str) -> bool:
+    # The name of an architecture is not a version.
+    return any(map(str.isdigit, name.replace("x86_64", "")))
 
 
 def _make_absolute(path: str) -> str:

@@ -145,8 +145,10 @@ def _search_commits(search: BisectionSearch, bisection: Bisection) -> GateStatus
     if search.found is None:
         return _explain_no_commit(search, bisection)
     tell(f"{search.found.hash}{Claim.FIRST_BAD}")
-    finding = finding_by_hash.get(search.found.hash, "")
-    tell(f"  {search.found.description}{': ' if finding else ''}{finding}")
+    description = search.found.description
+    if finding := finding_by_hash.get(search.found.hash, ""):
+        description += f": {finding}"
+    tell(f"  {description}")
     return GateStatus.KEPT
 
 

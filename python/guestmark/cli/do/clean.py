@@ -158,8 +158,10 @@ def _clean_machines(names: str, *, dry_run: bool) -> bool:
         try:
             removed = platform.clean_up(dry_run=dry_run)
         except GuestmarkError as error:
-            hint = f" ({error.hint})" if error.hint else ""
-            say(f"{name} was not cleaned: {error.message}{hint}")
+            message = f"{name} was not cleaned: {error.message}"
+            if error.hint:
+                message += f" ({error.hint})"
+            say(message)
             all_removed = False
             continue
         for path in removed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,12 +11,13 @@ from guestmark.cli.gate_status import derive_gate_status
 from guestmark.cli.measure import measure_plan
 from guestmark.cli.outputs import Outputs
 from guestmark.cli.page_output import write_page
+from guestmark.cli.stored_runs import load_distinct_runs, refuse_repeated_runs
 from guestmark.core.errors import ExitStatus, UsageError
 from guestmark.engine.confirmation import make_confirmation
 from guestmark.engine.stored_run import require_trust
 from guestmark.ledger import open_ledger
 from guestmark.page.say import say
-from guestmark.plan.policy_options import check_conflicts
+from guestmark.plan.policy_options import check_conflicts, select_given_values
 from guestmark.report import ci_reports, limits_between_runs, run_comparison, session_comparison
 
 
@@ -41,7 +43,7 @@ def run(given: Options) -> int:
 
 def _collect_policy(given: Options) -> dict[str, Any]:
     values = {"blocks": given.blocks, "precision": given.precision, "time_limit_s": given.time_limit_s}
-    return {name: value for name, value in values.items() if value is not None}
+    return select_given_values(values)
 
 
 def _compare_runs(
@@ -49,12 +51,10 @@ def _compare_runs(
 ) -> int:
     """Compares every run with the first."""
     with open_ledger(ledger_path, writable=False) as ledger:
-        ids = [ledger.resolve_run(name) for name in names]
-        _refuse_repeated(ids)
-        first, *others = [ledger.load_run(run_id) for run_id in ids]
-        comparisons = [
-            run_comparison.compare_runs(ledger, first, other, beside=len(others)) for other in others
-        ]
+        first, *others = load_distinct_runs(ledger, names)
+        comparisons = []
+        for other in others:
+            comparisons.append(run_comparison.compare_runs(ledger, first, other, beside=len(others)))
     judged = limits_between_runs.judge_comparisons(comparisons, limits) if limits else ()
     write_page(
         run_comparison.make_page(comparisons, judged),
@@ -80,8 +80,10 @@ def _compare_sides(
             hint="write `compare a,b,c d,e,f`",
         )
     with open_ledger(ledger_path, writable=False) as ledger:
-        sides = [[ledger.resolve_run(name) for name in names.split(",") if name] for names in sides_of_names]
-        _refuse_repeated([run_id for side in sides for run_id in side])
+        sides = []
+        for names in sides_of_names:
+            sides.append([ledger.resolve_run(name) for name in names.split(",") if name])
+        refuse_repeated_runs(list(itertools.chain.from_iterable(sides)))
         if not all(sides):
             raise UsageError("a side has no run", hint="write `compare a,b,c d,e,f`")
         titles = ("before", "after")
@@ -101,13 +103,6 @@ def _compare_sides(
         return ExitStatus.ALL_MEASURED
     ci_reports.append_summary(judged, *result.runs)
     return derive_gate_status(judged)
-
-
-def _refuse_repeated(ids: Sequence[str]) -> None:
-    # A run never differs from itself, which could be taken for a result.
-    for run_id in ids:
-        if ids.count(run_id) > 1:
-            raise UsageError(f"run {run_id} is given twice", hint="name another; guestmark runs lists them")
 
 
 def _confirm_difference(given: Options, policy: Mapping[str, Any]) -> int:

@@ -117,9 +117,9 @@ def _probe_platforms(
     """Boots each platform; None if there was not enough time to find out whether it is usable."""
     hosts = [name for name in names if not parse_platform(name).is_guest]
     guests = cast("list[Startable]", [registry.get_platform(name) for name in names if name not in hosts])
-    results: dict[str, Usable | Unusable | None] = {
-        name: registry.get_platform(name).probe() for name in hosts
-    }
+    results: dict[str, Usable | Unusable | None] = {}
+    for name in hosts:
+        results[name] = registry.get_platform(name).probe()
     # Guests boot side by side, each with the whole deadline.
     results |= probe.probe_all(guests, deadline_s=deadline.each_s, refresh=again)
     late = [name for name, result in results.items() if probe.was_late(result)]

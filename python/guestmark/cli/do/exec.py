@@ -24,7 +24,7 @@ def run(given: Options) -> int:
     shell = hyperfine.parse_shell(given.shell, without=given.no_shell)
     commands = _parse_commands(given, shell)
     first, *others = (command.words for command in commands)
-    texts = {number: command.text for number, command in enumerate(commands) if command.text is not None}
+    texts = hyperfine.index_texts(commands)
     if texts and shell is None and not given.quiet:
         say("sh -c runs commands that need a shell; its start-up time is measured and subtracted")
     targets, inherit = hyperfine.parse_outputs(given.output)

@@ -80,14 +80,9 @@ def _run_fleet(arguments: list[str], machines: str, given: Options) -> int:
         "precision": given.precision,
         "time_limit_s": given.time_limit_s,
     }
-    fleet_order = order.make_order(
-        text,
-        where,
-        1.0 if given.scale is None else given.scale,
-        {name: value for name, value in overrides.items() if value},
-        members,
-        whole=given.whole,
-    )
+    asked = {name: value for name, value in overrides.items() if value}
+    scale = 1.0 if given.scale is None else given.scale
+    fleet_order = order.make_order(text, where, scale, asked, members, whole=given.whole)
     url = order.find_reachable_ledger(given.ledger, members)
     with open_ledger(given.ledger) as ledger:
         return _coordinate_machines(fleet_order, members, ledger, url, given)

@@ -58,7 +58,10 @@ def _print_findings(
 ) -> None:
     for member in members:
         answer = answers[member.name]
-        tell(f"{member.name}{f' (class {member.kind})' if member.kind else ''}")
+        heading = member.name
+        if member.kind:
+            heading += f" (class {member.kind})"
+        tell(heading)
         if "error" in answer:
             tell(f"  cannot be used: {answer['error']}")
             continue
@@ -77,9 +80,12 @@ def _describe_classes(
     members: Sequence[LabMachine], answers: Mapping[str, Any], differences: Mapping[str, Sequence[str]]
 ) -> list[str]:
     """Describes for each class which machines are alike, and what sharing a plan costs them."""
+    names_by_class: dict[str, list[str]] = {}
+    for member in members:
+        if member.kind:
+            names_by_class.setdefault(member.kind, []).append(member.name)
     lines = []
-    for kind in dict.fromkeys(member.kind for member in members if member.kind):
-        of_class = [member.name for member in members if member.kind == kind]
+    for kind, of_class in names_by_class.items():
         usable = [name for name in of_class if "error" not in answers[name]]
         alike = [name for name in usable if name not in differences]
         lines.append(f"class {kind}")
@@ -117,7 +123,7 @@ def _examine_ledger(path: str | None, members: Sequence[LabMachine]) -> dict[str
             ledger.patience.patience_s = 0.0
             room = find_connection_room(ledger, len(members))
     except GuestmarkError as error:
-        return {"error": "\n".join(line for line in (error.message, error.hint) if line)}
+        return {"error": "\n".join(filter(None, (error.message, error.hint)))}
     if room is None:
         return {"file": where}
     found: dict[str, Any] = {"max_connections": room.most, "free": room.free, "needed": room.needed}

@@ -10,6 +10,7 @@ from guestmark.cli.gate_status import derive_gate_status, report_gates
 from guestmark.cli.outputs import Outputs
 from guestmark.cli.page_output import write_page
 from guestmark.cli.present import show_result
+from guestmark.cli.stored_runs import load_distinct_runs
 from guestmark.core.errors import ExitStatus, UsageError
 from guestmark.core.gate import add_gates
 from guestmark.core.home import LATEST
@@ -50,17 +51,11 @@ def _judge_sessions(
 ) -> int:
     """Judges several runs together, with the run as the unit, because all blocks of a run shift alike."""
     with open_ledger(ledger_path, writable=False) as ledger:
-        ids = [ledger.resolve_run(name) for name in names]
-        for run_id in ids:
-            if ids.count(run_id) > 1:
-                raise UsageError(
-                    f"run {run_id} is given twice", hint="name another; guestmark runs lists them"
-                )
-        stored = [ledger.load_run(run_id) for run_id in ids]
+        stored = load_distinct_runs(ledger, names)
         analyses = [(session, run_history.analyse_with_history(ledger, session)) for session in stored]
         judged = limits_between_runs.judge_sessions(analyses, limits)
     if not judged:
-        raise _make_missing_gate_error(ids[0])
+        raise _make_missing_gate_error(stored[0].id)
     if outputs.save_junit is not None:
         outputs.save_junit(ci_reports.make_junit(judged, *stored))
     ci_reports.append_summary(judged, *stored)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -88,17 +89,7 @@ def _find_by_name_or_file(machine: str) -> Definition:
 def _list_definitions(*, as_json: bool) -> int:
     found = sorted(load_definitions().values(), key=lambda each: (each.shipped, each.name))
     if as_json:
-        rows = [
-            {
-                "name": each.name,
-                "help": each.help,
-                "file": str(each.path),
-                "shipped": each.shipped,
-                "trusted": is_trusted(each),
-                "parameters": each.list_placeholder_values({}),
-            }
-            for each in found
-        ]
+        rows = [_summarize_definition(definition) for definition in found]
         tell_json(msgspec.json.encode(rows).decode())
         return ExitStatus.ALL_MEASURED
     width = max(len(each.name) for each in found)
@@ -154,6 +145,17 @@ def _trust_definition(definition: Definition) -> int:
     return ExitStatus.ALL_MEASURED
 
 
+def _summarize_definition(definition: Definition) -> dict[str, Any]:
+    return {
+        "name": definition.name,
+        "help": definition.help,
+        "file": str(definition.path),
+        "shipped": definition.shipped,
+        "trusted": is_trusted(definition),
+        "parameters": definition.list_placeholder_values({}),
+    }
+
+
 def _check_machine(definition: Definition, given: Options) -> int:
     check_trust(definition)
     points = []
@@ -176,5 +178,7 @@ def _describe_point(point: Point) -> str:
     if point.not_tried:
         return f"- {point.name}: not tried, as it requires: {point.not_tried}"
     if not point.failed:
-        return f"✓ {point.name}{f' ({point.note})' if point.note else ''}"
+        if point.note:
+            return f"✓ {point.name} ({point.note})"
+        return f"✓ {point.name}"
     return f"✗ {point.name}: {point.failed}\n    {point.change}"

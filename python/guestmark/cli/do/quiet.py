@@ -17,9 +17,9 @@ def run(given: Options) -> int:
         _report_outcome(quiet_host.summarize_changes(outcome.changed), outcome, "nothing had to be changed")
     else:
         outcome = quiet_host.restore_host()
-        restored = [
-            f"restored: {line.partition(':')[0]}" for line in quiet_host.summarize_changes(outcome.changed)
-        ]
+        restored = []
+        for line in quiet_host.summarize_changes(outcome.changed):
+            restored.append(f"restored: {line.partition(':')[0]}")
         _report_outcome(restored, outcome, "guestmark has changed nothing")
     return ExitStatus.ALL_MEASURED
 

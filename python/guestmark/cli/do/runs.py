@@ -51,7 +51,8 @@ def run(given: Options) -> int:
             if given.html is not None:
                 ratios = ledger.read_all_ratios()
     total = len(runs)
-    runs = [overview for overview in runs if matches is None or matches(overview)]
+    if matches is not None:
+        runs = [overview for overview in runs if matches(overview)]
     if given.json:
         tell_json(json.dumps([asdict(overview) for overview in runs], indent=2))
     elif given.html is not None:
