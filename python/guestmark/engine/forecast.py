@@ -133,7 +133,6 @@ def _load_runs(ledger: Ledger, ids: Collection[str]) -> list[StoredRun]:
 
 def _estimate_scatter(run: StoredRun) -> Scatter | None:
     """Return the pooled scatter of all cells in the primary metric: a comparison has the scatter of both its sides."""
-
     blocks = sorted({trial.block for trial in run.trials})
     row = {block: number for number, block in enumerate(blocks)}
     matrices = []

@@ -372,7 +372,7 @@ class MeasurementLoop:
         return False
 
     def _list_missing_trials(self, block: int, due: Collection[Cell]) -> list[tuple[int, Cell]]:
-        """Return the missing trials of a block, among those of the cells that are `due`, with their positions."""
+        """Return position and cell of each missing trial of a block, for the cells that are `due`."""
         # Several machines measure blocks at the same time, so there no block comes after another.
         divided = bool(self._machine) or any(find_machine(trial.facts) for trial in self._trials)
         missing = find_missing_trials(

@@ -170,7 +170,6 @@ def tell_coordinator(text: str) -> None:
 
 def count_progress(ledger: Ledger, run_id: str, machine: str, *, shared: bool) -> MachineProgress:
     """Return the same as `read_progress`, but let the ledger count instead of loading all trials."""
-
     head, done = (
         ledger.load_head(run_id),
         trial_counts.count_trials(ledger, run_id, machine if shared else ""),
@@ -199,7 +198,6 @@ def read_progress(stored: StoredRun, machine: str) -> MachineProgress:
 
 def find_run(ledger: Ledger, order: FleetOrder, machine: str) -> str | None:
     """Return the id of the machine's run, or of the one that its class shares; None before it is created."""
-
     kind = order.find_machine_class(machine)
     whose = {CLASS_LABEL: kind} if kind else {MACHINE_LABEL: machine}
     return next(iter(find_runs_with_labels(ledger, {FLEET_LABEL: order.fleet, **whose})), None)
@@ -274,7 +272,6 @@ def _refuse_duplicate_machine(labels: Mapping[str, str], machine: str, host: str
 
 def _identify_host() -> str:
     """Return a digest of this machine's boot id and lock file, which identifies it under any name."""
-
     lock = exclusive.find_lock_file()
     if lock is None or not lock.exists():
         return secrets.token_hex(8)

@@ -156,7 +156,7 @@ def _verify_signer(head: Mapping[str, Any], content: bytes) -> str:
 
 
 def _refuse_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuses duplicate keys: a reader that takes the first would see another run than one that takes the last."""
+    """Refuse duplicate keys: a reader that takes the first would see another run than one that takes the last."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("a key occurs twice")

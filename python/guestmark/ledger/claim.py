@@ -88,7 +88,7 @@ def hold_claim_in_file(
 
 
 def is_claimed_in_file(lock_file: Path, run_id: str) -> bool:
-    """Whether any process, including this one, holds a claim on `run_id` now."""
+    """Return whether any process, including this one, holds a claim on `run_id` now."""
     try:
         descriptor = os.open(lock_file, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -102,7 +102,10 @@ def is_claimed_in_file(lock_file: Path, run_id: str) -> bool:
 
 
 def is_claimed_on_server(connection: Connection, run_id: str) -> bool:
-    """Whether any session holds the claim on `run_id` or a block of it. Takes no lock, which could block others."""
+    """Return whether any session holds the claim on `run_id` or a block of it.
+
+    It takes no lock, which could block others.
+    """
     high, low = divmod(_hash_to_byte(run_id), 2**32)
     return connection.execute(text(_SELECT_CLAIM), {"high": high, "low": low}).first() is not None
 

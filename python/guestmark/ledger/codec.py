@@ -108,7 +108,7 @@ def pack_console(console: str) -> bytes:
 
 
 def unpack_console(stored: bytes, budget: ReadBudget | None = None) -> str:
-    """Inverse of `pack_console`; a damaged console is replaced by a note and affects nothing else."""
+    """Return the console that `pack_console` compressed; a note replaces a damaged one."""
     if not stored:
         return ""
     try:
@@ -147,7 +147,7 @@ def make_trial_row(trial: Trial) -> dict[str, Any]:
 
 
 def unpack_trial(body: str, console: bytes, what: str, budget: ReadBudget | None = None) -> Trial:
-    """Inverse of `pack_trial`."""
+    """Return the trial that `pack_trial` packed."""
     stored = load_json(body, dict[str, Any], what, budget)
     trial = convert_plain({**stored, "facts": stored.get(_FACTS, {})}, Trial, what)
     if trial.cause is None and trial.status is not TrialStatus.OK:

@@ -170,5 +170,5 @@ class StoredRun:
 
     @property
     def blocks(self) -> int:
-        """Number of blocks that hold at least one trial."""
+        """The number of blocks that hold at least one trial."""
         return len({trial.block for trial in self.trials})

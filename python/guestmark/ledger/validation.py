@@ -180,7 +180,7 @@ def _find_problems_of_trials(run: StoredRun, now: float) -> Iterator[str]:
 
 
 def find_policy_problems(policy: Policy) -> Iterator[str]:
-    """Yield what no run's policy can be."""
+    """Yield a phrase for each value that no run's policy can have."""
     counts = {
         "blocks": policy.blocks, "min_blocks": policy.min_blocks, "max_blocks": policy.max_blocks,
         "iterations": policy.iterations,
