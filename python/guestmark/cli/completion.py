@@ -98,7 +98,7 @@ def _list_platforms(incomplete: str) -> list[str]:
 
 
 def _list_platform_words(begun: str) -> list[str]:
-    """Lists what one platform's name may be of which a part was typed."""
+    """Lists names that the typed beginning of a platform's name may stand for."""
     if begun.startswith("own:"):
         return [f"own:{name}" for name in _list_machines()]
     if "@" in begun:
