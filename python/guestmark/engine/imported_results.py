@@ -267,7 +267,8 @@ def _parse_text(text: Any) -> str:
     return text.replace("\0", "")[:500]
 
 
-# By the key that only documents of one program have: the program, the type of the value, and the parser.
+# By a key of a program's documents: the program, the type of the key's value, and the parser. Phoronix's documents
+# have `results` as well, so `systems` comes first.
 _JSON_PARSERS: Mapping[
     str, tuple[SourceProgram, type, Callable[[Mapping[str, Any]], Iterator[_Benchmark]]]
 ] = {
