@@ -6,10 +6,10 @@ They are plain SVG, because two drawings do not justify a megabyte of charting l
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from guestmark.capture.model import End, Endpoint, Sequence, SequencePoint, Span, Trace
+from guestmark.capture.model import End, Endpoint, Response, Sequence, SequencePoint, Span, Trace
 from guestmark.capture.table import format_host_port
 from guestmark.capture.units import format_percent, format_seconds, format_size
 from guestmark.capture.verdict import CAUSE_NAMES
@@ -116,7 +116,7 @@ class Distributions:
     @classmethod
     def _lay_out(cls, endpoints: list[Endpoint], frame: Frame) -> Distributions:
         low = min(_find_axis_beginning(endpoint) for endpoint in endpoints)
-        high = max(h[-1][1] for endpoint in endpoints if (h := endpoint.histogram))
+        high = max(endpoint.histogram[-1][1] for endpoint in endpoints if endpoint.histogram)
         # The axis begins and ends at a third of a decade, near 1, 2 and 5 times a power of ten.
         first = math.floor(math.log10(low) * 3) / 3
         last = max(math.ceil(math.log10(high) * 3) / 3, first + 1 / 3)
@@ -128,10 +128,10 @@ class Distributions:
         exponents = range(math.ceil(first - 1e-9), math.floor(last + 1e-9) + 1)
         decades = tuple(Tick(x(10.0**exponent), format_seconds(10.0**exponent)) for exponent in exponents)
         each = ROW + frame.above
-        rows = tuple(
-            _lay_out_row(endpoint, each * number, x, frame) for number, endpoint in enumerate(endpoints)
-        )
-        return cls(frame, each * len(endpoints) + 34, 10.0**first, 10.0**last, decades, rows)
+        rows = []
+        for number, endpoint in enumerate(endpoints):
+            rows.append(_lay_out_row(endpoint, each * number, x, frame))
+        return cls(frame, each * len(endpoints) + 34, 10.0**first, 10.0**last, decades, tuple(rows))
 
 
 def _find_axis_beginning(endpoint: Endpoint) -> float:
@@ -146,7 +146,9 @@ def _find_axis_beginning(endpoint: Endpoint) -> float:
 
 
 def _fit_name(name: str) -> str:
-    return name if len(name) <= _SIGNS else f"{name[: _SIGNS // 2]}…{name[-_SIGNS // 2 + 1 :]}"
+    if len(name) <= _SIGNS:
+        return name
+    return f"{name[: _SIGNS // 2]}…{name[-_SIGNS // 2 + 1 :]}"
 
 
 def _lay_out_row(endpoint: Endpoint, begin: int, x: Callable[[float], float], frame: Frame) -> Row:
@@ -165,14 +167,6 @@ def _lay_out_row(endpoint: Endpoint, begin: int, x: Callable[[float], float], fr
         bins[at] = bins.get(at, 0) + count
         spent[at] = spent.get(at, 0) + count * middle
     most, wide = max(bins.values()), frame.axis_length / frame.bins
-    p50, p99 = (x(value) if value is not None else 0.0 for value in (response.p50_s, response.p99_s))
-    # Close together, the labels stand on both sides, or one below the other at the left edge.
-    aside = p99 - p50 < _EDGE < p50 - frame.left
-    last = p99 >= frame.width - _EDGE
-    quantiles = (
-        ("p50", response.p50_s, 22, (aside or last) and p50 - frame.left > _LABEL),
-        ("p99", response.p99_s, 36 if last or not aside else 22, last),
-    )
     name = format_host_port(endpoint.address, endpoint.port)
     ends: dict[int, tuple[float, float]] = {}
     for low, high, _ in endpoint.histogram or ():
@@ -183,24 +177,43 @@ def _lay_out_row(endpoint: Endpoint, begin: int, x: Callable[[float], float], fr
     for at, amount in sorted(bins.items()):
         label = " to ".join(format_seconds(end) for end in ends[at])
         bars.append(Bar(frame.left + at * wide, wide, amount / most * (ROW - 22), f"{amount:,.0f}", label))
-    marks = []
-    for quantile, value, offset, left in quantiles:
-        if value is not None:
-            marks.append(Mark(x(value), top + offset, f"{quantile} {format_seconds(value)}", left))
+    lines = (top + 22, top + 38, top + 54)
+    if frame.above:
+        lines = (begin + 14, begin + 28, begin + 42)
+    longest = ""
+    if endpoint.longest_wait_s:
+        longest = format_seconds(endpoint.longest_wait_s)
     return Row(
         top,
         top + ROW - 6,
-        (begin + 14, begin + 28, begin + 42) if frame.above else (top + 22, top + 38, top + 54),
+        lines,
         _fit_name(name),
         name,
         endpoint.role or "client",
         format_percent(response.share),
         f"{response.count:,}",
-        format_seconds(endpoint.longest_wait_s) if endpoint.longest_wait_s else "",
+        longest,
         tuple(bars),
         _trace_time_outline(spent, frame.left, top + ROW - 6, wide),
-        tuple(marks),
+        tuple(_lay_out_marks(response, top, x, frame)),
     )
+
+
+def _lay_out_marks(response: Response, top: int, x: Callable[[float], float], frame: Frame) -> Iterator[Mark]:
+    p50 = p99 = 0.0
+    if response.p50_s is not None:
+        p50 = x(response.p50_s)
+    if response.p99_s is not None:
+        p99 = x(response.p99_s)
+    # Close together, the labels stand on both sides, or one below the other at the left edge.
+    aside = p99 - p50 < _EDGE < p50 - frame.left
+    last = p99 >= frame.width - _EDGE
+    below = 36 if last or not aside else 22
+    if response.p50_s is not None:
+        left = (aside or last) and p50 - frame.left > _LABEL
+        yield Mark(p50, top + 22, f"p50 {format_seconds(response.p50_s)}", left)
+    if response.p99_s is not None:
+        yield Mark(p99, top + below, f"p99 {format_seconds(response.p99_s)}", last)
 
 
 def _trace_time_outline(
@@ -275,23 +288,25 @@ class Sequences:
         if first <= _LATE * last or last <= first:
             first = 0.0
         streams = []
-        for by_client in (False, True):
+        for role, by_client in (("server", False), ("client", True)):
             sent = [point for point in points if point.client == by_client and point.kind != "ack"]
             answers = [point for point in points if point.client != by_client]
             if sent and max(point.to for point in sent) > 0:
-                role = "client" if by_client else "server"
-                streams += [
-                    _lay_out_stream(frame, role, sent, answers, sequence.spans, (first, last))
-                    for frame in _SEQUENCES
-                ]
+                for frame in _SEQUENCES:
+                    streams.append(_lay_out_stream(frame, role, sent, answers, sequence.spans, (first, last)))
         return cls(title, extent, sequence.stride, first, last, tuple(streams))
 
     @classmethod
     def from_trace(cls, trace: Trace) -> tuple[Sequences, ...]:
         """Lay out all connections whose points were kept, the one that waited longest first."""
-        kept = [trace.sequence, *trace.sequences]
-        drawn = [cls.from_sequence(trace, sequence) for sequence in kept if sequence and sequence.points]
-        return tuple(drawing for drawing in drawn if drawing.streams)
+        drawings = []
+        for sequence in (trace.sequence, *trace.sequences):
+            if sequence is None or not sequence.points:
+                continue
+            drawing = cls.from_sequence(trace, sequence)
+            if drawing.streams:
+                drawings.append(drawing)
+        return tuple(drawings)
 
 
 def _describe_ends(trace: Trace, sequence: Sequence) -> str:
@@ -300,8 +315,7 @@ def _describe_ends(trace: Trace, sequence: Sequence) -> str:
         # Older documents name the ends only among the connections.
         for connection in trace.connections:
             if connection.index == sequence.connection:
-                sides = (connection.client, connection.server)
-                client, server = (End(side.address, side.port) for side in sides)
+                client, server = (End(side.address, side.port) for side in connection.sides)
                 break
     if client is None or server is None:
         return "the connection that waited longest"
@@ -339,7 +353,9 @@ def _lay_out_stream(  # noqa: PLR0917 - a direction of a connection, and where i
     # Repeated packets are drawn last, so that they lie above those sent once.
     for point in sorted(sent, key=lambda point: point.kind == "repeated"):
         repeated = point.kind == "repeated"
-        label = f"{format_seconds(point.t)}: {format_size(point.to)}{', retransmitted' if repeated else ''}"
+        label = f"{format_seconds(point.t)}: {format_size(point.to)}"
+        if repeated:
+            label += ", retransmitted"
         # Of several dots within half a pixel only the first would be visible.
         place = round(2 * x(point.t)), round(2 * y(point.to)), repeated
         dots.setdefault(place, Dot(x(point.t), y(point.to), repeated, label))
@@ -349,14 +365,13 @@ def _lay_out_stream(  # noqa: PLR0917 - a direction of a connection, and where i
         if width >= _VISIBLE:
             label = f"{CAUSE_NAMES[span.cause]} {format_seconds(span.to_s - span.from_s)}"
             pieces.append(Piece(x(span.from_s), width, span.cause, label))
+    times, sizes = _list_round_values(last, frame.ticks, first), _list_round_values(most, 4)
     return Stream(
         frame,
         role,
         height,
-        tuple(
-            Tick(x(t), format_seconds(t) if t else "0") for t in _list_round_values(last, frame.ticks, first)
-        ),
-        tuple(Tick(y(to), format_size(to) if to else "0") for to in _list_round_values(most, 4)),
+        tuple(_make_ticks(times, x, format_seconds)),
+        tuple(_make_ticks(sizes, y, format_size)),
         tuple(steps),
         tuple((x(point.t), y(point.room)) for point in answers if point.room),
         tuple(x(point.t) for point in answers if point.sack),
@@ -365,12 +380,20 @@ def _lay_out_stream(  # noqa: PLR0917 - a direction of a connection, and where i
     )
 
 
+def _make_ticks(
+    values: Iterable[float], place: Callable[[float], float], describe: Callable[[float], str]
+) -> Iterator[Tick]:
+    for value in values:
+        label = "0"
+        if value:
+            label = describe(value)
+        yield Tick(place(value), label)
+
+
 def _list_round_values(last: float, about: int, first: float = 0.0) -> list[float]:
     """Return about `about` round values from `first` to `last`: multiples of 1, 2 or 5 times a power of ten."""
     rough = (last - first) / about
     decade = 10.0 ** math.floor(math.log10(rough))
     step = next(decade * factor for factor in (1, 2, 5, 10) if decade * factor >= rough * 0.999)
-    return [
-        step * number
-        for number in range(math.ceil(first / step * 0.9999), math.floor(last / step * 1.0001) + 1)
-    ]
+    begin, end = math.ceil(first / step * 0.9999), math.floor(last / step * 1.0001)
+    return [step * number for number in range(begin, end + 1)]

@@ -71,7 +71,7 @@ def capture_packets(interface: str, supervised: Supervised, *, whole: bool = Fal
 def _find_failure_reason(lines: list[str]) -> str:
     """Return the line of a tool's messages that gives the reason for its failure: the first one after headings."""
     reasons = [line.strip() for line in lines if line.strip() and not line.startswith("Capturing on")]
-    return next(
-        (line for line in reasons if "ermission" in line or "could not" in line),
-        reasons[0] if reasons else "",
-    )
+    for reason in reasons:
+        if "ermission" in reason or "could not" in reason:
+            return reason
+    return reasons[0] if reasons else ""

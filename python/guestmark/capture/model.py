@@ -110,6 +110,11 @@ class Connection(msgspec.Struct, frozen=True):
     longest_wait_s: float | None = None  # the longest wait for a single cause
     longest_wait_for: str | None = None  # that cause
 
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        """The client, then the server."""
+        return self.client, self.server
+
 
 class Endpoint(msgspec.Struct, frozen=True):
     """The totals over all connections of one server (address and port) or one client (address)."""
@@ -330,6 +335,8 @@ def reduce_for_drawing(trace: Trace) -> Trace:
         sequence = msgspec.structs.replace(
             sequence, points=sequence.points[::step], stride=sequence.stride * step
         )
-    wanted = sequence.connection if sequence is not None else None
-    connections = [connection for connection in trace.connections if connection.index == wanted]
+    connections = []
+    if sequence is not None:
+        wanted = sequence.connection
+        connections = [connection for connection in trace.connections if connection.index == wanted]
     return msgspec.structs.replace(trace, file="", connections=connections, sequence=sequence)

@@ -32,8 +32,12 @@ def write_parquet(selection: Selection, by: str, output: Path, options: list[str
         # polars would infer types from the first rows, whose columns may all be empty.
         schema: dict[str, type[pl.DataType]] = {}
         for name in names:
-            number: type[pl.DataType] = pl.Float64 if _is_fraction(name) else pl.Int64
-            schema[name] = pl.String if name in texts else number
+            if name in texts:
+                schema[name] = pl.String
+            elif _is_fraction(name):
+                schema[name] = pl.Float64
+            else:
+                schema[name] = pl.Int64
         try:
             pl.scan_csv(rows, schema=schema).sink_parquet(output)
         except OSError as error:

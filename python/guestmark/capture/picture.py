@@ -7,7 +7,7 @@ that.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -86,37 +86,55 @@ class _PageTrace:
 
 
 def _prepare_trace(trace: Trace) -> _PageTrace:
-    by_latency, error, weak = describe_shares(trace.shares), trace.error, verdict.find_doubt(trace)
-    causes = tuple(
-        _Share(cause, f"{verdict.CAUSE_NAMES[cause]} {percent} %", percent / 100)
-        for cause, percent in verdict.list_cause_percents(trace.causes)
-    )
-    endpoints = [
-        endpoint for endpoint in trace.endpoints if endpoint.histogram and endpoint.address != "others"
-    ]
+    by_latency = describe_shares(trace.shares)
+    causes = tuple(_list_cause_percents(trace))
+    if not causes:
+        causes, by_latency = (_Share("", by_latency, 1.0),), ""
+    doubt, refused = "", False
+    if weak := verdict.find_doubt(trace):
+        doubt, refused = weak.reason, weak.refused
+    requests: tuple[str, ...] = ()
+    if trace.requests:
+        requests = tuple(describe_requests(trace))
+    incomplete = ""
+    if error := trace.error:
+        incomplete = f"reading stopped at byte {error.offset}: {error.reason}"
     return _PageTrace(
         trace.file,
-        causes or (_Share("", by_latency, 1.0),),
-        weak.reason if weak else "",
-        weak is not None and weak.refused,
-        by_latency if causes else "",
-        _list_cause_shares(trace),
+        causes,
+        doubt,
+        refused,
+        by_latency,
+        tuple(_list_cause_shares(trace)),
         f"{count_divided_connections(trace)}, {trace.counters['packets']:,} packets",
         f"{format_share(trace.relative_error, 1)}",
-        Distributions.lay_out_for_all_widths(endpoints[:MOST_ENDPOINTS]) if endpoints else (),
+        _lay_out_endpoints(trace),
         Sequences.from_trace(trace),
-        tuple(describe_requests(trace)) if trace.requests else (),
+        requests,
         tuple(f"{limit.count:,} {limit.text}" for limit in trace.limits),
-        f"reading stopped at byte {error.offset}: {error.reason}" if error else "",
+        incomplete,
     )
 
 
-def _list_cause_shares(trace: Trace) -> tuple[_Share, ...]:
-    return tuple(
-        _Share(part.cause, f"{part.name} {format_share(part.share)}", part.share)
-        for part in verdict.list_cause_shares(trace.causes)
-        if part.share > _VISIBLE
-    )
+def _lay_out_endpoints(trace: Trace) -> tuple[Distributions, ...]:
+    endpoints = []
+    for endpoint in trace.endpoints:
+        if endpoint.histogram and endpoint.address != "others":
+            endpoints.append(endpoint)
+    if not endpoints:
+        return ()
+    return Distributions.lay_out_for_all_widths(endpoints[:MOST_ENDPOINTS])
+
+
+def _list_cause_percents(trace: Trace) -> Iterator[_Share]:
+    for cause, percent in verdict.list_cause_percents(trace.causes):
+        yield _Share(cause, f"{verdict.CAUSE_NAMES[cause]} {percent} %", percent / 100)
+
+
+def _list_cause_shares(trace: Trace) -> Iterator[_Share]:
+    for part in verdict.list_cause_shares(trace.causes):
+        if part.share > _VISIBLE:
+            yield _Share(part.cause, f"{part.name} {format_share(part.share)}", part.share)
 
 
 def _render_macro(macro: str, drawing: tuple[Distributions, ...] | tuple[Sequences, ...]) -> str:

@@ -6,8 +6,9 @@ connection at its two outer points become one, and what happened between the poi
 
 from __future__ import annotations
 
+import itertools
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -129,24 +130,14 @@ def join_points(selection: Selection, top: int, sequences: int = 0) -> JoinedAns
             )
     document, status = analyse_capture(selection, Wanted(histograms=sequences > 0, sequences=sequences))
     traces = document.files
-    known = [_index_connections(trace) for trace in traces]
     first, last = traces[0], traces[-1]
-    connections, apart = [], []
-    for name, connection in known[0].items():
-        if any(name not in at for at in known):
-            continue
-        ends = (connection, known[-1][name])
-        client, server = ends if _is_client_first(connection, points) else ends[::-1]
-        merged, difference = _merge_ends(client, server, lost=_count_lost(connection, points))
-        connections.append(merged)
-        apart.append(difference)
+    connections, apart = _merge_connections(traces, points)
     if not connections:
         raise GuestmarkError(
             "no connection appears in all captures", hint="capture the same connections at each point"
         )
     connections.sort(key=lambda connection: -(connection.waited_s or 0.0))
-    counters = {name: max(trace.counters.get(name, 0) for trace in traces) for name in first.counters}
-    counters |= {"one_sided": 0} | verdict.count_totals(connections)
+    counters = _join_counters(traces) | {"one_sided": 0} | verdict.count_totals(connections)
     trace = msgspec.structs.replace(
         first,
         file=" ⇄ ".join(files),
@@ -154,30 +145,56 @@ def join_points(selection: Selection, top: int, sequences: int = 0) -> JoinedAns
         connection_count=len(connections),
         causes=_sum_causes([connection.causes for connection in connections]),
         counters=counters,
-        limits=[limit for known_trace in traces for limit in known_trace.limits],
+        limits=list(itertools.chain.from_iterable(known.limits for known in traces)),
         error=first.error or last.error,
     )
     lines = []
     for number, pair in enumerate(points.pairs):
         lines += _describe_pair(files[number : number + 2], pair)
-    far = sum(difference > _TELLING for difference in apart)
+    far = [difference for difference in apart if difference > _TELLING]
     if far:
         lines.append(
-            f"{far:,} of {len(apart):,} connections look different from the two ends"
-            f" (by up to {format_percent(max(apart))} of their time)"
+            f"{len(far):,} of {len(apart):,} connections look different from the two ends"
+            f" (by up to {format_percent(max(far))} of their time)"
         )
     return JoinedAnswer(msgspec.structs.replace(document, files=[trace]), tuple(lines), status)
 
 
-_Name = tuple[str, frozenset[tuple[str, int]], int]
+def _merge_connections(traces: Sequence[Trace], points: Points) -> tuple[list[Connection], list[float]]:
+    """Merge the connections that all points saw; also return how much the shares differ between each one's ends."""
+    known = [_index_connections(trace) for trace in traces]
+    everywhere = set(known[0]).intersection(*known)
+    connections, apart = [], []
+    for name, connection in known[0].items():
+        if name not in everywhere:
+            continue
+        client, server = connection, known[-1][name]
+        if not _is_client_first(connection, points):
+            client, server = server, client
+        merged, difference = _merge_ends(client, server, lost=_count_lost(connection, points))
+        connections.append(merged)
+        apart.append(difference)
+    return connections, apart
+
+
+def _join_counters(traces: Sequence[Trace]) -> dict[str, int]:
+    """Return the counters of the first trace, each with its largest value in any trace."""
+    counters = {}
+    for name in traces[0].counters:
+        counters[name] = max(trace.counters.get(name, 0) for trace in traces)
+    return counters
+
+
+_Ends = frozenset[tuple[str, int]]
+_Name = tuple[str, _Ends, int]
 
 
 def _index_connections(trace: Trace) -> dict[_Name, Connection]:
     """Return connections by what identifies them at every point: protocol, ends, and number between these ends."""
     named: dict[_Name, Connection] = {}
-    counts: dict[tuple[str, frozenset[tuple[str, int]]], int] = {}
+    counts: dict[tuple[str, _Ends], int] = {}
     for connection in sorted(trace.connections, key=lambda connection: connection.start_ns):
-        ends = frozenset((side.address, side.port) for side in (connection.client, connection.server))
+        ends = _collect_ends(connection)
         number = counts[connection.protocol, ends] = counts.get((connection.protocol, ends), 0) + 1
         named[connection.protocol, ends, number] = connection
     return named
@@ -186,19 +203,31 @@ def _index_connections(trace: Trace) -> dict[_Name, Connection]:
 def _is_client_first(connection: Connection, points: Points) -> bool:
     """Return True if the first file's point is nearer to the client than the last one's."""
     client = (connection.client.address, connection.client.port)
-    ends = {client, (connection.server.address, connection.server.port)}
-    for pair in points.pairs:
-        for flow in pair.flows:
-            if set(flow.ends) == ends and flow.nearer is not None:
-                return (flow.nearer == 0) == (flow.ends[0] == client)
+    for flow in _list_flows(connection, points):
+        if flow.nearer is not None:
+            return (flow.nearer == 0) == (flow.ends[0] == client)
     return True
 
 
 def _count_lost(connection: Connection, points: Points) -> int:
     """Return how many packets of the connection were lost between all points."""
-    ends = {(side.address, side.port) for side in (connection.client, connection.server)}
-    flows = (flow for pair in points.pairs for flow in pair.flows if set(flow.ends) == ends)
-    return sum(way.lost for flow in flows for way in flow.ways)
+    lost = 0
+    for flow in _list_flows(connection, points):
+        lost += sum(way.lost for way in flow.ways)
+    return lost
+
+
+def _list_flows(connection: Connection, points: Points) -> Iterator[Flow]:
+    """Yield how the packets of a connection went between each two points."""
+    ends = _collect_ends(connection)
+    for pair in points.pairs:
+        for flow in pair.flows:
+            if set(flow.ends) == ends:
+                yield flow
+
+
+def _collect_ends(connection: Connection) -> _Ends:
+    return frozenset((side.address, side.port) for side in connection.sides)
 
 
 _OF_CLIENT = ("client_s", "client_receive_buffer_s", "client_send_buffer_s")
@@ -215,23 +244,41 @@ def _merge_ends(client: Connection, server: Connection, lost: int) -> tuple[Conn
     near, far = client.causes, server.causes
     if near.client_s is None or far.client_s is None:
         return client, 0.0
-    shares = [
-        {part.cause: part.share for part in verdict.list_cause_shares(causes)} for causes in (near, far)
-    ]
-    apart = max((abs(share - shares[1].get(cause, 0.0)) for cause, share in shares[0].items()), default=0.0)
-    whole = client.duration_s
+    apart = _compare_shares(near, far)
+    causes = _merge_causes(near, far, client.duration_s, lost)
+    # The answer is no better than the less certain of the two.
+    confidence = _find_least_confidence(client, server)
+    if apart > _TELLING and confidence == "high":
+        confidence = "medium"
+    joined = msgspec.structs.replace(
+        client,
+        causes=causes,
+        confidence=confidence,
+        waited_s=client.duration_s - (causes.idle_s or 0.0),
+    )
+    return joined, apart
+
+
+def _compare_shares(near: Causes, far: Causes) -> float:
+    """Return the largest difference between the shares of a cause; 0 if those of `near` are unknown."""
+    far_shares = {part.cause: part.share for part in verdict.list_cause_shares(far)}
+    largest = 0.0
+    for part in verdict.list_cause_shares(near):
+        largest = max(largest, abs(part.share - far_shares.get(part.cause, 0.0)))
+    return largest
+
+
+def _merge_causes(near: Causes, far: Causes, whole: float, lost: int) -> Causes:
+    """Merge what the points next to the client and next to the server saw of a connection of `whole` seconds."""
     # Each end's own time is only seen without the path's delay at the point next to it.
-    own = {name: _compute_cause_seconds(near, name) for name in _OF_CLIENT} | {
-        name: _compute_cause_seconds(far, name) for name in _OF_SERVER
-    }
+    own = _collect_cause_seconds(near, _OF_CLIENT) | _collect_cause_seconds(far, _OF_SERVER)
     # Both ends may work at the same time, but together they cannot take longer than the connection lasted.
     shrink = min(1.0, whole / (sum(own.values()) or 1.0))
     own = {name: value * shrink for name, value in own.items()}
     # Both points see the whole path, so neither counts more.
-    path = {
-        name: (_compute_cause_seconds(near, name) + _compute_cause_seconds(far, name)) / 2
-        for name in _OF_PATH
-    }
+    path = {}
+    for name in _OF_PATH:
+        path[name] = (_compute_cause_seconds(near, name) + _compute_cause_seconds(far, name)) / 2
     if not lost:
         path["unknown_s"] += path["recovery_s"]
         path["recovery_s"] = 0.0
@@ -241,16 +288,18 @@ def _merge_ends(client: Connection, server: Connection, lost: int) -> tuple[Conn
         path = {name: value * left / between for name, value in path.items()}
     else:
         path["unknown_s"] = left
-    confidences = {client.confidence, server.confidence}
-    # The answer is no better than the less certain of the two.
-    confidence = next((known for known in ("low", "medium", "high") if known in confidences), None)
-    if apart > _TELLING and confidence == "high":
-        confidence = "medium"
-    causes = Causes(**own, **path)
-    joined = msgspec.structs.replace(
-        client, causes=causes, confidence=confidence, waited_s=whole - (causes.idle_s or 0.0)
-    )
-    return joined, apart
+    return Causes(**own, **path)
+
+
+def _find_least_confidence(client: Connection, server: Connection) -> str | None:
+    for confidence in ("low", "medium", "high"):
+        if confidence in {client.confidence, server.confidence}:
+            return confidence
+    return None
+
+
+def _collect_cause_seconds(causes: Causes, names: Sequence[str]) -> dict[str, float]:
+    return {name: _compute_cause_seconds(causes, name) for name in names}
 
 
 def _compute_cause_seconds(causes: Causes, name: str) -> float:
@@ -262,12 +311,10 @@ def _sum_causes(causes: Sequence[Causes]) -> Causes:
     known = [part for part in causes if part.client_s is not None]
     if not known:
         return Causes()
-    return Causes(
-        **{
-            name: sum(_compute_cause_seconds(part, name) for part in known)
-            for name in (*_OF_CLIENT, *_OF_SERVER, *_OF_PATH)
-        }
-    )
+    seconds = {}
+    for name in (*_OF_CLIENT, *_OF_SERVER, *_OF_PATH):
+        seconds[name] = sum(_compute_cause_seconds(part, name) for part in known)
+    return Causes(**seconds)
 
 
 def _describe_pair(files: Sequence[str], pair: Pair) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -65,9 +65,10 @@ def render_trace(trace: Trace, by: str, *, named: bool, width: int = WIDE) -> Re
     if named:
         parts.append(Text(make_inert(trace.file), style="bold"))
     if trace.connection_count:
-        parts += [
-            _make_endpoint_table(trace, width) if by == "endpoint" else _make_connection_table(trace, width)
-        ]
+        if by == "endpoint":
+            parts.append(_make_endpoint_table(trace, width))
+        else:
+            parts.append(_make_connection_table(trace, width))
         parts += [*_make_remarks_below(trace, by, width), Text()]
     more = trace.connection_count - len(trace.connections)
     if by == "connection" and more > 0 and trace.connections:
@@ -90,11 +91,14 @@ def render_trace(trace: Trace, by: str, *, named: bool, width: int = WIDE) -> Re
     return Group(*parts)
 
 
-def _create_table(*columns: str) -> Table:
+def _create_table(headings: Sequence[str], shown: set[int]) -> Table:
+    """Return a table without rows, with those of the `headings` whose numbers are `shown`."""
     table = Table(
         box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim", show_edge=False
     )
-    for heading in columns:
+    for number, heading in enumerate(headings):
+        if number not in shown:
+            continue
         numeric = heading not in _TEXTS
         table.add_column(
             heading, justify="right" if numeric else "left", overflow="fold", no_wrap=heading != "remarks"
@@ -102,26 +106,33 @@ def _create_table(*columns: str) -> Table:
     return table
 
 
+def _add_row(table: Table, cells: Sequence[str | Text], shown: set[int]) -> None:
+    """Add those of the `cells` whose numbers are `shown`."""
+    row = []
+    for number, cell in enumerate(cells):
+        if number not in shown:
+            continue
+        # Rich would take square brackets in a string for markup.
+        if isinstance(cell, str):
+            row.append(Text(cell))
+        else:
+            row.append(cell)
+    table.add_row(*row)
+
+
+_CONNECTION_HEADINGS = (
+    "client → server", "duration", "main cause", "longest wait", "bytes", "bytes/s", "round trip", "window",
+    "client mean", "p99", "server mean", "p99", "remarks",
+)  # fmt: skip
+
+
 def _make_connection_table(trace: Trace, width: int) -> Table:
-    headings = [
-        "client → server",
-        "duration",
-        "main cause",
-        "longest wait",
-        "bytes",
-        "bytes/s",
-        "round trip",
-        "window",
-        "client mean",
-        "p99",
-        "server mean",
-        "p99",
-        "remarks",
-    ]
-    shown = set(range(13))
-    if width < WIDE:
-        shown = {0, 1, 2, 3} if width >= MIDDLE else {0, 1, 2}
-    table = _create_table(*(heading for at, heading in enumerate(headings) if at in shown))
+    shown = set(range(len(_CONNECTION_HEADINGS)))
+    if width < MIDDLE:
+        shown = {0, 1, 2}
+    elif width < WIDE:
+        shown = {0, 1, 2, 3}
+    table = _create_table(_CONNECTION_HEADINGS, shown)
     for connection in sorted(trace.connections, key=lambda known: -(known.waited_s or 0.0)):
         unique = connection.client.unique_bytes + connection.server.unique_bytes
         rate = unique / connection.duration_s if connection.duration_s else None
@@ -139,7 +150,7 @@ def _make_connection_table(trace: Trace, width: int) -> Table:
             *_format_response_cells(connection.server.response, slower is connection.server.response),
             ", ".join(_list_connection_remarks(connection)),
         ]
-        table.add_row(*(_make_text(cell) for at, cell in enumerate(cells) if at in shown))
+        _add_row(table, cells, shown)
     return table
 
 
@@ -163,20 +174,19 @@ def _format_window(connection: Connection) -> str:
     # Only the window of the end that received most can have held the transfer up.
     receiver = client if server.unique_bytes >= client.unique_bytes else server
     least, most = receiver.window_min, receiver.window_max
-    return "–" if least is None or most is None else f"{format_size(least)} – {format_size(most)}"
-
-
-def _make_text(cell: str | Text) -> Text:
-    """Return a cell as text, since Rich would take square brackets in a string for markup."""
-    return Text(cell) if isinstance(cell, str) else cell
+    if least is None or most is None:
+        return "–"
+    return f"{format_size(least)} – {format_size(most)}"
 
 
 def _format_main_cause(connection: Connection) -> Text:
     most = verdict.find_main_cause(connection.causes)
     if most is None:
         return Text("–")
-    doubt = "" if connection.confidence in {None, "high"} else f", {connection.confidence} confidence"
-    return Text(f"{most.name} {format_percent(most.share)}{doubt}", style="dim" if doubt else "bold")
+    cause = f"{most.name} {format_percent(most.share)}"
+    if connection.confidence in {None, "high"}:
+        return Text(cause, style="bold")
+    return Text(f"{cause}, {connection.confidence} confidence", style="dim")
 
 
 def _format_ends(connection: Connection) -> str:
@@ -184,7 +194,13 @@ def _format_ends(connection: Connection) -> str:
         format_host_port(connection.client.address, connection.client.port),
         format_host_port(connection.server.address, connection.server.port),
     )
-    return f"{client} → {server}{' udp' if connection.protocol == 'udp' else ''}"
+    return _mark_udp(f"{client} → {server}", connection.protocol)
+
+
+def _mark_udp(text: str, protocol: str | None) -> str:
+    if protocol == "udp":
+        return f"{text} udp"
+    return text
 
 
 def _make_remarks_below(trace: Trace, by: str, width: int) -> list[Text]:
@@ -192,19 +208,18 @@ def _make_remarks_below(trace: Trace, by: str, width: int) -> list[Text]:
         return []
     lines = []
     for connection in trace.connections:
+        remarks = _list_connection_remarks(connection)
         # The handshake's duration is not an anomaly, so a narrow screen leaves it out.
-        remarks = [
-            remark for remark in _list_connection_remarks(connection) if not remark.startswith("handshake")
-        ]
-        if remarks:
-            lines.append(Text(f"{_format_ends(connection)}: {', '.join(remarks)}", style="dim"))
+        anomalies = [remark for remark in remarks if not remark.startswith("handshake")]
+        if anomalies:
+            lines.append(Text(f"{_format_ends(connection)}: {', '.join(anomalies)}", style="dim"))
     return lines
 
 
 def _find_slower_side(client: Response, server: Response) -> Response | None:
     if client.total_s == server.total_s:
         return None
-    return client if client.total_s > server.total_s else server
+    return max(client, server, key=lambda response: response.total_s)
 
 
 def _format_response_cells(response: Response, slow: bool) -> list[Text]:
@@ -228,7 +243,7 @@ def _list_connection_remarks(connection: Connection) -> list[str]:
             out.append(f"{name} {count:,}")
 
     def total(field: str) -> int:
-        return sum(int(getattr(side, field)) for side in (connection.client, connection.server))
+        return sum(int(getattr(side, field)) for side in connection.sides)
 
     if repeated := total("retransmitted_bytes"):
         out.append(f"retransmitted {format_size(repeated)}")
@@ -248,18 +263,20 @@ def _describe_unanswered_syn(connection: Connection) -> str:
         return ""
     # Every repetition of the first SYN counts as a retransmission.
     times = client.retransmissions + 1
-    return f"SYN not answered, sent {times} times" if times > 1 else "SYN not answered"
+    if times == 1:
+        return "SYN not answered"
+    return f"SYN not answered, sent {times} times"
 
 
 def _make_endpoint_table(trace: Trace, width: int) -> Table:
     about = ("endpoint", "role", "connections", "own time", "longest wait", "bytes sent")
     headings = (*about, "mean", "p50", "p90", "p99", "max", "share")
-    shown = set(range(12)) if width >= MIDDLE + 36 else {0, 1, 3, 4, 6, 9, 10}
-    table = _create_table(*(heading for at, heading in enumerate(headings) if at in shown))
+    shown = set(range(12))
+    if width < MIDDLE + 36:
+        shown = {0, 1, 3, 4, 6, 9, 10}
+    table = _create_table(headings, shown)
     for endpoint in trace.endpoints:
-        table.add_row(
-            *(_make_text(cell) for at, cell in enumerate(_format_endpoint_cells(endpoint)) if at in shown)
-        )
+        _add_row(table, _format_endpoint_cells(endpoint), shown)
     return table
 
 
@@ -268,7 +285,7 @@ def _format_endpoint_cells(endpoint: Endpoint) -> list[str]:
     times = (response.mean_s, response.p50_s, response.p90_s, response.p99_s, response.max_s)
     return [
         format_host_port(endpoint.address, endpoint.port),
-        f"{endpoint.role or ''}{' udp' if endpoint.protocol == 'udp' else ''}",
+        _mark_udp(endpoint.role or "", endpoint.protocol),
         f"{endpoint.connections:,}",
         format_seconds(endpoint.own_s),
         format_seconds(endpoint.longest_wait_s or None),
@@ -296,7 +313,9 @@ def _make_verdict_sentences(trace: Trace) -> list[Text]:
             Text(f"No verdict: {doubt.reason}.", style="bold"),
             Text(f"{causes} {whole}", "dim"),
         ]
-    weak = f"; low confidence: {doubt.reason}" if doubt else ""
+    weak = ""
+    if doubt:
+        weak = f"; low confidence: {doubt.reason}"
     return [
         Text.assemble((causes, "bold"), f" {whole}{weak}"),
         Text(f"by response latency alone: {describe_shares(trace.shares)}", style="dim"),
@@ -306,7 +325,9 @@ def _make_verdict_sentences(trace: Trace) -> list[Text]:
 def count_divided_connections(trace: Trace) -> str:
     """Return text such as `3 connections`: the number captured in both directions, whose time the shares divide."""
     count = trace.connection_count - trace.counters["one_sided"]
-    return f"{count:,} connection{'s' if count != 1 else ''}"
+    if count == 1:
+        return "1 connection"
+    return f"{count:,} connections"
 
 
 def describe_exchanges(trace: Trace) -> list[str]:
@@ -367,9 +388,8 @@ def describe_requests(trace: Trace) -> Iterator[str]:
     cut = trace.counters.get("cut", 0) > 0
     for served in servers[:_MOST_SERVERS]:
         yield _describe_server(served, cut)
-        yield from (
-            f"  {_describe_request(request, served, trace)}" for request in served.longest[:_MOST_REQUESTS]
-        )
+        for request in served.longest[:_MOST_REQUESTS]:
+            yield f"  {_describe_request(request, served, trace)}"
     if len(servers) > _MOST_SERVERS:
         yield f"… and {len(servers) - _MOST_SERVERS:,} more servers"
 
@@ -387,7 +407,9 @@ def _describe_server(served: Served, cut: bool) -> str:
         _describe_round_trips(served.first_byte, never),
         _describe_round_trips(served.last_byte, never),
     )
-    times = f"answered {last}" if served.protocol == "dns" else f"first byte {first}; done {last}"
+    times = f"first byte {first}; done {last}"
+    if served.protocol == "dns":
+        times = f"answered {last}"
     return f"{served.protocol.upper()} {make_inert(served.server)}: {', '.join(facts)}; {times}"
 
 
@@ -403,14 +425,18 @@ def _describe_request(request: Request, served: Served, trace: Trace) -> str:
     name = (
         f"{make_inert(request.name) or '(no name)'}{_format_status(request, served)} at {format_seconds(at)}"
     )
-    again = f", asked {request.repeated + 1} times" if request.repeated else ""
+    again = ""
+    if request.repeated:
+        again = f", asked {request.repeated + 1} times"
     if request.first_byte_s is None or request.answer_frames is None:
         return f"{name}: no answer{again} (frame {request.frame})"
     if served.protocol == "dns":
         took = format_seconds(request.first_byte_s)
         return f"{name}: {took}{again} (frames {request.frame}, {request.answer_frames[1]})"
     frames = (request.frame, *request.answer_frames)
-    done = "incomplete" if request.last_byte_s is None else f"done {format_seconds(request.last_byte_s)}"
+    done = "incomplete"
+    if request.last_byte_s is not None:
+        done = f"done {format_seconds(request.last_byte_s)}"
     facts = f"first byte {format_seconds(request.first_byte_s)}, {done}, {format_size(request.bytes)}"
     return f"{name}: {facts} (frames {', '.join(map(str, frames))})"
 
@@ -418,7 +444,6 @@ def _describe_request(request: Request, served: Served, trace: Trace) -> str:
 def _format_status(request: Request, served: Served) -> str:
     if request.status is None:
         return ""
-    facts = (
-        _CODES.get(request.status, f"code {request.status}") if served.protocol == "dns" else request.status
-    )
-    return f" → {facts}"
+    if served.protocol == "dns":
+        return f" → {_CODES.get(request.status, f'code {request.status}')}"
+    return f" → {request.status}"

@@ -86,12 +86,15 @@ def find_main_cause(causes: Causes) -> CauseShare | None:
 def find_guilty_packets(trace: Trace) -> list[Ended]:
     """Return the packets that ended the longest waits for the main cause of the whole trace, longest first."""
     main = find_main_cause(trace.causes)
-    return [ended for ended in trace.guilty if main is not None and ended.cause == main.cause]
+    if main is None:
+        return []
+    return [ended for ended in trace.guilty if ended.cause == main.cause]
 
 
 def make_display_filter(packets: Sequence[Ended]) -> str:
     """Return a display filter of Wireshark that shows these packets."""
-    return f"frame.number in {{{', '.join(str(frame) for frame in sorted(p.frame for p in packets))}}}"
+    frames = sorted(packet.frame for packet in packets)
+    return f"frame.number in {{{', '.join(map(str, frames))}}}"
 
 
 def describe_longest_waits(trace: Trace) -> str | None:
@@ -100,10 +103,10 @@ def describe_longest_waits(trace: Trace) -> str | None:
     found = find_doubt(trace)
     if main is None or not packets or main.cause in _NO_PACKETS or (found is not None and found.refused):
         return None
-    waits = ", ".join(
-        f"frame {packet.frame} ({format_seconds(packet.waited_s)})" for packet in packets[:_TOLD]
-    )
-    return f"longest waits for {main.name}: {waits}"
+    waits = []
+    for packet in packets[:_TOLD]:
+        waits.append(f"frame {packet.frame} ({format_seconds(packet.waited_s)})")
+    return f"longest waits for {main.name}: {', '.join(waits)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,20 +124,24 @@ _REFUSED_UNKNOWN, _REFUSED_MISSING, _REFUSED_MERGED, _DOUBTED = 1 / 3, 0.1, 1 / 
 
 def count_totals(connections: Sequence[Connection]) -> dict[str, int]:
     """Return those counters of a trace that are sums over its connections."""
-    sides = [side for connection in connections for side in (connection.client, connection.server)]
-    streams = [known for known in connections if known.protocol == "tcp"]
-    return {
-        "missing_bytes": sum(side.missing_bytes for side in sides),
-        "unique_bytes": sum(side.unique_bytes for side in sides),
-        "tcp_ns": sum(known.duration_ns for known in streams),
-        "begun_before_ns": sum(known.duration_ns for known in streams if known.captured in _BEGUN_BEFORE),
-        "merged_ns": sum(known.duration_ns for known in streams if "merged" in known.marks),
-    }
+    totals = {"missing_bytes": 0, "unique_bytes": 0, "tcp_ns": 0, "begun_before_ns": 0, "merged_ns": 0}
+    for connection in connections:
+        for side in connection.sides:
+            totals["missing_bytes"] += side.missing_bytes
+            totals["unique_bytes"] += side.unique_bytes
+        if connection.protocol != "tcp":
+            continue
+        totals["tcp_ns"] += connection.duration_ns
+        if connection.captured in _BEGUN_BEFORE:
+            totals["begun_before_ns"] += connection.duration_ns
+        if "merged" in connection.marks:
+            totals["merged_ns"] += connection.duration_ns
+    return totals
 
 
 def find_doubt(trace: Trace) -> Doubt | None:
     """Return what casts doubt on the verdict of a whole trace; None if nothing does."""
-    unknown = next((part.share for part in list_cause_shares(trace.causes) if part.cause == "unknown"), 0.0)
+    unknown = _find_unknown_share(trace.causes)
     # A trace may list only the connections that waited longest; documents of earlier versions lack these counters.
     totals = trace.counters if "tcp_ns" in trace.counters else count_totals(trace.connections)
     missing = totals["missing_bytes"]
@@ -167,4 +174,14 @@ def find_doubt(trace: Trace) -> Doubt | None:
         (merged, merging, False),
         (unknown >= _DOUBTED, f"{format_share(unknown)} of the time is not explained", False),
     )
-    return next((Doubt(reason, refused) for holds, reason, refused in found if holds), None)
+    for holds, reason, refused in found:
+        if holds:
+            return Doubt(reason, refused)
+    return None
+
+
+def _find_unknown_share(causes: Causes) -> float:
+    for part in list_cause_shares(causes):
+        if part.cause == "unknown":
+            return part.share
+    return 0.0
