@@ -35,10 +35,13 @@ def start_host_agent(
     ended what it started. When the transport is closed, or this process ends for any reason, the agent kills everything
     it started and exits.
     """
+    command = [*within]
+    if not named:
+        command += [str(find_agent_binary()), "serve"]
+        for fd in hold:
+            command.append(f"--hold={fd}")
     process = subprocess.Popen(
-        [*within]
-        if named
-        else [*within, str(find_agent_binary()), "serve", *(f"--hold={fd}" for fd in hold)],
+        command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         bufsize=0,

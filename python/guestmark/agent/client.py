@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import os
 import select
@@ -42,7 +41,7 @@ def run_piped(
     `BrokenPipeError` if our output has no reader.
     """
     waiting = deque([frames.frame_request(call_id, wire.EXEC, program)])
-    feed = (waiting.popleft() if waiting else b"" for _ in itertools.count())
+    feed = _take_endlessly(waiting)
     inputs: tuple[int, ...] = (stdin_fd,)
     while True:
         frame = link.exchange(math.inf, feed=feed, wake_fds=inputs)
@@ -58,6 +57,15 @@ def run_piped(
             # The program may have ended before it read all of its input.
             link.finish_sending(time.monotonic() + _SEND_S)
             return _read_exit_status(reply)
+
+
+def _take_endlessly(waiting: deque[bytes]) -> Iterator[bytes]:
+    """Yields what is waiting, and no bytes while nothing is."""
+    while True:
+        if waiting:
+            yield waiting.popleft()
+        else:
+            yield b""
 
 
 def run_on_terminal(link: Link, call_id: int, program: wire.Exec, stdin_fd: int, stdout_fd: int) -> int:
@@ -93,11 +101,9 @@ def run_on_terminal(link: Link, call_id: int, program: wire.Exec, stdin_fd: int,
 
 def _frame_typed(call_id: int, data: bytes) -> bytes:
     """Frames what was typed, or the end of the input for no bytes."""
-    return (
-        frames.frame_request(call_id, wire.DATA, data)
-        if data
-        else frames.frame_request(call_id, wire.END, None)
-    )
+    if data:
+        return frames.frame_request(call_id, wire.DATA, data)
+    return frames.frame_request(call_id, wire.END, None)
 
 
 def _decode_reply(frame: bytes, call_id: int) -> frames.Reply:
@@ -236,10 +242,7 @@ class Agent(BulkCalls):
             time_limit_ns=max(1, math.ceil(timeout_s * 1e9)),
             stdout=stdout,
             tail=tail,
-            counters=tuple(
-                wire.Event(kind=event.kind, config=event.config, user_only=event.user_only)
-                for event in counters
-            ),
+            counters=tuple(map(_encode_event, counters)),
         )
         before = self._ping_if_needed()
         output = {1: bytearray(), 2: bytearray()}
@@ -480,6 +483,10 @@ def _encode_optional(text: str | None) -> bytes | None:
     return None if text is None else os.fsencode(text)
 
 
+def _encode_event(event: PerformanceEvent) -> wire.Event:
+    return wire.Event(kind=event.kind, config=event.config, user_only=event.user_only)
+
+
 def _encode_path(path: str) -> wire.Path:
     return wire.Path(path=os.fsencode(path))
 
@@ -493,14 +500,19 @@ def _encode_program(
     **where: Unpack[ProgramContext],
 ) -> wire.Exec:
     """Encodes a program to run: its arguments, user, and streams."""
-    env, cwd, groups = where.get("env"), where.get("cwd"), where.get("groups")
+    variables: tuple[bytes, ...] | None = None
+    if (env := where.get("env")) is not None:
+        variables = tuple(os.fsencode(f"{name}={value}") for name, value in env.items())
+    numbers: tuple[int, ...] | None = None
+    if (groups := where.get("groups")) is not None:
+        numbers = tuple(groups)
     return wire.Exec(
         argv=tuple(os.fsencode(argument) for argument in argv),
-        env=None if env is None else tuple(os.fsencode(f"{name}={value}") for name, value in env.items()),
-        cwd=_encode_optional(cwd),
+        env=variables,
+        cwd=_encode_optional(where.get("cwd")),
         uid=where.get("uid"),
         gid=where.get("gid"),
-        groups=None if groups is None else tuple(groups),
+        groups=numbers,
         stdin=stdin,
         output_limit=output_limit,
         stream=stream,

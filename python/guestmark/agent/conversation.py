@@ -323,7 +323,9 @@ class Conversation:
         yield first
         if data is None:
             return
-        for part in (data,) if isinstance(data, bytes) else data:
+        if isinstance(data, bytes):
+            data = (data,)
+        for part in data:
             view = memoryview(part)
             for start in range(0, len(view), MAX_CHUNK):
                 yield frames.frame_request(call_id, wire.DATA, cast("bytes", view[start : start + MAX_CHUNK]))

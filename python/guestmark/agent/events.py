@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Generic, TypeVar
 
 import msgspec
@@ -14,6 +15,11 @@ _HEADER = 4
 _LONGEST_FRAME = 64 << 10
 
 E = TypeVar("E")
+
+
+def subtract_counts(after: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
+    """Returns how much each counter has grown, of those that were read both times."""
+    return {name: after[name] - before[name] for name in before if name in after}
 
 
 class EventReader(Generic[E]):

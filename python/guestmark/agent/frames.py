@@ -187,7 +187,9 @@ class Link:
             raise LinkError(f"closed the connection ({error.strerror})") from error
         if not data:
             cut = len(self._incoming)
-            where = f" in the middle of a frame, after {cut} bytes" if cut else ""
+            where = ""
+            if cut:
+                where = f" in the middle of a frame, after {cut} bytes"
             raise LinkError(f"closed the connection{where}")
         self._incoming += data
         start = 0
@@ -232,7 +234,9 @@ _reply = msgspec.msgpack.Decoder(Reply)
 
 def encode_call(call: Call[A, Any], arguments: A) -> bytes:
     """Encodes a call: the same bytes for the same question. `arguments` is None for a call without any."""
-    return _encoder.encode(call.name if arguments is None else {call.name: arguments})
+    if arguments is None:
+        return _encoder.encode(call.name)
+    return _encoder.encode({call.name: arguments})
 
 
 def frame_call(call_id: int, asked: bytes, *, ahead: bool = False) -> bytes:
@@ -240,8 +244,10 @@ def frame_call(call_id: int, asked: bytes, *, ahead: bool = False) -> bytes:
 
     A call sent `ahead` is refused while another process has the machine's lock.
     """
-    message = {"id": call_id, "call": msgspec.Raw(asked)}
-    payload = _encoder.encode({**message, "ahead": True} if ahead else message)
+    message: dict[str, object] = {"id": call_id, "call": msgspec.Raw(asked)}
+    if ahead:
+        message["ahead"] = True
+    payload = _encoder.encode(message)
     return len(payload).to_bytes(4, "little") + payload
 
 

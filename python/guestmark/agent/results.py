@@ -13,10 +13,10 @@ class CallError(AgentError):
     """The agent refused a call, or a system call failed; the agent itself still works."""
 
     def __init__(self, failure: Failure) -> None:
-        direct = failure.kind is Kind.NO_DIRECT_IO
-        super().__init__(
-            failure.message, cause=Cause.NO_DIRECT_IO if direct else classify_errno(failure.errno)
-        )
+        cause = classify_errno(failure.errno)
+        if failure.kind is Kind.NO_DIRECT_IO:
+            cause = Cause.NO_DIRECT_IO
+        super().__init__(failure.message, cause=cause)
         self.kind = failure.kind
         self.errno = failure.errno
 
@@ -83,4 +83,6 @@ class ExecResult:
 
 def make_refusal(failure: Failure, *, command: bool) -> CallError | CommandError:
     """Returns the error for a failed call; `command` is true if the call was to start the user's command."""
-    return CommandError(failure) if command and failure.kind in _COMMAND_HINTS else CallError(failure)
+    if command and failure.kind in _COMMAND_HINTS:
+        return CommandError(failure)
+    return CallError(failure)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from guestmark.agent.binary import PROGRAM
 from guestmark.agent.client import Agent
-from guestmark.agent.events import EventReader
+from guestmark.agent.events import EventReader, subtract_counts
 from guestmark.agent.wire import NOTHING, Measured, Ready, SyscallEvent
 from guestmark.core.errors import AgentError
 
@@ -58,7 +58,7 @@ def measure_syscalls(
             after = counters()
             if measured is None or measured.name != call:
                 raise AgentError(f"syscalls: the agent did not measure {call}")
-            counted = {name: after[name] - before[name] for name in before if name in after}
+            counted = subtract_counts(after, before)
             sections.append(Section(measured, counted))
             program.send_input(b"g")
         program.wait(_END_S)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from guestmark.agent.background import Background
 from guestmark.agent.binary import PROGRAM
 from guestmark.agent.client import Agent
-from guestmark.agent.events import EventReader, frame_message
+from guestmark.agent.events import EventReader, frame_message, subtract_counts
 from guestmark.agent.wire import TrafficEvent, TrafficPorts, TrafficResult, TrafficTask
 from guestmark.core.errors import AgentError
 
@@ -88,7 +88,7 @@ def measure_traffic(
             after = counters()
             if result is None:
                 raise AgentError(f"traffic: the agent did not measure {task.test}")
-            counted = {name: after[name] - before[name] for name in before if name in after}
+            counted = subtract_counts(after, before)
             yield TrafficSection(task, result, counted)
     finally:
         _end_program(program, agent)

@@ -70,12 +70,14 @@ def build_initramfs(
     lacks.
     """
     key = hashlib.sha256(repr(wanted).encode())
-    for path in (agent, *((modules / "modules.order", modules / "modules.builtin") if modules else ())):
+    inputs = [agent]
+    if modules:
+        inputs += [modules / "modules.order", modules / "modules.builtin"]
+    for path in inputs:
         key.update(f"{path}{compute_file_identity(path)}".encode())
     for name, content in programs.items():
-        key.update(
-            f"{name}{compute_file_identity(content) if isinstance(content, Path) else content!r}".encode()
-        )
+        identity = compute_file_identity(content) if isinstance(content, Path) else content
+        key.update(f"{name}{identity!r}".encode())
     directory = locate_cache() / "initramfs"
     directory.mkdir(exist_ok=True)
     target = directory / f"{key.hexdigest()[:20]}.cpio"
@@ -83,7 +85,6 @@ def build_initramfs(
         # `_remove_old_archives` relies on the time of the last use.
         os.utime(target)
         return target
-    tree = ModuleTree.read(modules) if modules else None
     archive = CpioArchive()
     for path_name in ("dev", "proc", "sys", "guestmark", "guestmark/lib"):
         archive.add_directory(path_name)
@@ -91,17 +92,27 @@ def build_initramfs(
     archive.add_character_device("dev/console", 5, 1)
     archive.add_character_device("dev/null", 1, 3)
     archive.add_file("init", agent.read_bytes(), 0o755)
-    lines = _add_modules(archive, tree, wanted) if tree else []
+    lines: list[str] = []
+    if modules:
+        lines = _add_modules(archive, ModuleTree.read(modules), wanted)
     archive.add_file("guestmark/modules", "".join(lines).encode())
-    for folder in sorted({str(parent) for name in programs for parent in PurePath(name).parents} - {"."}):
-        archive.add_directory(f"guestmark/{folder}")
-    for name, content in programs.items():
-        archive.add_file(
-            f"guestmark/{name}", content if isinstance(content, bytes) else content.read_bytes(), 0o755
-        )
+    _add_programs(archive, programs)
     put_into_cache(target, archive.to_bytes(), "the initramfs")
     _remove_old_archives(directory)
     return target
+
+
+def _add_programs(archive: CpioArchive, programs: Mapping[str, Path | bytes]) -> None:
+    folders: set[str] = set()
+    for name in programs:
+        folders.update(map(str, PurePath(name).parents))
+    for folder in sorted(folders - {"."}):
+        archive.add_directory(f"guestmark/{folder}")
+    for name, content in programs.items():
+        if isinstance(content, Path):
+            archive.add_file(f"guestmark/{name}", content.read_bytes(), 0o755)
+        else:
+            archive.add_file(f"guestmark/{name}", content, 0o755)
 
 
 def _add_modules(archive: CpioArchive, tree: ModuleTree, wanted: ModuleList) -> list[str]:
@@ -112,9 +123,11 @@ def _add_modules(archive: CpioArchive, tree: ModuleTree, wanted: ModuleList) -> 
     for name, content in tree.read_with_dependencies(wanted.required + optional):
         path = f"guestmark/lib/{name}.ko"
         archive.add_file(path, content)
-        # The agent goes on if a module whose line begins with a dash cannot be loaded.
-        mark = "" if name in required else "-"
-        lines.append(f"{mark}/{path}\n")
+        if name in required:
+            lines.append(f"/{path}\n")
+        else:
+            # The agent goes on if a module whose line begins with a dash cannot be loaded.
+            lines.append(f"-/{path}\n")
     return lines
 
 

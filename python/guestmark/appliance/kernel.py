@@ -86,8 +86,10 @@ def check_image(row: Architecture, data: bytes, name: str) -> None:
 
 def find_image_by_release(release: str) -> Path | None:
     """Returns the image of a cached or installed kernel by its `uname -r`; None if there is none."""
-    kernels = (*_find_cached_kernels(), *_find_readable_kernels())
-    return next((kernel.image for kernel in kernels if kernel.release == release), None)
+    for kernel in (*_find_cached_kernels(), *_find_readable_kernels()):
+        if kernel.release == release:
+            return kernel.image
+    return None
 
 
 def list_images() -> list[Path]:
@@ -103,11 +105,11 @@ def _find_kernel(wanted: str, notify: Notify, rank: Rank) -> Kernel:
             raise GuestmarkError(f"there is no kernel {wanted}", hint="give the path of a vmlinuz or vmlinux")
         release = bzimage.read_release(image)
         return _make_kernel(release, image, _find_modules_beside(image, release), f"given: {wanted}")
-    ranked = [
-        (place, kernel)
-        for kernel in (*_find_cached_kernels(), *_find_readable_kernels())
-        if (place := rank(kernel)) is not None
-    ]
+    ranked = []
+    for kernel in (*_find_cached_kernels(), *_find_readable_kernels()):
+        place = rank(kernel)
+        if place is not None:
+            ranked.append((place, kernel))
     if ranked:
         return min(ranked, key=lambda pair: pair[0])[1]
     return _fetch_kernel(notify)
@@ -126,11 +128,10 @@ def _find_cached_kernels() -> Iterator[Kernel]:
 
 def _find_readable_kernels() -> Iterator[Kernel]:
     """Yields the distribution's kernels in /boot that this user may read, with their modules, the newest first."""
-    readable = {
-        (_make_version_key(release), release): (image, modules)
-        for release, image, modules in find_installed()
-        if os.access(image, os.R_OK)
-    }
+    readable = {}
+    for release, image, modules in find_installed():
+        if os.access(image, os.R_OK):
+            readable[make_version_key(release), release] = (image, modules)
     for (_, release), (image, modules) in sorted(readable.items(), reverse=True):
         yield _make_kernel(release, image, modules, f"installed in {image.parent}")
 
@@ -287,8 +288,19 @@ def _run_apt_cache(*words: str) -> subprocess.CompletedProcess[str]:
 
 def _list_dependencies(apt: list[str], package: str, pattern: str) -> list[str]:
     text = _run_apt_cache(*apt[1:], "depends", "--important", package).stdout
-    names = (line.split()[-1] for line in text.splitlines() if "Depends:" in line)
-    return [name for name in names if re.match(pattern, name)]
+    return parse_dependencies(text, pattern)
+
+
+def parse_dependencies(text: str, pattern: str) -> list[str]:
+    """Returns the packages in the output of `apt-cache depends` whose names match the regular expression `pattern`."""
+    names = []
+    for line in text.splitlines():
+        if "Depends:" not in line:
+            continue
+        name = line.split()[-1]
+        if re.match(pattern, name):
+            names.append(name)
+    return names
 
 
 def unpack_kernel(archives: Sequence[Path], target: Path) -> tuple[Path, Path, Path]:
@@ -299,8 +311,8 @@ def unpack_kernel(archives: Sequence[Path], target: Path) -> tuple[Path, Path, P
     for archive in archives:
         _unpack_archive(archive, target)
     name = archives[0].name.partition("_")[0]
-    found = [next(iter(sorted(target.glob(f"**/boot/{what}-*"))), None) for what in ("vmlinu[xz]", "config")]
-    image, config = found
+    image = min(target.glob("**/boot/vmlinu[xz]-*"), default=None)
+    config = min(target.glob("**/boot/config-*"), default=None)
     if image is None or config is None:
         raise GuestmarkError(f"the package {name} contains no kernel", hint="use --set kernel=FILE")
     # The image is named vmlinuz-RELEASE.
@@ -352,7 +364,9 @@ def _make_kernel(release: str, image: Path, modules: Path | None, origin: str) -
             put_into_cache(elf, content, "the unpacked kernel")
         else:
             none.touch()
-    return Kernel(release, image, elf if elf.exists() else None, modules, origin)
+    if not elf.exists():
+        return Kernel(release, image, None, modules, origin)
+    return Kernel(release, image, elf, modules, origin)
 
 
 def _find_modules_beside(image: Path, release: str) -> Path | None:
@@ -375,7 +389,8 @@ def _locate_kernel_cache() -> Path:
     return path
 
 
-def _make_version_key(release: str) -> tuple[int, ...]:
+def make_version_key(release: str) -> tuple[int, ...]:
+    """Returns the numbers in the name of a release or of a file, by which these are sorted from old to new."""
     return tuple(int(part) for part in re.findall(r"\d+", release))
 
 

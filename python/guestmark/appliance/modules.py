@@ -38,10 +38,10 @@ class ModuleTree:
     def _read_directory(cls, directory: Path) -> "ModuleTree":
         dep = directory / "modules.dep"
         builtin_file = directory / "modules.builtin"
-        builtin = frozenset(
-            _normalize_module_name(Path(line))
-            for line in (builtin_file.read_text().splitlines() if builtin_file.exists() else ())
-        )
+        lines: list[str] = []
+        if builtin_file.exists():
+            lines = builtin_file.read_text().splitlines()
+        builtin = frozenset(_normalize_module_name(Path(line)) for line in lines)
         files: dict[str, Path] = {}
         dependencies: dict[str, tuple[str, ...]] = {}
         if dep.exists() and dep.stat().st_size:

@@ -22,7 +22,9 @@ def locate_cache() -> Path:
         path.mkdir(parents=True, exist_ok=True)
     except OSError:
         return _make_temporary_cache(path)
-    return path if os.access(path, os.W_OK | os.X_OK) else _make_temporary_cache(path)
+    if not os.access(path, os.W_OK | os.X_OK):
+        return _make_temporary_cache(path)
+    return path
 
 
 def put_into_cache(target: Path, content: bytes, what: str) -> None:
