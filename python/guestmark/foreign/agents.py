@@ -113,14 +113,19 @@ def _hash_sources() -> str:
 def _list_sources(root: Path) -> Iterator[Path]:
     for name in _SOURCES:
         path = root / name
-        yield from [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+        if path.is_file():
+            yield path
+        else:
+            yield from sorted(file for file in path.rglob("*") if file.is_file())
 
 
 def list_missing(architecture: Architecture) -> list[Program]:
     """Returns the missing programs that are needed to build the agent, with their packages."""
     found = []
     if find_toolchain(architecture) is None:
-        name = "rustc" if architecture.root else "rustc with the sources of its standard library"
+        name = "rustc"
+        if not architecture.root:
+            name = "rustc with the sources of its standard library"
         found.append(Program(name, _query_rust_packages(sources=not architecture.root)))
     if shutil.which(architecture.cross.name) is None:
         found.append(architecture.cross)
@@ -140,7 +145,9 @@ def _has_libc(architecture: Architecture) -> bool:
 
 def _query_rust_packages(*, sources: bool) -> str:
     web = _find_package_suffix()
-    return f"cargo{web} rustc{web}" + (f" rust{web}-src" if sources else "")
+    if sources:
+        return f"cargo{web} rustc{web} rust{web}-src"
+    return f"cargo{web} rustc{web}"
 
 
 @functools.cache
@@ -149,11 +156,9 @@ def _find_package_suffix() -> str:
 
     The result is cached, because apt-cache takes a second if apt keeps no caches.
     """
-    return (
-        "-web"
-        if _parse_version(find_candidate("rustc")) < _LEAST_RUST and find_candidate("rustc-web")
-        else ""
-    )
+    if _parse_version(find_candidate("rustc")) < _LEAST_RUST and find_candidate("rustc-web"):
+        return "-web"
+    return ""
 
 
 def find_toolchain(architecture: Architecture) -> Toolchain | None:
@@ -172,7 +177,10 @@ def find_compiling_toolchain(architecture: Architecture) -> Toolchain | None:
 
 def find_library_compiler(architecture: Architecture) -> Toolchain | None:
     """Returns a compiler that compiles the target's library from its sources; None if they are not installed."""
-    return next((chain for chain in _list_able(architecture) if chain.library is Library.COMPILED), None)
+    for chain in _list_able(architecture):
+        if chain.library is Library.COMPILED:
+            return chain
+    return None
 
 
 def make_library_sources_hint() -> str:
@@ -193,8 +201,10 @@ def _list_able(architecture: Architecture) -> Iterator[Toolchain]:
 
 
 def _find_library_package(rustlib: Path) -> Package | None:
-    files = (rustlib / find_host_architecture().target / "lib").glob("libstd-*.rlib")
-    return next((package for file in files if (package := find_package(str(file)))), None)
+    for file in (rustlib / find_host_architecture().target / "lib").glob("libstd-*.rlib"):
+        if package := find_package(str(file)):
+            return package
+    return None
 
 
 def forget_toolchains() -> None:
@@ -210,9 +220,11 @@ def forget_toolchains() -> None:
 def _find_toolchains() -> tuple[Toolchain, ...]:
     """Returns all pairs of cargo and rustc that are new enough."""
     home = Path(os.environ.get("CARGO_HOME") or Path.home() / ".cargo")
-    folders = [Path(found).parent for found in (shutil.which("cargo"),) if found]
+    folders = [home / "bin", Path("/usr/bin")]
+    if found := shutil.which("cargo"):
+        folders.insert(0, Path(found).parent)
     chains = []
-    for folder in dict.fromkeys([*folders, home / "bin", Path("/usr/bin")]):
+    for folder in dict.fromkeys(folders):
         cargo, rustc = folder / "cargo", folder / "rustc"
         if not (cargo.exists() and rustc.exists()):
             continue
@@ -231,7 +243,9 @@ def _find_sysroot(chain: Toolchain) -> Path:
 
 def _parse_version(text: str) -> tuple[int, ...]:
     numbers = text.partition("+")[0].split("-")[0].split(".")[:2]
-    return tuple(int(number) for number in numbers) if all(map(str.isdigit, numbers)) else ()
+    if not all(map(str.isdigit, numbers)):
+        return ()
+    return tuple(map(int, numbers))
 
 
 def make_agent(architecture: Architecture, progress: Progress) -> Path:
@@ -249,10 +263,9 @@ def make_agent(architecture: Architecture, progress: Progress) -> Path:
         if chain.package:
             chain = _add_library(chain, chain.package, architecture, making, progress)
         triple = architecture.target.upper().replace("-", "_")
-        flags = (
-            f"--remap-path-prefix={folder}={name}"
-            for folder, name in _list_remapped_paths(root, chain, making.scratch)
-        )
+        flags = []
+        for folder, name in _list_remapped_paths(root, chain, making.scratch):
+            flags.append(f"--remap-path-prefix={folder}={name}")
         environment = {
             **make_cargo_environment(chain, making.scratch),
             f"CARGO_TARGET_{triple}_LINKER": architecture.cross.name,
@@ -301,8 +314,12 @@ def make_cargo_environment(chain: Toolchain, target_directory: Path) -> dict[str
 def estimate_s(architecture: Architecture) -> float:
     """Returns the seconds that building the agent takes on two processors."""
     chain = find_toolchain(architecture)
-    compiled = chain.library is Library.COMPILED if chain else not architecture.root
-    return _COMPILED_EXPECTED_S if compiled else _FETCHED_EXPECTED_S
+    compiles = not architecture.root
+    if chain:
+        compiles = chain.library is Library.COMPILED
+    if compiles:
+        return _COMPILED_EXPECTED_S
+    return _FETCHED_EXPECTED_S
 
 
 def _add_library(

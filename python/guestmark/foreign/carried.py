@@ -27,14 +27,18 @@ def list_parts(architecture: Architecture) -> list[Path]:
         (path.parent for path in made), key=lambda part: (part / store.MADE).stat().st_mtime_ns
     ):
         kind = part.name.partition("-")[0]
-        parts[part.name if kind == roots.KIND else kind] = part
+        if kind == roots.KIND:
+            kind = part.name
+        parts[kind] = part
     return sorted(parts.values())
 
 
 def save_parts(architectures: Iterable[Architecture], archive: Path, progress: Progress) -> None:
     """Writes all roots and the latest agents and kernels to an archive. Raises `GuestmarkError`."""
     home = locate_cache() / "foreign"
-    names = [str(part.relative_to(home)) for row in architectures for part in list_parts(row)]
+    names = []
+    for row in architectures:
+        names += [str(part.relative_to(home)) for part in list_parts(row)]
     progress.show_elapsed(f"writing {archive}", 0, None)
     try:
         with replace_file(archive, 0o644) as part:

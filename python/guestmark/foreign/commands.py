@@ -98,17 +98,23 @@ def _await_exit(
 
 def _find_reason(log: Path, status: int) -> str:
     output = log.read_text(errors="replace").rpartition("\n==== ")[2]
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    lines = _list_filled_lines(output)
     telling = [line for line in lines if line.lower().startswith(("error", "e:")) or "error:" in line.lower()]
     if status < 0:
         return f"killed by {signal.Signals(-status).name}"
-    first = lines.index(telling[0]) if telling else 0
-    if telling and lines[first + 1 : first + 2] and (place := lines[first + 1]).startswith("--> "):
+    if telling:
+        following = lines[lines.index(telling[0]) + 1 :]
         # rustc names the place of an error in the next line.
-        return f"{telling[0]} ({place.removeprefix('--> ')})"[:300]
+        if following and following[0].startswith("--> "):
+            return f"{telling[0]} ({following[0].removeprefix('--> ')})"[:300]
     # Later errors are mostly consequences of the first; make's own lines only report that there was one.
     others = [line for line in lines if not line.startswith(("make:", "make["))]
     return (telling[:1] or others[-1:] or lines[-1:] or [f"exit status {status}"])[0][:300]
+
+
+def _list_filled_lines(text: str) -> list[str]:
+    """Returns the lines that are not blank, without the white space around them."""
+    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 @contextlib.contextmanager
@@ -158,7 +164,7 @@ def install_packages(packages: Sequence[str], progress: Progress) -> bool:
                 progress.show_elapsed(what, time.monotonic() - begin, INSTALLING_EXPECTED_S)
     progress.done(what, time.monotonic() - begin)
     if process.returncode not in (0, _CANNOT_INSTALL):
-        lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        lines = _list_filled_lines(log.read_text(errors="replace"))
         telling = [line for line in lines if line.startswith("E:")]
         reason = (telling[-1:] or lines[-1:] or [f"exit status {process.returncode}"])[0]
         raise GuestmarkError(

@@ -256,10 +256,12 @@ def _remove_privileges(root: Path) -> None:
             mode = path.lstat().st_mode
             if stat.S_ISLNK(mode):
                 continue
-            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-                path.unlink()
+            if stat.S_ISDIR(mode):
+                path.chmod(stat.S_IMODE(mode) & 0o755 | 0o700)
+            elif stat.S_ISREG(mode):
+                path.chmod(stat.S_IMODE(mode) & 0o755 | 0o600)
             else:
-                path.chmod(stat.S_IMODE(mode) & 0o755 | (0o700 if stat.S_ISDIR(mode) else 0o600))
+                path.unlink()
     for name in _WORLD_WRITABLE:
         with contextlib.suppress(OSError, ValueError):
             resolve_inside(root, name).chmod(0o1777)
@@ -334,7 +336,8 @@ def resolve_inside(root: Path, name: str) -> Path:
     while waiting:
         part = waiting.pop()
         if part == "..":
-            found = found.parent if found != root else root
+            if found != root:
+                found = found.parent
         elif part == "/":
             found = root
         elif part != ".":

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from guestmark.appliance.kernel import Kernel, check_image, unpack_kernel
+from guestmark.appliance.kernel import Kernel, check_image, make_version_key, unpack_kernel
 from guestmark.core.architectures import Architecture, Source
 from guestmark.core.errors import GuestmarkError
 from guestmark.core.platform_kind import Program
@@ -54,19 +54,13 @@ def find_built_kernel(architecture: Architecture) -> Kernel | None:
 
 def list_left_out(architecture: Architecture) -> list[str]:
     """Returns patterns for the files of the kernel's source that its kernel is built without."""
-    return [
-        *(f"*/drivers/{name}/*.[ch]" for name in _OTHER_DRIVERS),
-        "*/sound/*.[chS]",
+    patterns = [f"*/drivers/{name}/*.[ch]" for name in _OTHER_DRIVERS]
+    patterns.append("*/sound/*.[chS]")
+    for name in _OTHER_PROCESSORS:
         # Its `kernel_arch` may have a suffix that the directory lacks, as sparc64 has.
-        *(
-            f"*/arch/{name}/*.[chS]"
-            for name in _OTHER_PROCESSORS
-            if not architecture.kernel_arch.startswith(name)
-        ),
-        "*.dts*",
-        "*/tools/testing",
-        "*/Documentation/*/*",
-    ]
+        if not architecture.kernel_arch.startswith(name):
+            patterns.append(f"*/arch/{name}/*.[chS]")
+    return [*patterns, "*.dts*", "*/tools/testing", "*/Documentation/*/*"]
 
 
 def compute_key(architecture: Architecture) -> str:
@@ -87,14 +81,15 @@ def list_missing(architecture: Architecture) -> list[Program]:
     """Returns the programs that are needed to get the kernel but not installed."""
     if architecture.kernel is Source.DISTRIBUTION:
         return []
-    return [
-        program for program in (*_BUILD_PROGRAMS, architecture.cross) if shutil.which(program.name) is None
-    ]
+    needed = (*_BUILD_PROGRAMS, architecture.cross)
+    return [program for program in needed if shutil.which(program.name) is None]
 
 
 def estimate_s(architecture: Architecture) -> float:
     """Returns the seconds that downloading or building the kernel takes on two processors."""
-    return _FETCH_EXPECTED_S if architecture.kernel is Source.DISTRIBUTION else _BUILD_EXPECTED_S
+    if architecture.kernel is Source.DISTRIBUTION:
+        return _FETCH_EXPECTED_S
+    return _BUILD_EXPECTED_S
 
 
 def make_kernel(architecture: Architecture, progress: Progress) -> Kernel:
@@ -108,14 +103,11 @@ def make_kernel(architecture: Architecture, progress: Progress) -> Kernel:
 
 
 def _load_kernel(architecture: Architecture, part: Path) -> Kernel:
-    modules = part / _MODULES
-    return Kernel(
-        (part / _RELEASE).read_text().strip(),
-        part / _IMAGE,
-        None,
-        modules if modules.is_dir() else None,
-        architecture.kernel.value,
-    )
+    modules: Path | None = part / _MODULES
+    if not (part / _MODULES).is_dir():
+        modules = None
+    release = (part / _RELEASE).read_text().strip()
+    return Kernel(release, part / _IMAGE, None, modules, architecture.kernel.value)
 
 
 def _fetch_kernel(architecture: Architecture, making: store.PartInMaking, progress: Progress) -> Path:
@@ -201,7 +193,7 @@ def _build_kernel(architecture: Architecture, making: store.PartInMaking, progre
 
 def _get_source_archive(scratch: Path, log: Path, progress: Progress) -> Path:
     """Returns the archive with the distribution's kernel source: the installed one, or one downloaded for it."""
-    installed = sorted(_SOURCES.glob("linux-source-*.tar.xz"), key=_make_version_key)
+    installed = sorted(_SOURCES.glob("linux-source-*.tar.xz"), key=lambda path: make_version_key(path.name))
     if installed:
         return installed[-1]
     names = re.findall(
@@ -225,10 +217,6 @@ def _get_source_archive(scratch: Path, log: Path, progress: Progress) -> Path:
     return archive
 
 
-def _make_version_key(path: Path) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", path.name))
-
-
 def describe_user_kernel(architecture: Architecture, wanted: str) -> Kernel:
     """Returns the kernel in the user's file `wanted`. Raises `GuestmarkError` if guests cannot boot it."""
     image = Path(wanted).expanduser().absolute()
@@ -239,23 +227,23 @@ def describe_user_kernel(architecture: Architecture, wanted: str) -> Kernel:
         data = gzip.decompress(data)
     check_image(architecture, data, wanted)
     said_itself = re.search(rb"Linux version (\d[\w.+~-]{,90}) ", data)
-    release = said_itself[1].decode("ascii") if said_itself else ""
-    # The image is compressed in a format of its own, so the release is taken from the file's name.
-    if not release:
-        release = re.sub(r"^(vmlinu[xz]|image|Image)-?", "", image.name)
+    # An image that is compressed in a format of its own does not say its release, but its file may be named after it.
+    release = re.sub(r"^(vmlinu[xz]|image|Image)-?", "", image.name)
+    if said_itself:
+        release = said_itself[1].decode("ascii")
     config = image.with_name(f"config-{release}")
-    beside = config if config.is_file() else image.with_name(_CONFIG)
-    if beside.is_file():
-        check_configuration(beside.read_text(errors="replace"), wanted)
-    modules = next(
-        (
-            place
-            for place in (image.parent / _MODULES, image.parent.parent / "lib/modules" / release)
-            if (place / "kernel").is_dir()
-        ),
-        None,
-    )
-    return Kernel(release, image, None, modules, f"given: {wanted}")
+    if not config.is_file():
+        config = image.with_name(_CONFIG)
+    if config.is_file():
+        check_configuration(config.read_text(errors="replace"), wanted)
+    return Kernel(release, image, None, _find_user_modules(image, release), f"given: {wanted}")
+
+
+def _find_user_modules(image: Path, release: str) -> Path | None:
+    for place in (image.parent / _MODULES, image.parent.parent / "lib/modules" / release):
+        if (place / "kernel").is_dir():
+            return place
+    return None
 
 
 def check_configuration(config: str, name: str) -> None:

@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import functools
 import os
-import re
 import shutil
 import subprocess
 import time
@@ -19,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from guestmark.appliance.kernel import parse_dependencies
 from guestmark.core.architectures import Architecture
 from guestmark.core.errors import GuestmarkError
 from guestmark.foreign import store
@@ -118,9 +118,7 @@ class Packages:
 
     def list_dependencies(self, package: str, pattern: str) -> list[str]:
         """Returns the dependencies of a package whose names match the regular expression `pattern`."""
-        output = self._query_cache("depends", "--important", package)
-        names = (line.split()[-1] for line in output.splitlines() if "Depends:" in line)
-        return [name for name in names if re.match(pattern, name)]
+        return parse_dependencies(self._query_cache("depends", "--important", package), pattern)
 
     def download_packages(
         self, packages: Iterable[str], into: Path, log: Path, *, alone: bool = False
@@ -132,9 +130,9 @@ class Packages:
         wanted = list(packages)
         into.mkdir(exist_ok=True)
         (into / "partial").mkdir(exist_ok=True)
-        how = (
-            ["download"] if alone else [f"-oDir::Cache::archives={into}", "-y", "--download-only", "install"]
-        )
+        how = [f"-oDir::Cache::archives={into}", "-y", "--download-only", "install"]
+        if alone:
+            how = ["download"]
         run_command(
             ["apt-get", *self._apt_options, *how, *wanted],
             f"downloading packages for {self._architecture.name}",
@@ -167,8 +165,10 @@ def find_candidate(package: str, options: Sequence[str] = ()) -> str:
     """Returns the version of a package that apt would install; empty if it does not exist."""
     for line in query_apt_cache(("policy", package), options).splitlines():
         label, _, value = line.strip().partition(": ")
+        if label == "Candidate" and value == "(none)":
+            return ""
         if label == "Candidate":
-            return "" if value == "(none)" else value
+            return value
     return ""
 
 
@@ -177,13 +177,12 @@ def list_served() -> frozenset[str] | None:
 
     None without indexes, because the architectures are then unknown.
     """
-    described_by = [
-        line.split()[1:]
-        for index in _LISTS.glob("*Release")
-        for line in index.read_text(errors="replace").splitlines()
-        if line.startswith("Architectures:")
-    ]
-    return frozenset(name for names in described_by for name in names) if described_by else None
+    served: frozenset[str] | None = None
+    for index in _LISTS.glob("*Release"):
+        for line in index.read_text(errors="replace").splitlines():
+            if line.startswith("Architectures:"):
+                served = (served or frozenset()).union(line.split()[1:])
+    return served
 
 
 FORMAT = r"${Package}\t${Version}\t${source:Package}\t${source:Version}\n"

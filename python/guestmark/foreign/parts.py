@@ -36,7 +36,9 @@ class Parts:
 def find_parts(architecture: Architecture, packages: Iterable[str] = ()) -> Parts | None:
     """Returns the parts; None unless all of them have been built."""
     agent, kernel = agents.find_agent(architecture), kernels.find_built_kernel(architecture)
-    root = roots.find_root(architecture, packages) if architecture.root else None
+    root = None
+    if architecture.root:
+        root = roots.find_root(architecture, packages)
     if agent is None or kernel is None or (architecture.root and root is None):
         return None
     return Parts(agent, kernel, root)
@@ -86,8 +88,13 @@ def _collect_made_parts(
         making = beside.submit(
             lambda: agents.find_agent(architecture) or agents.make_agent(architecture, whole)
         )
-        # A kernel is of no use without an agent, so its build is cancelled.
-        making.add_done_callback(lambda made: whole.cancel() if made.exception() else None)
+
+        def cancel_kernel(made: Future[Path]) -> None:
+            # A kernel is of no use without an agent.
+            if made.exception():
+                whole.cancel()
+
+        making.add_done_callback(cancel_kernel)
         try:
             kernel = kernels.find_built_kernel(architecture) or kernels.make_kernel(architecture, whole)
             made = get_root(architecture, packages, whole) if architecture.root else None
@@ -105,13 +112,11 @@ def _stop_in_order() -> Iterator[None]:
     """Handles SIGTERM and SIGHUP like Ctrl-C inside the context, so that processes end and a message is printed."""
     # Python installs signal handlers in the main thread only.
     is_main = threading.current_thread() is threading.main_thread()
-    ending = [
-        number
-        for number in (signal.SIGTERM, signal.SIGHUP)
-        if is_main and signal.getsignal(number) is signal.SIG_DFL
-    ]
-    for number in ending:
-        signal.signal(number, signal.default_int_handler)
+    ending = []
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if is_main and signal.getsignal(number) is signal.SIG_DFL:
+            ending.append(number)
+            signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
@@ -150,13 +155,18 @@ def _estimate_missing_s(
     fetched = {"root": roots.EXPECTED_S}
     costs = fetched if architecture.kernel is Source.DISTRIBUTION else built
     costs["kernel"] = kernels.estimate_s(architecture)
-    compiling, fetching = (
-        sum(seconds for name, seconds in cost.items() if not made.get(name, True))
-        for cost in (built, fetched)
-    )
-    installed = commands.INSTALLING_EXPECTED_S if lacking else 0.0
+    compiling, fetching = _add_missing_costs(built, made), _add_missing_costs(fetched, made)
+    if compiling:
+        fetching *= 0.5
+    installing = 0.0
+    if lacking:
+        installing = commands.INSTALLING_EXPECTED_S
     several = min(2, len(os.sched_getaffinity(0)))
-    return installed + compiling * 2 / several + fetching * (0.5 if compiling else 1.0)
+    return installing + compiling * 2 / several + fetching
+
+
+def _add_missing_costs(costs: Mapping[str, float], made: Mapping[str, bool]) -> float:
+    return sum(seconds for name, seconds in costs.items() if not made.get(name, True))
 
 
 def get_agent(architecture: Architecture, progress: Progress = SILENT) -> Path:
@@ -193,7 +203,9 @@ def check_parts(architecture: Architecture, besides: Sequence[Program] = ()) -> 
 
 def check_agent(architecture: Architecture, besides: Sequence[Program] = ()) -> None:
     """Raises `PlatformUnusableError` naming all programs to install first for the agent, and those in `besides`."""
-    missing = [] if agents.find_agent(architecture) else agents.list_missing(architecture)
+    missing = []
+    if agents.find_agent(architecture) is None:
+        missing = agents.list_missing(architecture)
     _require_installable(architecture, [*besides, *missing])
 
 
@@ -210,7 +222,10 @@ def _require_installable(architecture: Architecture, found: Sequence[Program]) -
 
 def _list_packages(programs: Sequence[Program]) -> list[str]:
     """Returns the packages of the programs, each once; a program can need several."""
-    return list(dict.fromkeys(name for program in programs for name in program.package.split()))
+    names: list[str] = []
+    for program in programs:
+        names += program.package.split()
+    return list(dict.fromkeys(names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,12 +241,16 @@ class State:
     @property
     def platform(self) -> str:
         """The name of the architecture's platform."""
-        return "tcg" if self.architecture.is_host else f"tcg@{self.architecture.name}"
+        if self.architecture.is_host:
+            return "tcg"
+        return f"tcg@{self.architecture.name}"
 
     @property
     def first_use_s(self) -> int:
         """The approximate seconds that the first use takes; 0 if all parts have been built."""
-        return round(_estimate_missing_s(self.architecture, self.made, self.missing)) if self.made else 0
+        if not self.made:
+            return 0
+        return round(_estimate_missing_s(self.architecture, self.made, self.missing))
 
 
 def survey_parts() -> list[State]:

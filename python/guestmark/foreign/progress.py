@@ -91,9 +91,11 @@ class LineProgress(Progress):
 
     def show_elapsed(self, what: str, elapsed_s: float, expected_s: float | None) -> None:
         """Shows the elapsed and, if known, the expected time, and whether the step takes longer than expected."""
-        about = f" of about {format_duration(expected_s)}" if expected_s else ""
+        about = ""
         if expected_s and elapsed_s > expected_s:
             about = f", longer than the usual {format_duration(expected_s)}"
+        elif expected_s:
+            about = f" of about {format_duration(expected_s)}"
         text = f"{what} … {elapsed_s:.0f} s{about}"
         now = time.monotonic()
         if self._terminal:

@@ -42,16 +42,15 @@ def find_qemu(text: str) -> str:
     Downloads and unpacks it first if needed. Raises `ValueError` with a one-line message if it is not available or does
     not run here.
     """
-    root = (
-        _unpack_from_apt(text.removeprefix(APT))
-        if text.startswith(APT)
-        else unpack_container(text.removeprefix(IMAGE))
-    )
-    program = next((path for path in _list_qemu_paths(root) if path.is_file()), None)
-    if program is None:
-        raise ValueError(f"{text} has no {_find_host_emulator().name}")
-    _try_program(program, text)
-    return str(program)
+    if text.startswith(APT):
+        root = _unpack_from_apt(text.removeprefix(APT))
+    else:
+        root = unpack_container(text.removeprefix(IMAGE))
+    for program in _list_qemu_paths(root):
+        if program.is_file():
+            _try_program(program, text)
+            return str(program)
+    raise ValueError(f"{text} has no {_find_host_emulator().name}")
 
 
 def _list_qemu_paths(root: Path) -> Iterator[Path]:
@@ -73,10 +72,12 @@ def _try_program(program: Path, text: str) -> None:
 
 def list_versions() -> list[str]:
     """Returns the versions of QEMU in this host's package sources, the newest first."""
-    lines = (
-        line.split("|") for line in query_apt_cache(("madison", _find_host_emulator().package)).splitlines()
-    )
-    return list(dict.fromkeys(parts[1].strip() for parts in lines if len(parts) > 1))
+    versions = []
+    for line in query_apt_cache(("madison", _find_host_emulator().package)).splitlines():
+        columns = line.split("|")
+        if len(columns) > 1:
+            versions.append(columns[1].strip())
+    return list(dict.fromkeys(versions))
 
 
 def _unpack_from_apt(version: str) -> Path:
@@ -92,7 +93,9 @@ def _unpack_from_apt(version: str) -> Path:
 def _fetch_version(version: str, root: Path) -> None:
     known = list_versions()
     if version not in known:
-        available = f"they offer {', '.join(known)}" if known else "they offer none; run apt-get update first"
+        available = "they offer none; run apt-get update first"
+        if known:
+            available = f"they offer {', '.join(known)}"
         raise ValueError(f"the package sources have no QEMU {version}: {available}")
     tell_user(f"downloading QEMU {version} from the package sources; this is needed only once")
     wanted = [

@@ -128,9 +128,9 @@ class PartInMaking:
 
     def complete(self, tools: Mapping[str, Any], files: tuple[str, ...]) -> Path:
         """Moves the part to its final directory and returns that; the digests of `files` are recorded."""
-        digests = {
-            name: hashlib.sha256((self.path / name).read_bytes()).hexdigest() for name in sorted(files)
-        }
+        digests = {}
+        for name in sorted(files):
+            digests[name] = hashlib.sha256((self.path / name).read_bytes()).hexdigest()
         made = {"tools": dict(tools), "sha256": digests}
         (self.path / MADE).write_text(json.dumps(made, indent=1, sort_keys=True) + "\n")
         target = self._target.with_name(f"{self._target.name}-{hash_inputs(tools)}")
