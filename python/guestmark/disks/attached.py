@@ -82,8 +82,12 @@ def _is_shown_with_value(option: str, live: frozenset[str]) -> bool:
     """
     name, equals, _ = option.partition("=")
     if equals:
-        return any(setting.startswith(f"{option}:") for setting in live)
-    return name in _VALUE_FILLED_IN and any(setting.startswith(f"{name}=") for setting in live)
+        return _shows_prefix(f"{option}:", live)
+    return name in _VALUE_FILLED_IN and _shows_prefix(f"{name}=", live)
+
+
+def _shows_prefix(prefix: str, live: frozenset[str]) -> bool:
+    return any(setting.startswith(prefix) for setting in live)
 
 
 def read_live_mount(agent: Agent, device: str, directory: str) -> LiveMount:
@@ -115,19 +119,19 @@ def compare_options(asked: str, shown: Iterable[str]) -> OptionsVerdict:
     live = frozenset(shown)
     refuted, unconfirmed = [], []
     for option in filter(None, asked.split(",")):
-        if option in live or any(name in live for name in _ALSO_SHOWN_AS.get(option, ())):
+        if not live.isdisjoint((option, *_ALSO_SHOWN_AS.get(option, ()))):
             continue
         if _is_shown_with_value(option, live):
             continue
         # The kernel shows nothing for a default, so only its opposite can refute it.
         if option in _ABSENCES:
-            if any(name in live for name in _ABSENCES[option]):
+            if not live.isdisjoint(_ABSENCES[option]):
                 refuted.append(option)
             continue
         name, equals, _ = option.partition("=")
-        other_value = equals and any(setting.startswith(f"{name}=") for setting in live)
+        other_value = equals and _shows_prefix(f"{name}=", live)
         opposite = f"no{option}" in live or (option.startswith("no") and option[2:] in live)
-        contradicted = any(shown_one in live for shown_one in _CONTRADICTED_BY.get(option, ()))
+        contradicted = not live.isdisjoint(_CONTRADICTED_BY.get(option, ()))
         if option in _ALWAYS_SHOWN or other_value or opposite or contradicted:
             refuted.append(option)
         else:
@@ -247,8 +251,9 @@ class AttachedDisk:
 
     def _describe_refusal(self, error: CallError, said: list[str]) -> MachineError:
         spec = self.spec
-        shown = f" -o {spec.mount_options}" if spec.mount_options else ""
-        kernel = ""
+        shown = kernel = ""
+        if spec.mount_options:
+            shown = f" -o {spec.mount_options}"
         if said:
             kernel = f"; kernel log: {'; '.join(said[-3:])}"
         return MachineError(
@@ -264,9 +269,9 @@ class AttachedDisk:
             raise AttestationError(
                 f"the filesystem is not what was asked for: asked for {self.spec.filesystem}, found {live.filesystem}"
             )
-        asked = (
-            filesystem.list_attested_options(self.spec) if self.spec.is_directory else self.spec.mount_options
-        )
+        asked = self.spec.mount_options
+        if self.spec.is_directory:
+            asked = filesystem.list_attested_options(self.spec)
         verdict = compare_options(asked, live.options)
         if verdict.refuted:
             raise AttestationError(
@@ -285,9 +290,10 @@ def attach_on_host(specs: Sequence[DiskSpec]) -> Iterator[tuple[AttachedDisk, ..
     with make_images(specs, formatted=False) as made:
         # The allocating thread writes zeroes into what was a hole when it began, also if that has been written since.
         settled = [image.finish_allocation() for image in made]
-        yield tuple(
-            AttachedDisk(image.spec, image, directory=_choose_host_directory(image)) for image in settled
-        )
+        attached = []
+        for image in settled:
+            attached.append(AttachedDisk(image.spec, image, directory=_choose_host_directory(image)))
+        yield tuple(attached)
 
 
 def _choose_host_directory(image: Image) -> str:
@@ -325,8 +331,10 @@ def _read_serial(agent: Agent, path: str) -> str:
         content = agent.read_file(path, limit=256)
     except CallError:
         return ""
-    header = 4 if path.endswith("vpd_pg80") else 0  # SPC: type, page, length
-    return content[header:].decode(errors="replace").strip()
+    if path.endswith("vpd_pg80"):
+        # SPC: type, page, length
+        content = content[4:]
+    return content.decode(errors="replace").strip()
 
 
 def _read_kernel_log(agent: Agent, mark: str) -> list[str]:

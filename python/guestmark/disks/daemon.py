@@ -159,7 +159,9 @@ def _wait_for_server(
         if daemon.poll() is not None:
             assert daemon.stderr is not None
             lines = daemon.stderr.read().decode(errors="replace").strip().splitlines()
-            said = lines[-1] if lines else f"exit status {daemon.returncode}"
+            said = f"exit status {daemon.returncode}"
+            if lines:
+                said = lines[-1]
             raise MachineError(f"{what}: {said}", hint=hint)
         if time.monotonic() > deadline:
             raise MachineError(f"{what}: its server was not ready within {_READY_S:g} s", hint=hint)

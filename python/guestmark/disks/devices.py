@@ -59,8 +59,14 @@ def check_device(path: str) -> None:
 def list_signatures(path: str) -> list[tuple[str, str]]:
     """Return the signatures that `wipefs` finds, such as `ext4`, `dos` or `LVM2_member`, each with its UUID or ""."""
     found = daemon.run_program("wipefs", "--no-act", "--noheadings", "--output=TYPE,UUID", path)
-    rows = [line.split() for line in found.splitlines() if line.strip()]
-    return [(row[0], row[1] if len(row) > 1 else "") for row in rows]
+    signatures = []
+    for line in found.splitlines():
+        match line.split():
+            case [kind]:
+                signatures.append((kind, ""))
+            case [kind, mark, *_]:
+                signatures.append((kind, mark))
+    return signatures
 
 
 def make_mark() -> str:

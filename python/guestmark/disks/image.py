@@ -25,7 +25,7 @@ from guestmark.disks.daemon import serve_over_nbd
 from guestmark.disks.logged import LoggedFiles, serve_logged
 from guestmark.disks.scratch import get_scratch_store
 from guestmark.disks.template import copy_template, format_fresh
-from guestmark.setting.base import collect_options
+from guestmark.setting.base import collect_options, repeat_option
 from guestmark.setting.disk import DiskSpec, Role
 from guestmark.setting.filesystem import Filesystem
 from guestmark.setting.image import BACKING, PROTOCOL, Format, Preallocation, Protocol
@@ -76,7 +76,9 @@ class Image:
     @property
     def open_path(self) -> str:
         """The path or address that a hypervisor opens."""
-        return str(self.path) if self.socket is None else f"nbd+unix:///disk?socket={self.socket}"
+        if self.socket is None:
+            return str(self.path)
+        return f"nbd+unix:///disk?socket={self.socket}"
 
     def finish_allocation(self) -> Image:
         """Wait until the image is allocated, which continues while the machine boots.
@@ -273,9 +275,7 @@ def _make_overlay(spec: DiskSpec, path: Path) -> bool:
     """
     base = _locate_backing_file(path)
     was_there = copy_template(spec, base)
-    created = [
-        word for option in collect_options(spec, lambda factor: factor.create) for word in ("-o", option)
-    ]
+    created = repeat_option("-o", collect_options(spec, lambda factor: factor.create))
     daemon.run_program(
         "qemu-img", "create", "-q", "-f", "qcow2", "-b", str(base), "-F", "qcow2", *created, str(path),
         writable=[path.parent],
@@ -364,10 +364,10 @@ def _list_contents(path: str) -> list[str]:
     """Return a file or device; or a directory, with all regular files and directories below it."""
     found = [path]
     for folder, folders, files in os.walk(path):
-        paths = [os.path.join(folder, name) for name in (*folders, *files)]
-        found += [
-            path for path in paths if stat.S_IFMT(os.lstat(path).st_mode) in (stat.S_IFREG, stat.S_IFDIR)
-        ]
+        for name in (*folders, *files):
+            entry = os.path.join(folder, name)
+            if stat.S_IFMT(os.lstat(entry).st_mode) in (stat.S_IFREG, stat.S_IFDIR):
+                found.append(entry)
     return found
 
 

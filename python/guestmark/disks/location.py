@@ -55,13 +55,13 @@ def choose_default_location(
 
     `others` are the directories tried after TMPDIR.
     """
-    known = (
-        (_FALLBACK, str(_find_nearest_existing(find_default_ledger().parent))) if others is None else others
-    )
-    named = filter(None, (environment.get("TMPDIR", ""), *known))
-    usable = [
-        directory for directory in map(os.path.realpath, named) if os.access(directory, os.W_OK | os.X_OK)
-    ]
+    if others is None:
+        others = (_FALLBACK, str(_find_nearest_existing(find_default_ledger().parent)))
+    usable = []
+    for named in filter(None, (environment.get("TMPDIR", ""), *others)):
+        directory = os.path.realpath(named)
+        if os.access(directory, os.W_OK | os.X_OK):
+            usable.append(directory)
     on_disk = [directory for directory in usable if not is_in_memory(directory, mounts)]
     return (on_disk or usable or [SHARED_MEMORY])[0]
 
@@ -76,11 +76,14 @@ def add_locations(cells: Sequence[Cell]) -> list[Cell]:
     result = []
     compared = [cell for cell in cells if not cell.platform.is_this_host and has_disks(cell)]
     for cell in cells:
-        beside = _may_have_directory(cell) and any(cell.compares_with(other) for other in compared)
+        beside = _may_have_directory(cell) and any(map(cell.compares_with, compared))
         if beside or _lacks_location(cell):
             # All cells of a plan share one location, so that they are compared on the same disk.
             found = found or choose_default_location()
-            level = SHARED_MEMORY if cell.platform.is_nested and not _has_logged_disk(cell) else found
+            level = found
+            # The image of a logged disk stays on this host even for a nested guest.
+            if cell.platform.is_nested and not cell.view(Disks).any_logged:
+                level = SHARED_MEMORY
             cell = replace(cell, factors={**cell.factors, LOCATION.name: level})  # noqa: PLW2901
         result.append(cell)
     return result
@@ -88,16 +91,15 @@ def add_locations(cells: Sequence[Cell]) -> list[Cell]:
 
 def describe_storage(cell: Cell, mounts: str | None) -> Storage:
     """Return where each disk of the cell lies; `mounts` is the text of another machine's mounts, None for this host."""
-    kinds = {
-        disk.name: (disk.location, _DEVICE if disk.is_device else read_filesystem_type(disk.location, mounts))
-        for disk in cell.view(Disks)
-    }
-    return Storage(
-        disks={
-            name: StoredDisk(location=location, filesystem=kind, in_memory=is_in_memory(location, mounts))
-            for name, (location, kind) in kinds.items()
-        }
-    )
+    stored = {}
+    for disk in cell.view(Disks):
+        kind = _DEVICE
+        if not disk.is_device:
+            kind = read_filesystem_type(disk.location, mounts)
+        stored[disk.name] = StoredDisk(
+            location=disk.location, filesystem=kind, in_memory=is_in_memory(disk.location, mounts)
+        )
+    return Storage(disks=stored)
 
 
 def _lacks_location(cell: Cell) -> bool:
@@ -113,11 +115,9 @@ def _may_have_directory(cell: Cell) -> bool:
     return here and LOCATION.name not in cell.factors and kind is not None and kind.runs_on_disk
 
 
-def _has_logged_disk(cell: Cell) -> bool:
-    """Return whether the writes of a disk are logged; its image stays on this host even for a nested guest."""
-    return any(disk.logged for disk in cell.view(Disks))
-
-
 def _find_nearest_existing(path: Path) -> Path:
     """Return the directory, or its nearest ancestor that exists."""
-    return next((folder for folder in (path, *path.parents) if folder.is_dir()), path)
+    for folder in (path, *path.parents):
+        if folder.is_dir():
+            return folder
+    return path

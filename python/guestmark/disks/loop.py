@@ -20,6 +20,7 @@ from pathlib import Path
 
 from guestmark.agent.client import Agent
 from guestmark.core.errors import AttestationError, MachineError
+from guestmark.setting.base import format_switch
 from guestmark.setting.disk import DiskSpec
 
 # Put before an agent's command, so that its mounts are private.
@@ -141,9 +142,9 @@ def mount_loop(agent: Agent, spec: DiskSpec, image: str, directory: str) -> str:
         _run_checked(agent, ["losetup", "--direct-io=on", device])
     found = agent.read_file(f"/sys/block/{device.removeprefix('/dev/')}/loop/dio").strip() == b"1"
     if found != wanted:
-        asked, is_there = ("on" if state else "off" for state in (wanted, found))
         raise AttestationError(
-            f"direct I/O of {device} is not what was asked for: asked for {asked}, found {is_there}"
+            f"direct I/O of {device} is not what was asked for: asked for {format_switch(wanted)},"
+            f" found {format_switch(found)}"
         )
     _force_write_back(device)
     return device

@@ -107,9 +107,10 @@ def count_written(agent: Agent) -> int | None:
 def parse_working_directory(text: str, directory: str) -> WorkingDirectory:
     """Parse `/proc/self/fdinfo/N` of the directory followed by `/proc/self/mountinfo`. Raises `AttestationError`."""
     number = _MOUNT_ID.search(text)
-    for mount in parse_mounts(text) if number else ():
-        if number and mount.number == int(number[1]):
-            return _describe_mount(mount, directory)
+    if number:
+        for mount in parse_mounts(text):
+            if mount.number == int(number[1]):
+                return _describe_mount(mount, directory)
     raise AttestationError(f"the machine's kernel does not show which mount holds {directory}")
 
 

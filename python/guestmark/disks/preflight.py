@@ -30,10 +30,12 @@ def check_disks(cells: Sequence[Cell]) -> None:
     `PlatformUnusableError` naming the package of a missing program.
     """
     by_cell: list[tuple[Cell, Sequence[DiskSpec]]] = [(cell, cell.view(Disks)) for cell in cells]
-    files: list[tuple[Cell, Sequence[DiskSpec]]] = [
-        (cell, [*specs, *_list_host_files(cell)]) for cell, specs in by_cell
-    ]
-    disks = [spec for _, specs in files for spec in specs]
+    files: list[tuple[Cell, Sequence[DiskSpec]]] = []
+    disks: list[DiskSpec] = []
+    for cell, specs in by_cell:
+        stored = [*specs, *_list_host_files(cell)]
+        files.append((cell, stored))
+        disks += stored
     for device in dict.fromkeys(spec.location for spec in disks if spec.is_device):
         devices.check_device(device)
     locations = dict.fromkeys(spec.location for spec in disks if not spec.is_device)
@@ -53,10 +55,10 @@ def check_disks(cells: Sequence[Cell]) -> None:
 def _list_host_files(cell: Cell) -> list[DiskSpec]:
     """Return the files that the cell's trials make on this host beside their disks, as sources that need room."""
     where = parse_image_directory(cell.levels.get(LOCATION) or SHARED_MEMORY)
-    return [
-        DiskSpec.from_levels(Role.SOURCE, size, content=content, location=where)
-        for content, size in list_host_files(cell)
-    ]
+    files = []
+    for content, size in list_host_files(cell):
+        files.append(DiskSpec.from_levels(Role.SOURCE, size, content=content, location=where))
+    return files
 
 
 def _check_image(spec: DiskSpec) -> None:
@@ -65,7 +67,9 @@ def _check_image(spec: DiskSpec) -> None:
     if spec.filesystem.maker:
         daemon.find_program(spec.filesystem.maker)
     if spec.cache.direct and not spec.is_device and not supports_direct_io(spec.location):
-        remark = " (shared memory supports it since Linux 6.6)" if is_in_memory(spec.location) else ""
+        remark = ""
+        if is_in_memory(spec.location):
+            remark = " (shared memory supports it since Linux 6.6)"
         raise UsageError(
             f"cache={spec.cache} needs O_DIRECT, which {spec.location} does not support{remark}",
             hint="choose a directory on a disk with --set location=DIRECTORY, or cache=writeback",
@@ -125,7 +129,10 @@ def explain_impossible_disk(cell: Cell) -> str:
         for spec in cell.view(Disks):
             if spec.is_device and not cell.platform.is_guest:
                 return f"only guests can use the device {spec.location}"
-            if reason := explain_unshareable(spec, cell) or (loop.explain_no_loop() if spec.loop else ""):
+            reason = explain_unshareable(spec, cell)
+            if not reason and spec.loop:
+                reason = loop.explain_no_loop()
+            if reason:
                 return reason
             try:
                 if spec.bus is Bus.VHOST_USER:
@@ -139,14 +146,15 @@ def explain_impossible_disk(cell: Cell) -> str:
 
 def count_needed_bytes(trials: Sequence[tuple[Cell, Sequence[DiskSpec]]]) -> int:
     """Return the most bytes that images take at any time: the largest target plus all sources of the run."""
-    targets = [
-        _count_occupied_bytes(cell, spec)
-        for cell, specs in trials
-        for spec in specs
-        if spec.role is Role.TARGET
-    ]
-    sources = {(spec.content, spec.size) for _, specs in trials for spec in specs if spec.role is Role.SOURCE}
-    return max(targets, default=0) + sum(size for _, size in sources)
+    largest = 0
+    sources = set()
+    for cell, specs in trials:
+        for spec in specs:
+            if spec.role is Role.TARGET:
+                largest = max(largest, _count_occupied_bytes(cell, spec))
+            elif spec.role is Role.SOURCE:
+                sources.add((spec.content, spec.size))
+    return largest + sum(size for _, size in sources)
 
 
 def _count_occupied_bytes(cell: Cell, spec: DiskSpec) -> int:
@@ -162,8 +170,10 @@ def _count_occupied_bytes(cell: Cell, spec: DiskSpec) -> int:
 def count_free_bytes(location: str) -> int:
     """Return the bytes that can be written there; a filesystem in memory is also limited by free memory."""
     stats = os.statvfs(location)
+    free = stats.f_bavail * stats.f_frsize
     # A filesystem without a size of its own, such as ramfs, reports 0.
-    free = stats.f_bavail * stats.f_frsize if stats.f_blocks else 1 << 63
+    if not stats.f_blocks:
+        free = 1 << 63
     if is_in_memory(location):
         free = min(free, read_meminfo()["MemAvailable"])
     return free

@@ -28,6 +28,15 @@ def read_status(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
 
 
+def find_field(text: str, name: str) -> str:
+    """Return the value of the first line `NAME: value` of a file in /proc; empty if it has none."""
+    for line in text.splitlines():
+        field, colon, value = line.partition(":")
+        if colon and field == name:
+            return value.strip()
+    return ""
+
+
 def is_stopped(pid: int) -> bool:
     """Return whether a signal has stopped the process."""
     with contextlib.suppress(OSError):
@@ -70,9 +79,6 @@ def _is_confine_process(pid: int) -> bool:
 
 def _read_process_numbers(status: Path) -> list[int]:
     """Return the id of a process or thread in this and in each nested namespace; empty once it has ended."""
-    lines = procfs.read_text(status).splitlines()
-    for name in ("NSpid:", "Pid:"):
-        for line in lines:
-            if line.startswith(name):
-                return [int(word) for word in line.split()[1:]]
-    return []
+    text = procfs.read_text(status)
+    numbers = find_field(text, "NSpid") or find_field(text, "Pid")
+    return [int(number) for number in numbers.split()]

@@ -29,6 +29,7 @@ from pathlib import Path
 from guestmark.core import procfs
 from guestmark.core.machine_facts import Mount, read_mounts
 from guestmark.core.temporary import scratch_directory
+from guestmark.disks.processes import find_field
 from guestmark.setting.location import read_device_number
 
 _IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
@@ -77,7 +78,9 @@ class Layer:
     why: str = ""
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.why})" if self.why else self.name
+        if self.why:
+            return f"{self.name} ({self.why})"
+        return self.name
 
 
 def list_layers(path: str | Path) -> list[Layer]:
@@ -112,8 +115,11 @@ def find_mount(path: str | Path) -> Mount | None:
         said = Path(f"/proc/self/fdinfo/{descriptor}").read_text()
     finally:
         os.close(descriptor)
-    number = next((int(line.split()[1]) for line in said.splitlines() if line.startswith("mnt_id:")), -1)
-    return next((mount for mount in read_mounts("self") if mount.number == number), None)
+    number = int(find_field(said, "mnt_id") or -1)
+    for mount in read_mounts("self"):
+        if mount.number == number:
+            return mount
+    return None
 
 
 def _list_layers_below_file(path: str, depth: int) -> Iterator[Layer]:
@@ -131,13 +137,17 @@ def _list_layers_below_mount(mount: Mount, path: str, depth: int) -> Iterator[La
     if layer.loses in {Loses.MEMORY, Loses.UNKNOWN}:
         return
     if mount.kind == "overlay":
-        upper = _find_upper_directory(mount, path) if path else ""
+        upper = ""
+        if path:
+            upper = _find_upper_directory(mount, path)
         if upper:
             yield from _list_layers_below_file(upper, depth - 1)
         else:
             yield Layer("the overlay's upper directory", Loses.UNKNOWN, "it cannot be found from here")
     elif mount.kind != "zfs":
-        numbers = _list_btrfs_devices(path or mount.where) if mount.kind == "btrfs" else [mount.device]
+        numbers = [mount.device]
+        if mount.kind == "btrfs":
+            numbers = _list_btrfs_devices(path or mount.where)
         for number in numbers or [""]:
             yield from list_layers_below_device(number, depth - 1)
         yield from _list_layers_below_journal(mount, depth - 1)
@@ -171,7 +181,9 @@ def _list_layers_below_jbd2(mount: Mount, depth: int) -> Iterator[Layer]:
     task = _read_line(Path("/sys/fs/ext4") / device / "journal_task")
     if task == "<none>":
         return
-    thread = procfs.read_text(procfs.PROC / task / "comm").strip().removeprefix("jbd2/") if task else ""
+    thread = ""
+    if task:
+        thread = procfs.read_text(procfs.PROC / task / "comm").strip().removeprefix("jbd2/")
     cut = len(thread) >= _COMM - len("jbd2/")  # before Linux 5.17
     if not thread:
         yield Layer(f"the journal of {mount.where}", Loses.UNKNOWN, "its device cannot be seen from here")
@@ -185,8 +197,9 @@ def _describe_filesystem(mount: Mount) -> Layer:
         return Layer(name, Loses.MEMORY, "it is in memory")
     if mount.kind not in _ON_DEVICES | {"overlay", "zfs"}:
         return Layer(name, Loses.UNKNOWN, "what serves it cannot be seen from here")
-    why = _explain_dropped_flushes(mount)
-    return Layer(name, Loses.FLUSHES if why else Loses.NOTHING, why)
+    if why := _explain_dropped_flushes(mount):
+        return Layer(name, Loses.FLUSHES, why)
+    return Layer(name)
 
 
 def _explain_dropped_flushes(mount: Mount) -> str:
@@ -217,9 +230,11 @@ def _find_upper_directory(mount: Mount, path: str) -> str:
     inside = os.path.normpath(f"{_unescape_option(upper)}/{mount.root}/{below}")
     try:
         with scratch_directory("seen", folder) as made:
-            return inside if os.path.exists(f"{inside}/{made.name}") else ""
+            if os.path.exists(f"{inside}/{made.name}"):
+                return inside
     except OSError:
-        return ""
+        pass
+    return ""
 
 
 def _unescape_option(option: str) -> str:
@@ -255,9 +270,17 @@ def _list_btrfs_devices(path: str) -> list[str]:
         os.close(descriptor)
     raw = struct.unpack(_BTRFS_FS_INFO, answer)[2].hex()
     name = "-".join((raw[:8], raw[8:12], raw[12:16], raw[16:20], raw[20:]))
-    folder = Path("/sys/fs/btrfs") / name / "devices"
-    found = sorted(folder.iterdir()) if folder.is_dir() else []
-    return [number for entry in found if (number := _read_line(Path(os.path.realpath(entry)) / "dev"))]
+    numbers = []
+    for entry in _list_entries(Path("/sys/fs/btrfs") / name / "devices"):
+        if number := _read_line(Path(os.path.realpath(entry)) / "dev"):
+            numbers.append(number)
+    return numbers
+
+
+def _list_entries(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return sorted(folder.iterdir())
 
 
 def list_layers_below_device(number: str, depth: int = _DEEPEST, sys: Path = Path("/sys")) -> Iterator[Layer]:
@@ -278,7 +301,7 @@ def list_layers_below_device(number: str, depth: int = _DEEPEST, sys: Path = Pat
         return
     layer = _describe_block_device(folder)
     yield layer
-    slaves = sorted((folder / "slaves").iterdir()) if (folder / "slaves").is_dir() else []
+    slaves = _list_entries(folder / "slaves")
     for slave in slaves:
         yield from list_layers_below_device(_read_line(Path(os.path.realpath(slave)) / "dev"), depth - 1, sys)
     if not slaves and layer.loses is Loses.NOTHING and _is_made_of_others(folder):
@@ -307,7 +330,9 @@ def _describe_block_device(folder: Path) -> Layer:
                 "the kernel sends it no flush; whether it caches writes cannot be seen",
             )
     if not why:
-        why = f"cache {cache}" if cache else "its cache mode is unknown"
+        why = "its cache mode is unknown"
+        if cache:
+            why = f"cache {cache}"
         # With FUA a single write can be made durable without flushing the whole cache.
         if cache and fua == "1":
             why += ", FUA"

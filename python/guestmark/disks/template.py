@@ -29,7 +29,7 @@ from guestmark.core.temporary import replace_file, scratch_directory
 from guestmark.core.units import format_size
 from guestmark.disks import daemon, devices, sparse
 from guestmark.disks.scratch import get_scratch_store
-from guestmark.setting.base import collect_options
+from guestmark.setting.base import collect_options, repeat_option
 from guestmark.setting.disk import DiskSpec
 from guestmark.setting.drive import LOGICAL_BLOCK
 from guestmark.setting.filesystem import Filesystem
@@ -119,14 +119,17 @@ def _replace_blocks(path: Path, old: bytes, new: bytes) -> None:
 def _make_prototype(path: Path, tree: Path) -> list[str]:
     """Return the lines of mkfs.xfs's prototype file (its manual, option -p) for a file or directory."""
     status = path.lstat()
-    kind = next((letter for matches, letter in _KINDS if matches(status.st_mode)), None)
-    if kind is None:
-        raise MachineError(f"{path} is neither a file nor a directory, so it cannot be copied to a disk")
-    setuid = "u" if status.st_mode & stat.S_ISUID else "-"
-    setgid = "g" if status.st_mode & stat.S_ISGID else "-"
+    kind = _find_prototype_kind(path, status.st_mode)
+    setuid = setgid = "-"
+    if status.st_mode & stat.S_ISUID:
+        setuid = "u"
+    if status.st_mode & stat.S_ISGID:
+        setgid = "g"
     mode = f"{kind}{setuid}{setgid}"
     own = f"{mode}{status.st_mode & 0o777:03o} {status.st_uid} {status.st_gid}"
-    name = "" if path == tree else f"{path.name} "
+    name = f"{path.name} "
+    if path == tree:
+        name = ""
     if kind == "-":
         return [f"{name}{own} {path}"]
     if kind == "l":
@@ -138,6 +141,13 @@ def _make_prototype(path: Path, tree: Path) -> list[str]:
     if path != tree:
         lines.append("$")
     return lines
+
+
+def _find_prototype_kind(path: Path, mode: int) -> str:
+    for matches, letter in _KINDS:
+        if matches(mode):
+            return letter
+    raise MachineError(f"{path} is neither a file nor a directory, so it cannot be copied to a disk")
 
 
 _BLKZEROOUT = 0x127F  # linux/fs.h
@@ -215,11 +225,12 @@ def copy_template(spec: DiskSpec, path: Path) -> bool:
 def _make_template_key(spec: DiskSpec) -> str:
     # Another version of a tool may create a different image, so its size and time are part of the key.
     tools = [daemon.find_program("qemu-img")]
+    sectors: tuple[str, ...] = ()
     if spec.filesystem is not Filesystem.NONE:
         tools.append(daemon.find_program(spec.filesystem.maker))
+        sectors = _build_sector_options(spec)
     identities = [(tool, Path(tool).stat().st_size, Path(tool).stat().st_mtime_ns) for tool in tools]
     created = tuple(collect_options(spec, lambda factor: factor.create))
-    sectors = _build_sector_options(spec) if spec.filesystem is not Filesystem.NONE else ()
     shape = (spec.format, spec.size, spec.filesystem, (*sectors, *spec.mkfs_options), created, identities)
     # The leading number changes whenever templates are created in another way.
     parts = (5, *shape, spec.tree) if spec.tree else (4, *shape)
@@ -227,11 +238,13 @@ def _make_template_key(spec: DiskSpec) -> str:
 
 
 def _make_template(spec: DiskSpec, target: Path) -> None:
-    raw = target if spec.format is Format.RAW else target.with_suffix(".raw")
-    writable = [target.parent]
     form = spec.format
+    raw = target
+    if form is not Format.RAW:
+        raw = target.with_suffix(".raw")
+    writable = [target.parent]
     created = [*form.create, *collect_options(spec, lambda factor: factor.create)]
-    arguments = [word for option in created for word in ("-o", option)]
+    arguments = list(repeat_option("-o", created))
     if spec.filesystem is Filesystem.NONE:
         daemon.run_program(
             "qemu-img", "create", "-q", *form.object_arguments, "-f", form, *arguments, str(target), str(spec.size),

@@ -146,6 +146,22 @@ def pass_level_as(name: str) -> Options[Any]:
     return lambda level, _disk: (f"{name}={level}",)
 
 
+def pass_words_at(wanted: object, *words: str) -> Callable[..., Sequence[str]]:
+    """Return a function that returns `words` for the level `wanted`, and nothing for other levels."""
+
+    def choose_words(level: object, *_context: object) -> Sequence[str]:
+        if level == wanted:
+            return words
+        return ()
+
+    return choose_words
+
+
+def has_control_characters(text: str) -> bool:
+    """Return whether the text has control characters of ASCII, which no level may contain."""
+    return any(ord(character) < 32 or ord(character) == 127 for character in text)
+
+
 def list_disk_settings() -> Iterator[DiskSetting[Any]]:
     """Yield all factors of disks."""
     return (factor for factor in list_settings() if isinstance(factor, DiskSetting))
@@ -179,7 +195,17 @@ def list_machine_options(disk: Disk) -> list[str]:
 
 def collect_options(disk: Disk, of: Callable[[DiskSetting[Any]], Options[Any]]) -> list[str]:
     """Return the options for a disk's levels; `of` selects the function of each factor that returns them."""
-    return [word for factor, level in iterate_disk_levels(disk) for word in of(factor)(level, disk)]
+    words: list[str] = []
+    for factor, level in iterate_disk_levels(disk):
+        words += of(factor)(level, disk)
+    return words
+
+
+def repeat_option(option: str, values: Iterable[str]) -> Iterator[str]:
+    """Yield `option` before each of its values, for programs that accept it several times."""
+    for value in values:
+        yield option
+        yield value
 
 
 def join_with_leading_comma(words: Iterable[str]) -> str:

@@ -173,13 +173,11 @@ class DiskSpec:
     @property
     def durability_levels(self) -> Levels:
         """The levels that decide how much of the written data survives a power cut."""
-        return Levels(
-            {
-                factor.name: self.levels.texts[factor.name]
-                for factor, _ in iterate_disk_levels(self)
-                if factor.keeps
-            }
-        )
+        kept = {}
+        for factor, _ in iterate_disk_levels(self):
+            if factor.keeps:
+                kept[factor.name] = self.levels.texts[factor.name]
+        return Levels(kept)
 
 
 def _list_defaults() -> dict[str, str]:
@@ -205,7 +203,7 @@ class Disks(tuple[DiskSpec, ...]):
         """Derive the disks of this cell."""
         needs = read_disk_requests(cell)
         if needs is None:
-            needs = [{"role": "target"}] if any(is_disk_setting(name) for name in cell.factors) else []
+            needs = [{"role": "target"}] if any(map(is_disk_setting, cell.factors)) else []
         disks = super().__new__(cls, (_derive_disk(need, cell) for need in needs))
         if len({disk.name for disk in disks}) != len(disks):
             raise UsageError(
@@ -216,6 +214,11 @@ class Disks(tuple[DiskSpec, ...]):
     def find_target(self) -> DiskSpec | None:
         """Return the disk under test; None if the cell has none."""
         return next((disk for disk in self if disk.role is Role.TARGET), None)
+
+    @property
+    def any_logged(self) -> bool:
+        """Whether the writes to a disk of the cell are logged."""
+        return any(disk.logged for disk in self)
 
     @property
     def target(self) -> DiskSpec:

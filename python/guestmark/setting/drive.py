@@ -21,6 +21,7 @@ from guestmark.setting.base import (
     ServedDisk,
     format_switch,
     pass_level_as,
+    pass_words_at,
 )
 
 _LARGEST_COUNT = 1_000_000
@@ -280,7 +281,12 @@ def _refuse_iothread(on: bool, disk: Disk, _cell: Cell) -> Refusal | None:
 
 
 def _make_iothread_option(bus: Bus) -> Callable[[bool, Disk], Sequence[str]]:
-    return lambda on, disk: (f"iothread={_IOTHREAD_ID}",) if on and disk[BUS] is bus else ()
+    def make_option(on: bool, disk: Disk) -> Sequence[str]:
+        if on and disk[BUS] is bus:
+            return (f"iothread={_IOTHREAD_ID}",)
+        return ()
+
+    return make_option
 
 
 IOTHREAD = DiskSetting(
@@ -292,7 +298,7 @@ IOTHREAD = DiskSetting(
     machines=Machine.QEMU,
     device=_make_iothread_option(Bus.VIRTIO_BLK),
     controller=_make_iothread_option(Bus.VIRTIO_SCSI),
-    objects=lambda on, _disk: (f"iothread,id={_IOTHREAD_ID}",) if on else (),
+    objects=pass_words_at(True, f"iothread,id={_IOTHREAD_ID}"),
     refuse=_refuse_iothread,
     attest=_attest_iothread,
 )
@@ -331,9 +337,10 @@ QUEUES = DiskSetting(
 
 def _make_logical_block_options(size: int, disk: Disk) -> Sequence[str]:
     """Return the options for the logical block size, which must not exceed the physical block size."""
+    if disk.level(PHYSICAL_BLOCK) is not None:
+        return (f"logical_block_size={size}",)
     # QEMU's default physical block of 512 bytes would be smaller than a logical block of 4096.
-    alone = disk.level(PHYSICAL_BLOCK) is None
-    return (f"logical_block_size={size}", *([f"physical_block_size={size}"] if alone else []))
+    return f"logical_block_size={size}", f"physical_block_size={size}"
 
 
 def _refuse_logical_block(size: int, disk: Disk, _cell: Cell) -> Refusal | None:

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from guestmark.core.factor import Machine, one_of
 from guestmark.core.model import Cell
-from guestmark.setting.base import EXCLUDE, Disk, DiskKind, DiskSetting, Refusal
+from guestmark.setting.base import EXCLUDE, Disk, DiskKind, DiskSetting, Refusal, has_control_characters
 from guestmark.setting.location import LOCATION
 
 # The level for no options, both of mkfs and of mount.
@@ -110,7 +110,7 @@ FILESYSTEM = DiskSetting(
 
 def _parse_options(text: str) -> str:
     stripped = text.strip()
-    if any(ord(character) < 32 or ord(character) == 127 for character in stripped):
+    if has_control_characters(stripped):
         raise ValueError(f"{text!r} contains control characters")
     try:
         # Splitting reports an unmatched quote now, not when mkfs runs.
@@ -151,7 +151,9 @@ def _refuse_share_cache(cache: str, disk: Disk, _cell: Cell) -> Refusal | None:
     filesystem = disk[FILESYSTEM]
     if cache in filesystem.caches:
         return None
-    known = f"use {', '.join(filesystem.caches)}" if filesystem.caches else "leave share_cache out"
+    known = "leave share_cache out"
+    if filesystem.caches:
+        known = f"use {', '.join(filesystem.caches)}"
     return Refusal(f"{filesystem} does not support share_cache={cache}", f"{known}, {EXCLUDE}")
 
 
@@ -218,5 +220,6 @@ def format_share_mount_options(disk: Disk, directory: str) -> str:
 
 def list_attested_options(disk: Disk) -> str:
     """Return the mount options that must be in effect: those of the level `mount`, and those that factors imply."""
-    cache = f"cache={choose_share_cache(disk)}" if disk[FILESYSTEM] is Filesystem.NINE_P else ""
-    return ",".join(filter(None, [cache, disk[MOUNT]]))
+    if disk[FILESYSTEM] is not Filesystem.NINE_P:
+        return disk[MOUNT]
+    return ",".join(filter(None, [f"cache={choose_share_cache(disk)}", disk[MOUNT]]))

@@ -19,7 +19,9 @@ from guestmark.setting.base import (
     DiskSetting,
     Refusal,
     format_switch,
+    pass_words_at,
     quote_qemu_value,
+    repeat_option,
 )
 
 KEY_ID = "image-key"
@@ -78,12 +80,14 @@ class Format(StrEnum):
     @property
     def secret_objects(self) -> tuple[str, ...]:
         """The `-object` arguments that QEMU and its tools need to open such an image."""
-        return (f"secret,id={KEY_ID},data={_LUKS_KEY}",) if self.encrypted else ()
+        if not self.encrypted:
+            return ()
+        return (f"secret,id={KEY_ID},data={_LUKS_KEY}",)
 
     @property
     def object_arguments(self) -> tuple[str, ...]:
         """The same objects as arguments of `qemu-img`."""
-        return tuple(word for secret in self.secret_objects for word in ("--object", secret))
+        return tuple(repeat_option("--object", self.secret_objects))
 
     def name_image(self, image: Path) -> tuple[str, ...]:
         """Return the arguments that name the image to `qemu-img`."""
@@ -97,6 +101,12 @@ class Format(StrEnum):
         )
 
 
+def _list_format_options(form: Format, _disk: Disk) -> Sequence[str]:
+    if form.encrypted:
+        return f"format={form}", f"key-secret={KEY_ID}"
+    return (f"format={form}",)
+
+
 FORMAT = DiskSetting(
     "format",
     f"the image's format: {', '.join(f'{form} ({form.help})' for form in Format)}",
@@ -106,7 +116,7 @@ FORMAT = DiskSetting(
     machines=Machine.QEMU,
     default=Format.RAW,
     on=DiskKind.ATTACHED,
-    drive=lambda form, _disk: (f"format={form}", *([f"key-secret={KEY_ID}"] if form.encrypted else [])),
+    drive=_list_format_options,
     objects=lambda form, _disk: form.secret_objects,
     attest=lambda form, drive: [Check("format", form, drive.inserted["drv"])],
 )
@@ -149,7 +159,20 @@ def _refuse_preallocation(how: Preallocation, disk: Disk, _cell: Cell) -> Refusa
 
 def _make_qcow2_options(make: Callable[[Any], Sequence[str]]) -> Callable[[Any, Disk], Sequence[str]]:
     """Return a function that returns options of `qemu-img create` for qcow2 images, and none for others."""
-    return lambda level, disk: make(level) if disk[FORMAT] is Format.QCOW2 else ()
+
+    def make_for_disk(level: Any, disk: Disk) -> Sequence[str]:
+        if disk[FORMAT] is Format.QCOW2:
+            return make(level)
+        return ()
+
+    return make_for_disk
+
+
+def _make_preallocation_options(how: Preallocation) -> Sequence[str]:
+    if how is Preallocation.OFF:
+        return ()
+    # A qcow2 image whose data is preallocated needs all of its tables from the start as well.
+    return ("preallocation=metadata",)
 
 
 PREALLOCATION = DiskSetting(
@@ -161,8 +184,7 @@ PREALLOCATION = DiskSetting(
     machines=Machine.GUEST,
     default=Preallocation.OFF,
     on=DiskKind.IMAGE | DiskKind.DAEMON | DiskKind.LOOP,
-    # A qcow2 image whose data is preallocated needs all of its tables from the start as well.
-    create=_make_qcow2_options(lambda how: () if how is Preallocation.OFF else ("preallocation=metadata",)),
+    create=_make_qcow2_options(_make_preallocation_options),
     refuse=_refuse_preallocation,
 )
 
@@ -226,7 +248,7 @@ SUBCLUSTERS = DiskSetting(
     ("off", "on"),
     read=_read_switch,
     machines=Machine.QEMU,
-    create=_make_qcow2_options(lambda on: ("extended_l2=on",) if on else ()),
+    create=_make_qcow2_options(pass_words_at(True, "extended_l2=on")),
     refuse=_refuse_subclusters,
     attest=lambda on, drive: [
         Check(

@@ -23,7 +23,9 @@ _SYS = Path("/sys/dev/block")
 
 def parse_device_path(level: str) -> str:
     """Return the device that a level of `location` names; empty for a directory."""
-    return level.removeprefix(OVERWRITE_PREFIX) if level.startswith(OVERWRITE_PREFIX) else ""
+    if not level.startswith(OVERWRITE_PREFIX):
+        return ""
+    return level.removeprefix(OVERWRITE_PREFIX)
 
 
 def parse_image_directory(level: str) -> str:

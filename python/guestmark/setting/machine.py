@@ -18,7 +18,7 @@ from guestmark.core.levels import Levels
 from guestmark.core.machine_facts import Backing, Inside, Vmm
 from guestmark.core.units import format_size, parse_size
 from guestmark.foreign import images, qemus
-from guestmark.setting.base import Check
+from guestmark.setting.base import Check, has_control_characters, pass_words_at
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", re.ASCII)  # labels of images
 _QEMU_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,=+:-]*", re.ASCII)
@@ -86,7 +86,17 @@ def iterate_guest_levels(levels: Levels) -> Iterator[tuple[MachineSetting[Any], 
 
 def list_kernel_command_line_words(levels: Levels) -> list[str]:
     """Return the arguments that levels add to the kernel's command line."""
-    return [word for factor, level in iterate_guest_levels(levels) for word in factor.kernel(level)]
+    return collect_guest_options(levels, lambda factor: factor.kernel)
+
+
+def collect_guest_options(
+    levels: Levels, of: Callable[[MachineSetting[Any]], Callable[[Any], Sequence[str]]]
+) -> list[str]:
+    """Return the arguments for a guest's levels; `of` selects the function of each factor that returns them."""
+    words: list[str] = []
+    for factor, level in iterate_guest_levels(levels):
+        words += of(factor)(level)
+    return words
 
 
 def attest_levels(levels: Levels, guest: StartedGuest) -> Iterator[Check]:
@@ -132,7 +142,7 @@ def _parse_kernel(text: str) -> str:
 
 
 def _parse_kernel_args(text: str) -> str:
-    if any(ord(character) < 32 or ord(character) == 127 for character in text):
+    if has_control_characters(text):
         raise ValueError(f"{text!r} contains control characters")
     return " ".join(text.split())
 
@@ -158,10 +168,10 @@ def _parse_qemu(text: str) -> str:
     path = os.path.abspath(os.path.expanduser(text.strip()))
     name = find_host_architecture().emulator.name
     tried = [path, *(os.path.join(path, folder, name) for folder in ("", "bin", "usr/bin", "build"))]
-    found = next((file for file in tried if os.path.isfile(file)), None)
-    if not text.strip() or found is None:
-        raise ValueError(f"there is no {name} at {path!r}")
-    return _parse_executable(found)
+    for file in tried:
+        if text.strip() and os.path.isfile(file):
+            return _parse_executable(file)
+    raise ValueError(f"there is no {name} at {path!r}")
 
 
 def _parse_executable(text: str) -> str:
@@ -199,7 +209,13 @@ def _parse_rootfs(text: str) -> str:
         raise ValueError(f"there is no directory or image {path!r}")
     if not all(os.path.isdir(os.path.join(path, folder)) for folder in ("etc", "usr")):
         raise ValueError(f"{path!r} is not a root filesystem: etc or usr is missing")
-    return Labelled(name, path) if _LABEL.fullmatch(name) else path
+    return _label_path(path, name)
+
+
+def _label_path(path: str, name: str) -> str:
+    if _LABEL.fullmatch(name):
+        return Labelled(name, path)
+    return path
 
 
 def _parse_image(text: str) -> str:
@@ -207,8 +223,7 @@ def _parse_image(text: str) -> str:
     path = os.path.abspath(os.path.expanduser(text.strip()))
     if not text.strip() or not os.path.isfile(path):
         raise ValueError(f"there is no disk image at {text.strip()!r}")
-    name = os.path.basename(path)
-    return Labelled(name, path) if _LABEL.fullmatch(name) else path
+    return _label_path(path, os.path.basename(path))
 
 
 def _attest_memory(asked: int, guest: StartedGuest) -> Iterator[Check]:
@@ -256,8 +271,9 @@ SMP = MachineSetting(
 
 def _make_cpu_arguments(model: str, architecture: Architecture) -> Sequence[str]:
     """Return the processor model with `enforce=on`, as QEMU otherwise only warns about features it cannot provide."""
-    enforced = architecture.checks_cpu and "enforce" not in model
-    return ("-cpu", f"{model},enforce=on" if enforced else model)
+    if architecture.checks_cpu and "enforce" not in model:
+        return "-cpu", f"{model},enforce=on"
+    return "-cpu", model
 
 
 def _attest_cpu(model: str, guest: StartedGuest) -> Iterator[Check]:
@@ -388,8 +404,12 @@ class Start(StrEnum):
 
 
 def _attest_start(asked: Start, guest: StartedGuest) -> Iterator[Check]:
-    if guest.restored is not None:
-        yield Check("the start", asked, Start.RESTORED if guest.restored else Start.COLD)
+    if guest.restored is None:
+        return
+    found = Start.COLD
+    if guest.restored:
+        found = Start.RESTORED
+    yield Check("the start", asked, found)
 
 
 START = MachineSetting(
@@ -400,7 +420,7 @@ START = MachineSetting(
     read=Start,
     default=Start.COLD,
     machines=Machine.QEMU,
-    kernel=lambda start: (WAIT_ARGUMENT,) if start is Start.RESTORED else (),
+    kernel=pass_words_at(Start.RESTORED, WAIT_ARGUMENT),
     attest=_attest_start,
 )
 PLACEMENT = Setting(

@@ -12,8 +12,16 @@ from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.factor import Machine, one_of
 from guestmark.core.levels import Levels
 from guestmark.core.units import format_count, format_size, parse_size
-from guestmark.setting.base import Check
-from guestmark.setting.machine import MEMORY, START, MachineSetting, Start, StartedGuest, iterate_guest_levels
+from guestmark.setting.base import Check, format_switch, pass_words_at
+from guestmark.setting.machine import (
+    MEMORY,
+    START,
+    MachineSetting,
+    Start,
+    StartedGuest,
+    collect_guest_options,
+    iterate_guest_levels,
+)
 
 _KERNEL = Path("/sys/kernel/mm")
 _NODES = Path("/sys/devices/system/node")
@@ -57,8 +65,10 @@ class Switch(StrEnum):
 
 def _attest_hugepages(level: HugePages, guest: StartedGuest) -> Iterator[Check]:
     if guest.backing is not None:
+        huge = guest.backing.page_bytes
         # Without huge pages the kernel reports its base page size, which is 64 kB on some architectures.
-        huge = guest.backing.page_bytes if guest.backing.page_bytes > 1 << 16 else 0
+        if huge <= 1 << 16:
+            huge = 0
         yield Check("the size of huge pages of the guest's memory", level.bytes, huge)
 
 
@@ -66,6 +76,12 @@ def _parse_hugepages(text: str) -> str:
     # Levels are spelled `2M` and `1G`, but `one_of` compares in lower case.
     spellings = {pages.lower(): str(pages) for pages in HugePages}
     return spellings[one_of(*spellings)(text)]
+
+
+def _list_hugepage_options(level: HugePages) -> Sequence[str]:
+    if level is HugePages.OFF:
+        return ()
+    return "hugetlb=on", f"hugetlbsize={level}"
 
 
 HUGEPAGES = MachineSetting(
@@ -76,7 +92,7 @@ HUGEPAGES = MachineSetting(
     read=HugePages,
     default=HugePages.OFF,
     machines=Machine.QEMU,
-    backing=lambda level: () if level is HugePages.OFF else ("hugetlb=on", f"hugetlbsize={level}"),
+    backing=_list_hugepage_options,
     attest=_attest_hugepages,
 )
 
@@ -98,7 +114,7 @@ THP = MachineSetting(
     read=Switch,
     default=Switch.ON,
     machines=Machine.QEMU,
-    process=lambda level: ("--no-thp",) if level is Switch.OFF else (),
+    process=pass_words_at(Switch.OFF, "--no-thp"),
     attest=_attest_thp,
 )
 
@@ -120,7 +136,7 @@ PREALLOC = MachineSetting(
     read=Switch,
     default=Switch.OFF,
     machines=Machine.QEMU,
-    backing=lambda level: ("prealloc=on",) if level is Switch.ON else (),
+    backing=pass_words_at(Switch.ON, "prealloc=on"),
     attest=_attest_prealloc,
 )
 
@@ -209,9 +225,7 @@ FREE_PAGE_REPORTING = MachineSetting(
     tuple(Switch),
     read=Switch,
     machines=Machine.QEMU,
-    qemu=lambda level, _architecture: (
-        ("-device", "virtio-balloon-pci,free-page-reporting=on") if level is Switch.ON else ()
-    ),
+    qemu=pass_words_at(Switch.ON, "-device", "virtio-balloon-pci,free-page-reporting=on"),
     modules=("virtio_balloon",),
     attest=_attest_reporting,
 )
@@ -230,15 +244,17 @@ def make_memory_arguments(levels: Levels, *, shared: bool) -> list[str]:
 
     `shared`: processes other than QEMU have to map the memory.
     """
-    options = [word for factor, level in iterate_guest_levels(levels) for word in factor.backing(level)]
+    options = collect_guest_options(levels, lambda factor: factor.backing)
     if not options and not shared:
         return []
+    kind = "ram"
     # Huge pages, and memory that other processes map, need a file descriptor, which `ram` does not have.
-    kind = "memfd" if shared or levels[HUGEPAGES] is not HugePages.OFF else "ram"
+    if shared or levels[HUGEPAGES] is not HugePages.OFF:
+        kind = "memfd"
     words = [f"memory-backend-{kind}", "id=memory", f"size={format_size(levels[MEMORY])}", *options]
     return [
         "-object",
-        ",".join([*words, f"share={'on' if shared else 'off'}"]),
+        ",".join([*words, f"share={format_switch(shared)}"]),
         "-machine",
         "memory-backend=memory",
     ]
@@ -314,9 +330,8 @@ def _check_hugepages(size: int, pages: HugePages) -> None:
 
 
 def _list_hugepage_sizes() -> list[str]:
-    return sorted(
-        folder.name.removeprefix("hugepages-") for folder in (_KERNEL / "hugepages").glob("hugepages-*")
-    )
+    folders = (_KERNEL / "hugepages").glob("hugepages-*")
+    return sorted(folder.name.removeprefix("hugepages-") for folder in folders)
 
 
 def _list_nodes() -> str:
@@ -349,4 +364,7 @@ def list_monitor_commands(levels: Levels) -> Iterator[tuple[str, Mapping[str, An
 
 def list_modules(levels: Levels) -> Sequence[str]:
     """Return the modules that the guest's kernel needs for these levels."""
-    return [name for factor, _ in iterate_guest_levels(levels) for name in factor.modules]
+    modules: list[str] = []
+    for factor, _ in iterate_guest_levels(levels):
+        modules += factor.modules
+    return modules

@@ -54,19 +54,17 @@ class Nic:
         return self.device.startswith("virtio")
 
 
-NICS = {
-    nic.name: nic
-    for nic in (
-        Nic("virtio-net", "virtio-net-pci", 0x1AF4, 0x1000, "efi-virtio", ("virtio_net",)),
-        Nic("e1000", "e1000", 0x8086, 0x100E, "efi-e1000", ("e1000",)),
-        Nic("e1000e", "e1000e", 0x8086, 0x10D3, "efi-e1000e", ("e1000e",)),
-        Nic("rtl8139", "rtl8139", 0x10EC, 0x8139, "efi-rtl8139", ("8139cp",)),
-        Nic("pcnet", "pcnet", 0x1022, 0x2000, "efi-pcnet", ("pcnet32",)),
-        Nic("ne2k_pci", "ne2k_pci", 0x10EC, 0x8029, "efi-ne2k_pci", ("ne2k-pci",)),
-        Nic("vmxnet3", "vmxnet3", 0x15AD, 0x07B0, "efi-vmxnet3", ("vmxnet3",)),
-        Nic("eepro100", "i82559er", 0x8086, 0x1209, "pxe-eepro100", ("e100",)),
-    )
-}
+_KNOWN_NICS = (
+    Nic("virtio-net", "virtio-net-pci", 0x1AF4, 0x1000, "efi-virtio", ("virtio_net",)),
+    Nic("e1000", "e1000", 0x8086, 0x100E, "efi-e1000", ("e1000",)),
+    Nic("e1000e", "e1000e", 0x8086, 0x10D3, "efi-e1000e", ("e1000e",)),
+    Nic("rtl8139", "rtl8139", 0x10EC, 0x8139, "efi-rtl8139", ("8139cp",)),
+    Nic("pcnet", "pcnet", 0x1022, 0x2000, "efi-pcnet", ("pcnet32",)),
+    Nic("ne2k_pci", "ne2k_pci", 0x10EC, 0x8029, "efi-ne2k_pci", ("ne2k-pci",)),
+    Nic("vmxnet3", "vmxnet3", 0x15AD, 0x07B0, "efi-vmxnet3", ("vmxnet3",)),
+    Nic("eepro100", "i82559er", 0x8086, 0x1209, "pxe-eepro100", ("e100",)),
+)
+NICS = {nic.name: nic for nic in _KNOWN_NICS}
 
 
 _ALIASES = {
