@@ -51,6 +51,12 @@ class Seat:
     # Thread ids of the virtual processors, by the processor's number.
     virtual: tuple[int, ...] = field(default=())
 
+    def count_processors(self, usable: int | None) -> int | None:
+        """Returns how many processors the machine has; without a placement these are all that are `usable`."""
+        if self.placement is None:
+            return usable
+        return self.placement.processors
+
     def move_threads(self, virtual: Sequence[int]) -> None:
         """Moves a hypervisor's virtual processors to their processors, and all other threads to the emulator's."""
         self.virtual = tuple(virtual)
@@ -62,11 +68,10 @@ class Seat:
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(thread, self._choose_wanted_processors(thread, {thread: number}))
         for _ in range(_PASSES):
-            wrong = [
-                (thread, asked)
-                for thread, asked, found, _ in self._list_threads(hypervisor)
-                if asked != found
-            ]
+            wrong = []
+            for thread, asked, found, _ in self._list_threads(hypervisor):
+                if asked != found:
+                    wrong.append((thread, asked))
             for thread, asked in wrong:
                 # If the call has no effect, `attest` raises.
                 with contextlib.suppress(OSError):
@@ -163,7 +168,10 @@ class _ActivePlacements:
         """Undoes `enter`."""
         with self._lock:
             self._active.remove(placement)
-            _move_all(self._active[-1].control if self._active else self._own, self._along)
+            before: Collection[int] = self._own
+            if self._active:
+                before = self._active[-1].control
+            _move_all(before, self._along)
 
     @contextlib.contextmanager
     def mark_machine_start(self) -> Iterator[None]:
@@ -198,7 +206,9 @@ def take_seat(cell: Cell, *, emulator: bool) -> Iterator[Seat]:
     if level is None:
         yield Seat()
         return
-    wanted = cell.processors or (cell.platform.count_processors(cell.levels) if cell.platform.is_guest else 0)
+    wanted = cell.processors or 0
+    if not wanted and cell.platform.is_guest:
+        wanted = cell.platform.count_processors(cell.levels)
     placement = choose_processors(
         _read_cached_topology(list_usable_processors()), level, wanted, emulator=emulator
     )
@@ -239,25 +249,17 @@ def read_topology(numbers: Collection[int], cpus: Path = _CPUS) -> Topology:
 
     A processor that is missing in /sys counts as a separate core on node 0, as fast as the others.
     """
-    node_of = {
-        number: int(node.name.removeprefix("node"))
-        for node in (cpus.parent / "node").glob("node[0-9]*")
-        for number in _read_cpu_list(node / "cpulist")
-    }
-    return Topology(
-        tuple(
-            Processor(
-                number,
-                (
-                    _read_number(cpus / f"cpu{number}/topology/physical_package_id", 0),
-                    _read_number(cpus / f"cpu{number}/topology/core_id", number),
-                ),
-                node_of.get(number, 0),
-                _read_number(cpus / f"cpu{number}/cpu_capacity", FULL_CAPACITY),
-            )
-            for number in sorted(numbers)
-        )
-    )
+    node_of = {}
+    for node in (cpus.parent / "node").glob("node[0-9]*"):
+        for number in _read_cpu_list(node / "cpulist"):
+            node_of[number] = int(node.name.removeprefix("node"))
+    found = []
+    for number in sorted(numbers):
+        package = _read_number(cpus / f"cpu{number}/topology/physical_package_id", 0)
+        core = _read_number(cpus / f"cpu{number}/topology/core_id", number)
+        capacity = _read_number(cpus / f"cpu{number}/cpu_capacity", FULL_CAPACITY)
+        found.append(Processor(number, (package, core), node_of.get(number, 0), capacity))
+    return Topology(tuple(found))
 
 
 def _read_cpu_list(file: Path) -> tuple[int, ...]:
@@ -287,9 +289,8 @@ def _move_all(processors: Collection[int], others: Iterable[int]) -> None:
 def _find_process(thread: int) -> int:
     """Returns the process that a thread belongs to; 0 if it has ended."""
     with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{thread}/status").read_text(errors="replace").splitlines():
-            if line.startswith("Tgid:"):
-                return int(line.split()[1])
+        status = Path(f"/proc/{thread}/status").read_text(errors="replace")
+        return int(processes.find_field(status, "Tgid") or 0)
     return 0
 
 
@@ -299,14 +300,10 @@ def _read_allowed(pid: int, thread: int) -> frozenset[int]:
         status = Path(f"/proc/{pid}/task/{thread}/status").read_text(errors="replace")
     except OSError:
         return frozenset()
-    return next(
-        (
-            frozenset(parse_processor_list(line.partition(":")[2]))
-            for line in status.splitlines()
-            if line.startswith("Cpus_allowed_list:")
-        ),
-        frozenset(),
-    )
+    allowed = processes.find_field(status, "Cpus_allowed_list")
+    if not allowed:
+        return frozenset()
+    return frozenset(parse_processor_list(allowed))
 
 
 def _describe_thread(pid: int, thread: int, number: int | None) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from guestmark.agent.results import CallError
 from guestmark.core.machine_facts import Backing, Disk, Inside
 from guestmark.disks.attached import AttachedDisk
+from guestmark.disks.processes import find_field
 from guestmark.platforms.guest import Guest, make_mismatch
 from guestmark.setting.base import AttestedDrive, Check, ServedDisk, iterate_disk_levels, quote_qemu_value
 from guestmark.setting.drive import Bus
@@ -21,11 +22,11 @@ from guestmark.setting.memory import BALLOON, FREE_PAGE_REPORTING
 
 def query_drives(query: Any) -> Mapping[str, Mapping[str, Any]]:
     """Returns QEMU's report on each of its drives (format, cache switches, cluster size, node), by disk name."""
-    return {
-        entry["device"]: entry["inserted"]
-        for entry in query("query-block")
-        if entry.get("device") and "inserted" in entry
-    }
+    drives = {}
+    for entry in query("query-block"):
+        if entry.get("device") and "inserted" in entry:
+            drives[entry["device"]] = entry["inserted"]
+    return drives
 
 
 # The storage daemon has few files open, so the image is among its first descriptors.
@@ -118,11 +119,8 @@ def _check_drive(guest: Guest, disk: AttachedDisk, drive: Mapping[str, Any], eng
         lambda name: _read_sysfs(guest, disk, name),
         guest.query,
     )
-    _require_disk_checks(
-        disk,
-        (check for factor, level in iterate_disk_levels(spec) for check in factor.attest(level, seen)),
-        guest,
-    )
+    for factor, level in iterate_disk_levels(spec):
+        _require_disk_checks(disk, factor.attest(level, seen), guest)
 
 
 def _require_disk_checks(disk: AttachedDisk, checks: Iterable[Check], guest: Guest) -> None:
@@ -144,12 +142,8 @@ def _check_served(guest: Guest, disk: AttachedDisk, write_cache: str) -> None:
         if flags is None:
             continue
         seen = ServedDisk(flags, find_async_engines(guest, process), write_cache)
-        checks = (
-            check
-            for factor, level in iterate_disk_levels(spec)
-            for check in factor.attest_served(level, seen)
-        )
-        _require_disk_checks(disk, checks, guest)
+        for factor, level in iterate_disk_levels(spec):
+            _require_disk_checks(disk, factor.attest_served(level, seen), guest)
         return
     raise make_mismatch(f"the {spec.name} disk", "a server process with its image open", "none", guest)
 
@@ -163,11 +157,10 @@ def _find_open_flags(guest: Guest, process: int, image: str) -> int | None:
             fields = guest.place.read(f"/proc/{process}/fdinfo/{descriptor}")
         except OSError:
             continue
-        return next(
+        if flags := find_field(fields, "flags"):
             # The kernel prints the flags of open() in octal; see proc_pid_fdinfo(5).
-            (int(line.split()[1], 8) for line in fields.splitlines() if line.startswith("flags:")),
-            None,
-        )
+            return int(flags, 8)
+        return None
     return None
 
 
@@ -175,8 +168,10 @@ def find_async_engines(guest: Guest, pid: int | None) -> frozenset[str]:
     """Returns the interfaces for asynchronous I/O that a process has set up: `native` (Linux AIO), `io_uring`."""
     process = f"/proc/{pid}"
     try:
+        found = set()
         # The kernel maps the completion ring of an AIO context into the process as /[aio].
-        found = {"native"} if "/[aio]" in guest.place.read(f"{process}/maps") else set()
+        if "/[aio]" in guest.place.read(f"{process}/maps"):
+            found.add("native")
         if any("[io_uring]" in target for target in guest.place.read_links(f"{process}/fd")):
             found.add("io_uring")
     except OSError:
@@ -220,10 +215,7 @@ def describe_inside(guest: Guest) -> Inside:
         flags_missing, flags_more = host_flags - guest_flags, guest_flags - host_flags
     return Inside(
         kernel=hello.kernel,
-        root=next(
-            (line.split()[2] for line in reversed(facts.mounts.splitlines()) if line.split()[1] == "/"),
-            "",
-        ),
+        root=_find_root_filesystem(facts.mounts),
         arch=hello.arch,
         boot_id=hello.boot_id,
         cpu=facts.cpu_model,
@@ -233,6 +225,25 @@ def describe_inside(guest: Guest) -> Inside:
         cpu_flags_missing=sorted(flags_missing),
         cpu_flags_more=sorted(flags_more),
     )
+
+
+def _read_balloon(guest: Guest) -> tuple[int | None, bool | None]:
+    """Returns the bytes that a balloon leaves the guest, and whether it reports free pages; None without the factor."""
+    left_bytes = reports_free = None
+    if BALLOON in guest.cell.levels and guest.query and (balloon := guest.query("query-balloon")):
+        left_bytes = balloon["actual"]
+    if FREE_PAGE_REPORTING in guest.cell.levels:
+        reports_free = _has_free_page_reporting(guest)
+    return left_bytes, reports_free
+
+
+def _find_root_filesystem(mounts: str) -> str:
+    # The last of several mounts at one place hides the others.
+    for line in reversed(mounts.splitlines()):
+        words = line.split()
+        if words[1] == "/":
+            return words[2]
+    return ""
 
 
 def measure_backing(guest: Guest) -> Backing | None:
@@ -263,7 +274,7 @@ def measure_backing(guest: Guest) -> Backing | None:
     start, found = max(sizes.items(), key=lambda item: item[1].get("Size", 0))
     # Addresses in numa_maps have no leading zeros.
     places = dict(line.split(" ", 2)[:2] for line in policies.splitlines())
-    balloon = guest.query("query-balloon") if BALLOON in guest.cell.levels and guest.query else None
+    left_bytes, reports_free = _read_balloon(guest)
     return Backing(
         page_bytes=found["KernelPageSize"],
         resident_bytes=found["Rss"] + found.get("Private_Hugetlb", 0) + found.get("Shared_Hugetlb", 0),
@@ -271,10 +282,10 @@ def measure_backing(guest: Guest) -> Backing | None:
         thp_allowed="\nTHP_enabled:\t1" in status,
         thp_bytes=found.get("AnonHugePages", 0) + found.get("ShmemPmdMapped", 0),
         policy=places.get(start, places.get(start.lstrip("0"), "")),
-        left_bytes=balloon["actual"] if balloon else None,
+        left_bytes=left_bytes,
         mergeable=start in mergeable,
         merged_bytes=_read_merged_bytes(process),
-        reports_free=_has_free_page_reporting(guest) if FREE_PAGE_REPORTING in guest.cell.levels else None,
+        reports_free=reports_free,
     )
 
 

@@ -51,8 +51,17 @@ class Ended:
 
     def describe(self) -> str:
         """Describe the end, as in "exited with status 3: no such image"."""
-        how = f"exited with status {self.status}" if self.status is not None else self.why
-        return f"{how}: {self.last}" if self.last else how
+        how = self.why
+        if self.status is not None:
+            how = f"exited with status {self.status}"
+        if self.last:
+            how += f": {self.last}"
+        return how
+
+
+def list_filled_lines(text: str) -> list[str]:
+    """Return the lines that are not blank, without the white space around them."""
+    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def run_command(
@@ -150,7 +159,9 @@ def run_supervised(
 def _check_startable(argv: Sequence[str], environment: Mapping[str, str]) -> None:
     """Raise `MachineError` if the program is missing, with a better message than the supervisor's."""
     if shutil.which(argv[0], path=environment.get("PATH", os.defpath)) is None:
-        why = "it is not an executable file" if os.path.exists(argv[0]) else "No such file or directory"
+        why = "No such file or directory"
+        if os.path.exists(argv[0]):
+            why = "it is not an executable file"
         raise MachineError(f"{argv[0]} cannot be started: {why}", hint=f"check that {argv[0]} is installed")
 
 

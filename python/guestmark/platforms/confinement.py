@@ -21,7 +21,7 @@ from guestmark.core.machine_facts import ConfinementFacts, MachineFacts, Mount, 
 from guestmark.core.meminfo import compute_spare_memory
 from guestmark.core.units import format_size
 from guestmark.disks.location import read_filesystem_type
-from guestmark.disks.processes import find_confined_program
+from guestmark.disks.processes import find_confined_program, find_field
 
 _MEMBERS = "cgroup.procs"
 _GROUP_NAME = re.compile(r"guestmark-machine-[0-9a-f]{12}")
@@ -74,15 +74,15 @@ def is_group(path: Path) -> bool:
 
 def find_leftover_groups() -> list[Path]:
     """Returns machines' groups without processes and owners, in all mounted hierarchies of control groups."""
-    roots = [line.split(" ") for line in Path("/proc/self/mounts").read_text().splitlines()]
     found = []
-    for root in (fields[1] for fields in roots if fields[2] in ("cgroup", "cgroup2")):
-        for folder, names, _ in os.walk(root):
-            found += [
-                Path(folder, name)
-                for name in names
-                if _GROUP_NAME.fullmatch(name) and _is_empty(Path(folder, name))
-            ]
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        fields = line.split(" ")
+        if fields[2] not in ("cgroup", "cgroup2"):
+            continue
+        for folder, names, _ in os.walk(fields[1]):
+            for name in filter(_GROUP_NAME.fullmatch, names):
+                if _is_empty(Path(folder, name)):
+                    found.append(Path(folder, name))
     return found
 
 
@@ -108,11 +108,15 @@ def read_limits(groups: tuple[Path, ...]) -> tuple[int | None, int | None]:
 
     None stands for no limit. Both versions of control groups are read.
     """
-    memory = [
-        _read_limit(group / name) for group in groups for name in ("memory.max", "memory.limit_in_bytes")
-    ]
-    processes = [_read_limit(group / "pids.max") for group in groups]
-    return next(filter(None, memory), None), next(filter(None, processes), None)
+    return _find_limit(groups, "memory.max", "memory.limit_in_bytes"), _find_limit(groups, "pids.max")
+
+
+def _find_limit(groups: tuple[Path, ...], *names: str) -> int | None:
+    for group in groups:
+        for name in names:
+            if limit := _read_limit(group / name):
+                return limit
+    return None
 
 
 def explain_exhaustion(groups: tuple[Path, ...]) -> str:
@@ -129,10 +133,12 @@ def explain_exhaustion(groups: tuple[Path, ...]) -> str:
 
 
 def _count_event(groups: tuple[Path, ...], names: tuple[str, ...], key: str) -> int:
-    for file in (group / name for group in groups for name in names):
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            if number := int(dict(line.split() for line in file.read_text().splitlines())[key]):
-                return number
+    for group in groups:
+        for name in names:
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                events = dict(line.split() for line in (group / name).read_text().splitlines())
+                if number := int(events[key]):
+                    return number
     return 0
 
 
@@ -158,7 +164,10 @@ def _find_parents() -> tuple[_Parent, ...]:
                 here = Path(where, path.removeprefix(root.rstrip("/")).lstrip("/"))
                 # In version 2 a group with processes cannot limit child groups ("no internal processes", cgroups(7)),
                 # so machines' groups are created beside this process's group if possible.
-                for directory in (here.parent, here) if second and path != root else (here,):
+                candidates = [here]
+                if second and path != root:
+                    candidates.insert(0, here.parent)
+                for directory in candidates:
                     if os.access(directory, os.W_OK) and os.access(directory / _MEMBERS, os.W_OK):
                         found.append(_read_parent(directory, controllers))
                         break
@@ -239,31 +248,37 @@ def attest_process(pid: int | None, writable: Iterable[Path]) -> ConfinementFact
 
     `writable` are the directories and files that it may write to.
     """
-    pid = find_confined_program(pid) if pid is not None else None
+    if pid is not None:
+        pid = find_confined_program(pid)
     if pid is None:
         return None
     folder = Path(f"/proc/{pid}")
     try:
-        lines = (folder / "status").read_text(errors="replace").splitlines()
+        status = (folder / "status").read_text(errors="replace")
         seen = read_mounts(pid)
         environment = (folder / "environ").read_text(errors="replace").split("\0")
     except OSError:
         return None
-    status = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    report = next(
-        (word.removeprefix(_REPORT_VARIABLE) for word in environment if word.startswith(_REPORT_VARIABLE)), ""
-    ).split(",")
+    report = _find_report(environment)
     own = {where for word, where in _OWN_MOUNTS.items() if word in report}
     return ConfinementFacts(
         mounts=_has_read_only_mounts(seen, {os.path.realpath(path) for path in writable} | own),
         landlock="landlock" in report,
-        seccomp=status.get("Seccomp") == _FILTERED,
-        no_new_privileges=status.get("NoNewPrivs") == "1",
-        capabilities=int(status.get("CapEff", "0"), 16).bit_count(),
+        seccomp=find_field(status, "Seccomp") == _FILTERED,
+        no_new_privileges=find_field(status, "NoNewPrivs") == "1",
+        capabilities=int(find_field(status, "CapEff") or "0", 16).bit_count(),
         namespaces=list_own_namespaces(folder),
         sockets=_list_socket_kinds(report),
         rings=_NO_RINGS not in report,
     )
+
+
+def _find_report(environment: Sequence[str]) -> list[str]:
+    """Returns the words in which `guestmark-agent confine` reports what it has done."""
+    for variable in environment:
+        if variable.startswith(_REPORT_VARIABLE):
+            return variable.removeprefix(_REPORT_VARIABLE).split(",")
+    return []
 
 
 def list_own_namespaces(folder: Path, others: Path = Path("/proc/self")) -> list[str]:

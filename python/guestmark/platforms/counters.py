@@ -75,10 +75,16 @@ def read_guest_counters(
     counters are absent. Raises `MachineError` if the monitor does not answer.
     """
     if query is None:
-        found = read_uml_stops(scratch, place) if scratch else {}
-        return found or (_read_debugfs(pid, _DEBUGFS) if place is HERE else {})
+        if scratch and (found := read_uml_stops(scratch, place)):
+            return found
+        if place is HERE:
+            return _read_debugfs(pid, _DEBUGFS)
+        return {}
+    # A hypervisor elsewhere has a process id of that machine.
+    if place is not HERE:
+        pid = None
     with require_shape():
-        return read_kvm_counters(query, pid if place is HERE else None) or read_tcg_counters(query)
+        return read_kvm_counters(query, pid) or read_tcg_counters(query)
 
 
 def drop_restarted(advanced: Mapping[str, float]) -> dict[str, float]:
@@ -86,8 +92,11 @@ def drop_restarted(advanced: Mapping[str, float]) -> dict[str, float]:
 
     When its buffer is full, TCG drops all blocks and resets the counters of translated blocks.
     """
-    restarted = ("tcg_blocks", "tcg_code_bytes") if advanced.get("tcg_flushes") else ()
-    return {name: value for name, value in advanced.items() if name not in restarted}
+    kept = dict(advanced)
+    if kept.get("tcg_flushes"):
+        kept.pop("tcg_blocks", None)
+        kept.pop("tcg_code_bytes", None)
+    return kept
 
 
 _BACKGROUND_S = 1.0
@@ -127,9 +136,8 @@ def measure_per_tick(machine: Machine) -> dict[str, float]:
     ticks = computing.counted.get(_TICKS, 0.0)
     if ticks < _FEWEST_TICKS:
         return {}
-    return {
-        name: value / ticks for name, value in subtract_interrupts(drop_restarted(computing.counted)).items()
-    }
+    caused = subtract_interrupts(drop_restarted(computing.counted))
+    return {name: value / ticks for name, value in caused.items()}
 
 
 def subtract_ticks(counted: Mapping[str, float], each: Mapping[str, float]) -> dict[str, float]:
@@ -138,11 +146,11 @@ def subtract_ticks(counted: Mapping[str, float], each: Mapping[str, float]) -> d
     `each` is the result of `measure_per_tick`.
     """
     ticks = counted.get(_TICKS, 0.0)
-    return {
-        name: max(0.0, value - ticks * each.get(name, 0.0))
-        for name, value in subtract_interrupts(counted).items()
-        if name != _TICKS
-    }
+    rest = {}
+    for name, value in subtract_interrupts(counted).items():
+        if name != _TICKS:
+            rest[name] = max(0.0, value - ticks * each.get(name, 0.0))
+    return rest
 
 
 def subtract_interrupts(counted: Mapping[str, float]) -> dict[str, float]:
@@ -255,12 +263,10 @@ def _read_process_s(pid: int) -> float:
 def describe_kinds(counted: Mapping[str, float]) -> str:
     """Returns the kinds of exits with a notable share of all exits, the most frequent first."""
     every = counted.get("kvm_exits", 0.0)
-    notable = sorted(
-        (
-            (value, name.removeprefix(KVM_PREFIX))
-            for name, value in counted.items()
-            if name.startswith(KVM_PREFIX) and name != "kvm_exits" and value >= _NOTABLE_SHARE * every > 0
-        ),
-        reverse=True,
-    )
+    notable = []
+    for name, value in counted.items():
+        is_kind = name.startswith(KVM_PREFIX) and name != "kvm_exits"
+        if is_kind and value >= _NOTABLE_SHARE * every > 0:
+            notable.append((value, name.removeprefix(KVM_PREFIX)))
+    notable.sort(reverse=True)
     return ", ".join(f"{name} {figures.format_number(value, int(value < 1000))}" for value, name in notable)

@@ -150,25 +150,35 @@ def list_qemu_modules(cell: Cell, also: Iterable[Filesystem] = ()) -> tuple[tupl
     Filesystem modules may be built in or absent. `also` are filesystems to add if the guest has any filesystem.
     """
     specs = cell.view(Disks)
-    required = [module for spec in specs for module in spec.bus.modules]
+    required = _collect_modules(spec.bus for spec in specs)
     if any(spec.bus is Bus.IDE for spec in specs):
+        controller = "ahci"
         # The machine `pc` has the PIIX3 controller of 1996, `q35` an AHCI one.
-        is_pc = (cell.levels.get(MACHINE) or "").startswith("pc")
-        required.insert(0, "ata_piix" if is_pc else "ahci")
+        if (cell.levels.get(MACHINE) or "").startswith("pc"):
+            controller = "ata_piix"
+        required.insert(0, controller)
     filesystems = [spec.filesystem for spec in specs]
     if any(kind.maker for kind in filesystems):
         filesystems = sorted({*filesystems, *also})
-    optional = [module for kind in filesystems for module in kind.modules]
-    return tuple(dict.fromkeys(required)), tuple(dict.fromkeys(optional))
+    return tuple(dict.fromkeys(required)), tuple(dict.fromkeys(_collect_modules(filesystems)))
+
+
+def _collect_modules(parts: Iterable[Bus | Filesystem]) -> list[str]:
+    modules: list[str] = []
+    for part in parts:
+        modules += part.modules
+    return modules
 
 
 def build_plan9_arguments(
     tag: str, directory: Path | str, security_model: str, virtio: VirtioBus, *, read_only: bool
 ) -> list[str]:
     """Returns QEMU's arguments that share a directory of the host with a guest by 9p."""
+    further = ""
+    if read_only:
+        further = ",readonly=on,multidevs=remap"
     return [
-        "-fsdev", f"local,id={tag},path={quote_qemu_value(directory)},security_model={security_model}"
-        f"{',readonly=on,multidevs=remap' if read_only else ''}",
+        "-fsdev", f"local,id={tag},path={quote_qemu_value(directory)},security_model={security_model}{further}",
         "-device", f"{virtio.format_device('virtio-9p')},fsdev={tag},mount_tag={tag}",
     ]  # fmt: skip
 
@@ -224,7 +234,10 @@ def replace_paths(arguments: Sequence[str], made: Sequence[Image]) -> list[str]:
     """Returns the arguments with image paths replaced by disk sizes, so that starts can be compared."""
     words = list(arguments)
     for image in made:
-        path = quote_qemu_value(image.path if image.spec.is_directory else image.open_path)
+        opened: Path | str = image.open_path
+        if image.spec.is_directory:
+            opened = image.path
+        path = quote_qemu_value(opened)
         words = [word.replace(path, f"{image.spec.name} of {image.spec.size}") for word in words]
     return words
 
@@ -251,8 +264,8 @@ def _format_disk_device(bus: Bus, index: int, virtio: VirtioBus) -> str:
 def list_uml_modules(cell: Cell) -> ModuleList:
     """Returns the modules that a UML guest needs for its root and its disks."""
     specs = cell.view(Disks)
-    modules = [module for spec in specs for module in spec.bus.modules]
-    optional = [module for spec in specs for module in spec.filesystem.modules]
+    modules = _collect_modules(spec.bus for spec in specs)
+    optional = _collect_modules(spec.filesystem for spec in specs)
     return ModuleList(("overlay", *dict.fromkeys(modules)), tuple(dict.fromkeys(optional)))
 
 
@@ -272,7 +285,10 @@ def build_uml_disk_arguments(
             arguments.append(f"virtio_uml.device={name_vhost_socket(spec)}:{_VIRTIO_ID_BLOCK}")
         else:
             path = place.link_image(image.path, scratch, f"disk-{spec.name}")
-            arguments.append(f"ubd{index}{'r' if spec.read_only else ''}={path}")
+            drive = f"ubd{index}"
+            if spec.read_only:
+                drive += "r"
+            arguments.append(f"{drive}={path}")
     return add_storage_daemon([*command, *arguments], made, scratch, place)
 
 
@@ -292,7 +308,9 @@ def find_attached_disks(
         device = find_device(agent, image.spec, index, serials.get(image.spec.name, ""))
         if image.spec.bus is Bus.VHOST_USER:
             announce_write_cache(agent, device, image.spec)
-        target = "" if image.spec.filesystem is Filesystem.NONE else mount_point(image.spec)
+        target = ""
+        if image.spec.filesystem is not Filesystem.NONE:
+            target = mount_point(image.spec)
         disks.append(AttachedDisk(image.spec, image, device, target))
     return tuple(disks)
 

@@ -81,8 +81,12 @@ class LockHolder(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         if not self.pid:
             return "another guestmark"
-        at = "" if self.host == socket.gethostname() else f" on {self.host}"
-        day = "%H:%M" if time.time() - self.since < 12 * 3600 else "%Y-%m-%d %H:%M"
+        at = ""
+        if self.host != socket.gethostname():
+            at = f" on {self.host}"
+        day = "%H:%M"
+        if time.time() - self.since >= 12 * 3600:
+            day = "%Y-%m-%d %H:%M"
         since = time.strftime(day, time.localtime(max(0.0, min(self.since, 1e11))))
         return make_inert(f"process {self.pid} of {self.user}{at}, since {since}: {self.what}")
 
@@ -246,7 +250,9 @@ def _wait_for_holder(policy: LockPolicy, name: str, path: str, other: LockHolder
         )
     message, now = f"waiting for {name}, which is in use by {other}", time.monotonic()
     if now - _state.told.get(message, -_ANNOUNCE_EVERY_S) >= _ANNOUNCE_EVERY_S:
-        waited = f" ({now - begin:.0f} s so far)" if now - begin > 1 else ""
+        waited = ""
+        if now - begin > 1:
+            waited = f" ({now - begin:.0f} s so far)"
         policy.tell(f"{message}{waited}\n  {path} is its lock")
         _state.told[message] = now
     time.sleep(_PAUSE_S)

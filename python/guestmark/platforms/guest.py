@@ -20,10 +20,12 @@ from guestmark.core.levels import Levels
 from guestmark.core.machine_facts import GuestMachine, TemplateFacts
 from guestmark.core.model import Cell
 from guestmark.disks.attached import AttachedDisk
+from guestmark.disks.processes import find_field
 from guestmark.platforms import confinement, counters
 from guestmark.platforms import phases as steps
 from guestmark.platforms.affinity import Seat
 from guestmark.platforms.base import Machine, Platform, Unusable
+from guestmark.platforms.commands import list_filled_lines
 from guestmark.platforms.network.trial_network import TrialNetwork
 from guestmark.platforms.place import HERE, HypervisorProcess, Place
 
@@ -100,7 +102,9 @@ class Guest:
 
     def remarks(self) -> list[str]:
         """Returns remarks about a guest that was not booted, and about its network."""
-        found = self.network.remarks() if self.network else []
+        found = []
+        if self.network:
+            found += self.network.remarks()
         if self.restored is not None:
             found.append("restored guests of a block share one layout of memory: they are copies of one boot")
         return found
@@ -123,7 +127,8 @@ class Guest:
             return {}
 
         ticks = os.sysconf("SC_CLK_TCK")
-        peak = next((line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")), "0")
+        # `VmHWM:     1234 kB`; a zombie has no such line.
+        peak = (find_field(status, "VmHWM") or "0").split()[0]
         return {
             "vmm_user_s": int(fields[11]) / ticks,
             "vmm_system_s": int(fields[12]) / ticks,
@@ -201,8 +206,9 @@ def _find_ended_helper(process: HypervisorProcess) -> tuple[str, Cause] | None:
         status = helper.wait(0.2)
         if status is not None:
             helper.console.wait_for_end()
-            lines = [line.strip() for line in helper.console.read_text().splitlines() if line.strip()]
-            last_words = f": {lines[-1][:400]}" if lines else "; it printed nothing"
+            last_words = "; it printed nothing"
+            if lines := list_filled_lines(helper.console.read_text()):
+                last_words = f": {lines[-1][:400]}"
             if status in _SIGKILLED:
                 return f"{name} {Cause.KILLED.words}", Cause.KILLED
             return f"{name} exited with status {status}{last_words}", classify_message(
@@ -216,21 +222,25 @@ def _quote_console(process: HypervisorProcess, *, hangs: bool = False) -> str:
 
     For a guest that `hangs`, it is introduced as the last line, which may have nothing to do with the reason.
     """
-    lines = [line.strip() for line in process.console.read_text().splitlines() if line.strip()]
+    lines = list_filled_lines(process.console.read_text())
     for mark in ("guestmark-agent: ", "Kernel panic", "qemu-system", "BUG:"):
         for line in lines:
             if mark in line:
                 return f": {_shorten_option(line)[:400]}"
     if not lines:
         return "; it printed nothing"
-    return f"; the last line of its console is {lines[-1][:200]!r}" if hangs else f": {lines[-1][:200]}"
+    if hangs:
+        return f"; the last line of its console is {lines[-1][:200]!r}"
+    return f": {lines[-1][:200]}"
 
 
 def _shorten_option(line: str) -> str:
     """Shortens the option that QEMU repeats in an error message to the option's name."""
     program, _, rest = line.partition(": -")
     option, colon, message = rest.partition(": ")
-    return f"{program}: -{option.split(' ')[0]}: {message}" if colon else line
+    if not colon:
+        return line
+    return f"{program}: -{option.split(' ')[0]}: {message}"
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from guestmark.agent.frames import Transport
 from guestmark.core.cause import classify_errno
 from guestmark.core.errors import AttestationError, GuestmarkError, MachineError, UsageError
 from guestmark.core.keeper import keeper
-from guestmark.core.machine_facts import HostMachine
+from guestmark.core.machine_facts import HostMachine, NetworkFacts
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.own_program import find_agent_binary
 from guestmark.core.platform_kind import is_machine_factor
@@ -99,10 +99,16 @@ class Host:
             kernel=hello.kernel,
             arch=hello.arch,
             boot_id=hello.boot_id,
-            processors=self.seat.placement.processors if self.seat.placement else os.cpu_count(),
+            processors=self.seat.count_processors(os.cpu_count()),
             placement=self.seat.attest(self.pid),
-            network=self.network.attest() if self.network else None,
+            network=self._attest_own_network(),
         )
+
+    def _attest_own_network(self) -> NetworkFacts | None:
+        """Returns the facts about its network; None if it has none of its own."""
+        if self.network is None:
+            return None
+        return self.network.attest()
 
     def remarks(self) -> list[str]:
         """Returns remarks about its network."""
@@ -255,7 +261,8 @@ class HostPlatform(HostLike):
     @contextlib.contextmanager
     def enter_surroundings(self, cell: Cell, disks: Sequence[DiskSpec]) -> Iterator[Surroundings]:
         """Yields a mount namespace for the agent if it has images to mount, else nothing."""
-        looped = any(disk.loop for disk in disks)
-        if looped:
+        if any(disk.loop for disk in disks):
             loop.check_loop()
-        yield Surroundings(loop.PRIVATE_MOUNTS if looped else ())
+            yield Surroundings(loop.PRIVATE_MOUNTS)
+        else:
+            yield Surroundings(())

@@ -35,8 +35,11 @@ def prepare(accelerator: str) -> dict[str, str]:
     """
     missing = [program for program in (GUESTFISH, "supermin", "depmod") if shutil.which(program) is None]
     if missing:
+        verb = "are"
+        if len(missing) == 1:
+            verb = "is"
         raise PlatformUnusableError(
-            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed",
+            f"{' and '.join(missing)} {verb} not installed",
             hint="install libguestfs and its tools (Debian: apt-get install guestfish kmod)",
         )
     home = locate_cache() / "libguestfs"

@@ -15,7 +15,10 @@ def read_caller(agent: Agent, *, home: str) -> Caller:
     done = agent.exec(
         ["cat", "/proc/self/environ"], timeout_s=20.0, output_limit=_ENVIRONMENT_BYTES, question=True
     )
-    words = (word.partition("=") for word in done.stdout.decode(errors="replace").split("\0") if word)
-    # ssh's variables about its connection are not meant for programs.
-    env = {name: value for name, _, value in words if not name.startswith("SSH_")}
+    env = {}
+    for variable in done.stdout.decode(errors="replace").split("\0"):
+        name, _, value = variable.partition("=")
+        # ssh's variables about its connection are not meant for programs.
+        if variable and not name.startswith("SSH_"):
+            env[name] = value
     return Caller(env.get("HOME", home), env, hello.uid, hello.uid, ())

@@ -75,16 +75,19 @@ class Watch:
 
         The console's character device must have the id `console` and be a multiplexer.
         """
-        port = architecture.firmware_log
-        return ["-device", f"{port},chardev=console"] if port else []
+        if not architecture.firmware_log:
+            return []
+        return ["-device", f"{architecture.firmware_log},chardev=console"]
 
     def build_qemu_kernel_arguments(self, architecture: Architecture) -> list[str]:
         """Returns arguments for the beginning of the kernel's command line.
 
         A `quiet` after them still silences the kernel after its first line.
         """
-        early = [architecture.early_console] if architecture.early_console else []
-        return ["loglevel=6", *early, *self.build_kernel_arguments()]
+        words = ["loglevel=6"]
+        if architecture.early_console:
+            words.append(architecture.early_console)
+        return words + self.build_kernel_arguments()
 
     def build_uml_arguments(self) -> list[str]:
         """Returns arguments for UML in place of `quiet`, which would also silence UML's own messages."""
@@ -110,8 +113,11 @@ class HasConsole(Protocol):
 
 def collect_phases(process: HasConsole) -> dict[str, float]:
     """Returns the phases whose lines are on the console, in chronological order."""
-    found = {name: _find_phase_end(process.console, name) for name in _LINES}
-    times = {name: at - process.started_at for name, at in found.items() if at is not None}
+    times = {}
+    for name in _LINES:
+        at = _find_phase_end(process.console, name)
+        if at is not None:
+            times[name] = at - process.started_at
     return dict(sorted(times.items(), key=lambda item: item[1]))
 
 

@@ -341,7 +341,9 @@ class ThisHost:
     def read_links(self, directory: str) -> list[str]:
         """Returns the targets of a directory's entries, or of the path itself if it is a link."""
         path = Path(directory)
-        return [str(entry.readlink()) for entry in ([path] if path.is_symlink() else path.iterdir())]
+        if path.is_symlink():
+            return [str(path.readlink())]
+        return [str(entry.readlink()) for entry in path.iterdir()]
 
     def list_descendants(self, pid: int) -> list[int]:
         """Reads this host's /proc."""

@@ -69,8 +69,10 @@ def probe_by_start(
     cell = cell or Cell("probe", WorkloadSpec("probe"), parse_platform(platform.name), dict(factors))
     try:
         with platform.start(cell, deadline_s) as guest:
-            found = guest.attest().confined
-            return Usable(guest.phases["ready"], describe_confinement(found) if found else "")
+            confined = ""
+            if found := guest.attest().confined:
+                confined = describe_confinement(found)
+            return Usable(guest.phases["ready"], confined)
     except GuestmarkError as error:
         return Unusable.from_error(error)
 
@@ -102,11 +104,13 @@ class PlatformVariant:
     def __init__(self, platform: Startable, levels: Mapping[str, str]) -> None:
         self._platform = platform
         self._levels = dict(levels)
-        words = (
-            f"{name}={_stamp_file(level) if name in FILE_FACTORS else level}"
-            for name, level in levels.items()
-        )
-        self.name = " ".join([platform.name, *words])
+        words = [platform.name]
+        for name, level in levels.items():
+            stamp = level
+            if name in FILE_FACTORS:
+                stamp = _stamp_file(level)
+            words.append(f"{name}={stamp}")
+        self.name = " ".join(words)
 
     def start(self, cell: Cell, deadline_s: float | None = None) -> AbstractContextManager[Machine]:
         """See `Platform.start`."""
@@ -138,11 +142,10 @@ def probe_all(
             results += run_together([partial(platform.probe, deadline_s)])
         found = {platform.name: result for platform, result in zip([*single, *nested], results, strict=True)}
         known = {**known, **found}
-        lasting = {
-            name: finding
-            for name, finding in found.items()
-            if _is_lasting(name, finding) and not _is_about_other_machine(name)
-        }
+        lasting = {}
+        for name, finding in found.items():
+            if _is_lasting(name, finding) and not _is_about_other_machine(name):
+                lasting[name] = finding
         _store_findings({**_read_findings(), **lasting})
     return {platform.name: known[platform.name] for platform in wanted}
 
@@ -161,9 +164,13 @@ def probe_nested(
     A cached finding is used unless `refresh` is set. Returns None if there was not enough time.
     """
     if left_s is not None and left_s < _LEAST_NESTED_S:
-        return None if refresh else _read_findings().get(platform.name)
+        if refresh:
+            return None
+        return _read_findings().get(platform.name)
     found = probe_all([platform], deadline_s=left_s, refresh=refresh)[platform.name]
-    return None if left_s is not None and was_late(found) else found
+    if left_s is not None and was_late(found):
+        return None
+    return found
 
 
 def measure_overload() -> float | None:

@@ -66,11 +66,15 @@ class Console:
     def find_arrival(self, pattern: re.Pattern[bytes], *, last: bool = False) -> float | None:
         """Returns the monotonic time at which the first (or last) match of `pattern` had arrived; None without one."""
         with self._lock:
-            parts = [(self._head_size + self._dropped, b"".join(self._tail)), (0, b"".join(self._head))]
-            for start, text in parts if last else parts[::-1]:
+            parts = [(0, b"".join(self._head)), (self._head_size + self._dropped, b"".join(self._tail))]
+            if last:
+                parts.reverse()
+            for start, text in parts:
                 ends = [match.end() for match in pattern.finditer(text)]
+                if last:
+                    ends.reverse()
                 if ends:
-                    arrived = start + (ends[-1] if last else ends[0])
+                    arrived = start + ends[0]
                     at = bisect.bisect_left(self._stamps, arrived, key=lambda stamp: stamp[0])
                     return self._stamps[min(at, len(self._stamps) - 1)][1]
         return None
@@ -197,7 +201,9 @@ class SupervisedProcess:
         if self._confinement.memory_file and (parent := find_memory_directory()):
             temporary = keeper().directory("memory", parent)
             self._directories.append(temporary)
-        self.writable = (self.scratch, *writable, *([temporary] if temporary else []))
+        self.writable = (self.scratch, *writable)
+        if temporary:
+            self.writable += (temporary,)
         self.groups = confinement.make_control_groups("machine")
         self._directories += self.groups
         return self._confinement.wrap_command(
@@ -276,8 +282,9 @@ class SupervisedProcess:
         try:
             ordered = time.monotonic()
             order()
-            ended = handle < 0 or bool(select.select([handle], [], [], timeout_s)[0])
-            return ordered, time.monotonic() if ended else None
+            if handle >= 0 and not select.select([handle], [], [], timeout_s)[0]:
+                return ordered, None
+            return ordered, time.monotonic()
         finally:
             if handle >= 0:
                 os.close(handle)

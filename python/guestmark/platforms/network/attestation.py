@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from guestmark.agent.binary import PROGRAM
@@ -167,7 +167,10 @@ def _require_no_strangers(around: list[NetworkProcess]) -> None:
 
 def _find_processors(around: list[NetworkProcess], pid: int) -> str:
     """Returns the processors that a process may use, as a list in text; empty if it is not in the network."""
-    return next((process.processors for process in around if process.pid == pid), "")
+    for process in around:
+        if process.pid == pid:
+            return process.processors
+    return ""
 
 
 def _wait_for_carrier(end: End) -> LinkState:
@@ -199,7 +202,9 @@ def send_probe(machine: Agent, peer: Agent, address: str, listen_address: str, *
     The machine reaches the peer at `address`, where the peer listens at `listen_address`. If packets of one kernel
     reach the other (`direct`), the peer refuses packets that passed a router.
     """
-    words = [f"--bytes={PROBE_BYTES}", *(["--direct"] if direct else [])]
+    words = [f"--bytes={PROBE_BYTES}"]
+    if direct:
+        words.append("--direct")
     sink = peer.background([PROGRAM, "network", "sink", f"{listen_address}:0", *words])
     sink.wait(_PROBE_S, lambda output: output.endswith(b"\n"))
     port = sink.read_text().strip()
@@ -223,10 +228,10 @@ def _check_links(path: Path, machine: LinkState, peer: LinkState) -> Iterator[Ch
     levels = path.levels
     if path.drivers:
         found = machine.driver.replace("-", "_")
-        names = [name.replace("-", "_") for name in path.drivers]
-        yield Check(
-            "the driver", " or ".join(path.drivers), " or ".join(path.drivers) if found in names else found
-        )
+        asked = " or ".join(path.drivers)
+        if found in [name.replace("-", "_") for name in path.drivers]:
+            found = asked
+        yield Check("the driver", asked, found)
     if (mtu := levels.get(MTU)) is not None:
         yield Check("the MTU of the machine", mtu, machine.mtu)
     if path.direct:
@@ -272,11 +277,20 @@ def _check_program(path: Path, machine: LinkState) -> Iterator[Check]:
     """Yields a check that the right program answers for the peer; libslirp is recognized by its hardware address."""
     macs = [neighbour.mac for neighbour in machine.neighbours if neighbour.address == path.peer.address]
     if path.level in (*_BY_LIBSLIRP, *_BY_PASST):
-        name = "libslirp" if path.level in _BY_LIBSLIRP else "passt"
-        found = "libslirp" if any(mac.startswith(_OF_LIBSLIRP) for mac in macs) else "passt"
+        asked = "passt"
+        if path.level in _BY_LIBSLIRP:
+            asked = "libslirp"
         yield Check(
-            "the program that answers for the peer, by hardware address", name, found if macs else "none"
+            "the program that answers for the peer, by hardware address", asked, _identify_program(macs)
         )
+
+
+def _identify_program(macs: Sequence[str]) -> str:
+    if not macs:
+        return "none"
+    if any(mac.startswith(_OF_LIBSLIRP) for mac in macs):
+        return "libslirp"
+    return "passt"
 
 
 def describe_end(link: LinkState) -> LinkEnd:

@@ -38,18 +38,26 @@ def is_debug_build(path: str, _identity: tuple[int, int]) -> bool | None:
         if any(name in names for name in _SANITIZERS):
             return True
         text = sections.get(b".debug_str", b"") + sections.get(b".debug_line_str", b"")
-        levels = [_LEVEL.findall(found[0])[-1:] for found in _PRODUCER.finditer(text)]
-        # Without -O, compilers do not optimise.
-        told = [level[0] if level else b"0" for level in levels]
-        return any(level in _UNOPTIMISED for level in told) if told else None
+        levels = []
+        for producer in _PRODUCER.finditer(text):
+            # Without -O, compilers do not optimise.
+            options = _LEVEL.findall(producer[0]) or [b"0"]
+            levels.append(options[-1])
+        if not levels:
+            return None
+        return any(level in _UNOPTIMISED for level in levels)
     return None
 
 
 def _list_sections(content: mmap.mmap) -> Iterator[tuple[bytes, bytes]]:
     """Yields name and content of the sections of an ELF file that describe its build. Raises `struct.error`."""
     wide = content[4] == 2
-    order = "<" if content[5] == 1 else ">"
+    order = ">"
+    if content[5] == 1:
+        order = "<"
+    header = 12
     if wide:
+        header = 24
         (start,) = struct.unpack_from(f"{order}Q", content, 0x28)
         size, number, names_at = struct.unpack_from(f"{order}HHH", content, 0x3A)
         layout = f"{order}IIQQQQ"
@@ -68,5 +76,5 @@ def _list_sections(content: mmap.mmap) -> Iterator[tuple[bytes, bytes]]:
             continue
         found = content[offset : offset + length]
         if flags & _COMPRESSED:
-            found = zlib.decompress(found[24 if wide else 12 :])
+            found = zlib.decompress(found[header:])
         yield name, found

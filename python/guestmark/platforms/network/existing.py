@@ -92,7 +92,9 @@ def open_existing_network(
         return
     if why := explain_only_existing(levels[NETWORK]):
         raise UsageError(f"{name} cannot have network={levels[NETWORK]}", hint=why)
-    address = levels.get(PEER_ADDRESS) or (_find_client_address(machine) if by_ssh else "")
+    address = levels.get(PEER_ADDRESS) or ""
+    if not address and by_ssh:
+        address = _find_client_address(machine)
     if not address:
         raise PlatformUnusableError(
             f"the address at which {name} reaches this host is not known",

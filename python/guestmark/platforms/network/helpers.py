@@ -13,6 +13,7 @@ from guestmark.core.distribution import make_install_hint
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.own_program import find_agent_binary
 from guestmark.core.platform_kind import Program
+from guestmark.platforms.commands import list_filled_lines
 from guestmark.platforms.network.namespaces import (
     MACHINE_ADDRESS,
     MACHINE_INTERFACE,
@@ -144,10 +145,10 @@ def _wait_for_address(process: SupervisedProcess, level: Network, namespaces: Na
     if look.returncode == 0 and process.is_running():
         return
     process.console.wait_for_end()
-    lines = [line for line in process.console.read_text().splitlines() if line.strip()]
+    lines = list_filled_lines(process.console.read_text())
     # passt complains about a missing system log after the lines that matter.
     said = [line for line in lines if "syslog" not in line] or ["it printed nothing"]
     raise PlatformUnusableError(
-        f"network={level} cannot be used here: {said[-1].strip()[:200]}",
+        f"network={level} cannot be used here: {said[-1][:200]}",
         hint="install a newer version of this program, or use network=veth",
     )

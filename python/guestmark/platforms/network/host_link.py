@@ -62,5 +62,4 @@ def open_host_network(name: str, levels: Levels) -> Iterator[TrialNetwork | None
 def make_command_prefix(network: TrialNetwork, *, as_caller: bool) -> list[str]:
     """Returns the command prefix that runs a command in a machine's network namespace."""
     spaces = network.namespaces
-    namespace = spaces.peer if spaces.machine is None else spaces.machine
-    return spaces.make_command_prefix(namespace, as_caller=as_caller)
+    return spaces.make_command_prefix(spaces.of_machine, as_caller=as_caller)

@@ -29,8 +29,12 @@ class HypervisorLink:
         helper = self.helper
 
         def list_joiners() -> list[int]:
-            pid = process.pid()
-            return [*([] if pid is None else [pid]), *(helper.list_pids() if helper else [])]
+            joiners = []
+            if (pid := process.pid()) is not None:
+                joiners.append(pid)
+            if helper is not None:
+                joiners += helper.list_pids()
+            return joiners
 
         if isinstance(process, SupervisedProcess):
             self.network.list_ends = process.list_supervisors

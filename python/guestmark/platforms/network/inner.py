@@ -32,7 +32,7 @@ def open_inner_network(
     with place.start_peer(format_link_kind(joint, options)) as (peer, pid):
         yield TrialNetwork(
             levels, Surroundings(place.ask_agent, of=pid), peer, pid, options.name,
-            machine_mac=MACHINE_MAC, drivers=drivers, tap=options.name if joint is LinkKind.TAP else "",
+            machine_mac=MACHINE_MAC, drivers=drivers, tap=options.name_tap(joint),
         )  # fmt: skip
 
 

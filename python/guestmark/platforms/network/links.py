@@ -44,7 +44,10 @@ def set_up_link(agent: Agent, setup: LinkSetup, *, mac: str = "", name: str = ""
 
     Raises `MachineError`.
     """
-    return _ask_agent(agent, [f"--mac={mac}" if mac else f"--name={name}", *setup.format_options()])
+    which = f"--name={name}"
+    if mac:
+        which = f"--mac={mac}"
+    return _ask_agent(agent, [which, *setup.format_options()])
 
 
 def describe_link(agent: Agent, name: str) -> LinkState:

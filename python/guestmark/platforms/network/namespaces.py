@@ -52,6 +52,12 @@ class LinkOptions:
     # Whether the machine's end of a veth pair has an address; otherwise the guest's kernel has it.
     addressed: bool = True
 
+    def name_tap(self, joint: LinkKind) -> str:
+        """Returns the name of the tap; empty if the ends are connected in another way."""
+        if joint is LinkKind.TAP:
+            return self.name
+        return ""
+
 
 @dataclass(frozen=True, slots=True)
 class Namespaces:
@@ -63,6 +69,13 @@ class Namespaces:
     # The user namespace in which this user is root; None for root.
     users: int | None
     taps: tuple[int, ...]
+
+    @property
+    def of_machine(self) -> int:
+        """The namespace with the machine's end of the link: its own, or else the peer's."""
+        if self.machine is None:
+            return self.peer
+        return self.machine
 
     def list_descriptors(self) -> tuple[int, ...]:
         """Returns the descriptors that a program inherits to enter one of the namespaces."""
@@ -143,9 +156,12 @@ def format_link_kind(joint: LinkKind, options: LinkOptions) -> list[str]:
 
 def _name_descriptors(descriptors: Sequence[int], joint: LinkKind, *, own_users: bool) -> Namespaces:
     left = list(descriptors)
-    users = left.pop(0) if own_users else None
+    users = machine = None
+    if own_users:
+        users = left.pop(0)
     peer = left.pop(0)
-    machine = left.pop(0) if joint in (LinkKind.PROGRAM_JOINS, LinkKind.VETH) else None
+    if joint in (LinkKind.PROGRAM_JOINS, LinkKind.VETH):
+        machine = left.pop(0)
     return Namespaces(peer, machine, users, tuple(left))
 
 

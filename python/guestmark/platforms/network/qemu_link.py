@@ -90,7 +90,7 @@ def open_qemu_network(name: str, levels: Levels, virtio: VirtioBus, place: Place
     with contextlib.ExitStack() as stack:
         namespaces = stack.enter_context(open_namespaces(joint, options))
         peer, pid = stack.enter_context(start_peer(namespaces))
-        nic, tap = levels[NIC], options.name if level in _BY_TAP else ""
+        nic, tap = levels[NIC], options.name_tap(joint)
         network = TrialNetwork(
             levels, namespaces, peer, pid, options.name, machine_mac=MACHINE_MAC, drivers=nic.drivers, tap=tap
         )
@@ -197,12 +197,11 @@ def _list_descriptors(name: str, descriptors: Sequence[int]) -> str:
 
 def _format_user_network() -> str:
     """Returns the netdev of QEMU's user network with forwarded ports; it reaches only the peer's loopback."""
-    forwards = [
-        f"hostfwd={protocol}:127.0.0.1:{port}-{_USER_MACHINE}:{port}"
-        for protocol in ("tcp", "udp")
-        for port in FORWARDED
-    ]
-    return ",".join([f"user,id={NETDEV},ipv6=off", *forwards])
+    words = [f"user,id={NETDEV},ipv6=off"]
+    for protocol in ("tcp", "udp"):
+        for port in FORWARDED:
+            words.append(f"hostfwd={protocol}:127.0.0.1:{port}-{_USER_MACHINE}:{port}")
+    return ",".join(words)
 
 
 def format_card(levels: Levels, virtio: VirtioBus) -> str:

@@ -121,8 +121,9 @@ class TrialNetwork:
         If it `forwards`, a range of ports on that loopback leads to the machine.
         """
         self.peer_name, self.peer_address, self.own_address = LOOPBACK, peer_address, machine_address
-        self.machine_address = machine_address if forwards else None
-        self.forwarded_at = "127.0.0.1" if forwards else ""
+        self.machine_address, self.forwarded_at = None, ""
+        if forwards:
+            self.machine_address, self.forwarded_at = machine_address, "127.0.0.1"
 
     def set_vsock(self, cid: int, listen_address: str = VSOCK_HOST) -> None:
         """Sets the addresses of a guest that has sockets to its hypervisor's kernel in place of an interface.
@@ -209,7 +210,10 @@ class TrialNetwork:
             by_kernel=self.by_kernel,
             serial_program=self.serial_program,
         )
-        self.found = attest_vsock(path, self.cid) if self.level is Network.VSOCK else attest_network(path)
+        if self.level is Network.VSOCK:
+            self.found = attest_vsock(path, self.cid)
+        else:
+            self.found = attest_network(path)
         return self.found
 
     def _identify_surroundings(self) -> Surroundings:
@@ -229,12 +233,13 @@ class TrialNetwork:
 
     def remarks(self) -> list[str]:
         """Returns remarks about the programs that moved the bytes."""
-        movers = self.found.movers if self.found else []
-        return [
-            f"{mover.program}, which carries the network traffic, is a debug build"
-            for mover in movers
-            if mover.debug
-        ]
+        if self.found is None:
+            return []
+        remarks = []
+        for mover in self.found.movers:
+            if mover.debug:
+                remarks.append(f"{mover.program}, which carries the network traffic, is a debug build")
+        return remarks
 
 
 def choose_link_kind(name: str, level: Network, kinds: Mapping[Network, LinkKind]) -> LinkKind:

@@ -54,15 +54,13 @@ def open_uml_network(levels: Levels, place: Place) -> Iterator[HypervisorLink]:
             yield link
         return
     with open_namespaces(joint, options) as namespaces, start_peer(namespaces) as (peer, pid):
-        taps = joint is LinkKind.TAP
         network = TrialNetwork(
             levels, namespaces, peer, pid, options.name,
-            machine_mac=MACHINE_MAC, drivers=("uml-vector",), tap=options.name if taps else "",
+            machine_mac=MACHINE_MAC, drivers=("uml-vector",), tap=options.name_tap(joint),
         )  # fmt: skip
-        network.leaves_work = taps
-        inside = namespaces.peer if namespaces.machine is None else namespaces.machine
-        interface = options.name if taps else MACHINE_INTERFACE
-        within = namespaces.make_command_prefix(inside)
+        network.leaves_work = joint is LinkKind.TAP
+        interface = options.name_tap(joint) or MACHINE_INTERFACE
+        within = namespaces.make_command_prefix(namespaces.of_machine)
         yield HypervisorLink(
             network,
             (_add_card(network, interface),),

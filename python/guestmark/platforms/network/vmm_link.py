@@ -78,7 +78,7 @@ def open_vmm_network(
             peer, pid = stack.enter_context(start_peer(namespaces))
             network = TrialNetwork(
                 levels, namespaces, peer, pid, options.name,
-                machine_mac=MACHINE_MAC, drivers=_DRIVERS, tap=options.name if kind is LinkKind.TAP else "",
+                machine_mac=MACHINE_MAC, drivers=_DRIVERS, tap=options.name_tap(kind),
             )  # fmt: skip
             if inherits:
                 taps = pass_fds = namespaces.taps

@@ -90,7 +90,10 @@ def check_definition(definition: Definition) -> Iterator[Point]:
         yield entry
         broken_stream = ""
         if not entry.failed:
-            for name, check in (_PLAIN_CHECKS if definition.plain else _CHECKS).items():
+            checks = _CHECKS
+            if definition.plain:
+                checks = _PLAIN_CHECKS
+            for name, check in checks.items():
                 point = _run_check(name, functools.partial(check, made))
                 if point.failed and check in _STREAM_CHECKS:
                     broken_stream = broken_stream or name
@@ -115,7 +118,10 @@ def _check_measuring(definition: Definition, broken_stream: str) -> Iterator[Poi
     `timeouts.exec`.
     """
     for name, check in _list_measuring_checks(definition):
-        yield Point(name, 0.0, not_tried=broken_stream) if broken_stream else _run_check(name, check)
+        if broken_stream:
+            yield Point(name, 0.0, not_tried=broken_stream)
+        else:
+            yield _run_check(name, check)
 
 
 def _list_measuring_checks(definition: Definition) -> Iterator[tuple[str, Callable[[], str]]]:
@@ -178,7 +184,10 @@ def _check_entry(made: CreatedMachine) -> str:
 
 def _check_output(made: CreatedMachine, *, apart: bool = True) -> str:
     """Compare the output of `echo`; also tests standard error if both streams have to arrive `apart`."""
-    done = _run_by_exec(made, ["/bin/sh", "-c", "echo out; echo err >&2" if apart else "echo out"])
+    script = "echo out"
+    if apart:
+        script += "; echo err >&2"
+    done = _run_by_exec(made, ["/bin/sh", "-c", script])
     if done.stdout.replace(b"\r", b"") == b"out\n" and b"\r" in done.stdout:
         raise PointFailedError(
             "lines end in a carriage return", "exec must not create a terminal: omit -t, --tty"
@@ -338,11 +347,9 @@ def _check_environment(made: CreatedMachine) -> str:
         raise PointFailedError(
             f"the machine has no {', '.join(missing)}", "the agent needs /proc and /dev: mount them"
         )
-    missing = [
-        name
-        for name in ("uname", "head", "wc", "mkdir", "chmod")
-        if _run_by_exec(made, ["/bin/sh", "-c", f"command -v {name}"]).status
-    ]
+    for name in ("uname", "head", "wc", "mkdir", "chmod"):
+        if _run_by_exec(made, ["/bin/sh", "-c", f"command -v {name}"]).status:
+            missing.append(name)
     if missing:
         raise PointFailedError(
             f"the machine has no {', '.join(missing)}",

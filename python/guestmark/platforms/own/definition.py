@@ -6,7 +6,7 @@ import hashlib
 import math
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,8 +93,13 @@ class Template:
     @property
     def placeholders(self) -> set[str]:
         """The names of the placeholders."""
-        found = {name for word in (*self.words, self.host) for name in _PLACEHOLDER.findall(word)}
-        return found | {spread[1] for word in self.words if (spread := _WORDS.fullmatch(word))}
+        found: set[str] = set()
+        for word in (*self.words, self.host):
+            found.update(_PLACEHOLDER.findall(word))
+        for word in self.words:
+            if spread := _WORDS.fullmatch(word):
+                found.add(spread[1])
+        return found
 
     def fill(self, values: Mapping[str, str], command: Sequence[str] = ()) -> list[str]:
         """Return the argument list.
@@ -288,7 +293,9 @@ def _parse_template(key: str, command: Command, path: Path, host: str) -> Templa
             raise UsageError(f"{path}: {key}: {error}", hint="quote as in a shell") from error
     for word in words:
         _check_text(word, f"{path}: {key}")
-    return Template(tuple(words), host if words else "")
+    if not words:
+        return Template(())
+    return Template(tuple(words), host)
 
 
 def _check_text(text: str, where: str) -> None:
@@ -302,15 +309,12 @@ def _check_commands(
 ) -> None:
     """Raise `UsageError` for unknown placeholders, and for commands that cannot work together."""
     for key, template in templates.items():
-        known = {
-            *parameters,
-            *(() if key in _WITHOUT_ID else (ID,)),
-            *((COMMAND, LINE) if key == "exec" else ()),
-            *((SNAPSHOT,) if key in _SAVING else ()),
-        }
+        known = _list_known_placeholders(key, parameters)
         for name in sorted(template.placeholders - known):
-            names = ", ".join(f"{{{each}}}" for each in sorted(known))
-            use = f"use one of {names}, or " if known else ""
+            names = ", ".join(f"{{{placeholder}}}" for placeholder in sorted(known))
+            use = ""
+            if known:
+                use = f"use one of {names}, or "
             raise UsageError(
                 f"{path}: {key} has the unknown placeholder {{{name}}}",
                 hint=f"{use}define it in [parameters]",
@@ -346,6 +350,17 @@ def _check_commands(
         )
 
 
+def _list_known_placeholders(key: str, parameters: Iterable[str]) -> set[str]:
+    known = set(parameters)
+    if key not in _WITHOUT_ID:
+        known.add(ID)
+    if key == "exec":
+        known |= {COMMAND, LINE}
+    if key in _SAVING:
+        known.add(SNAPSHOT)
+    return known
+
+
 def _check_host(file: _File, templates: Mapping[str, Template], path: Path) -> None:
     """Raise `UsageError` for an invalid host, and for keys that cannot be combined with a host."""
     if not file.host:
@@ -357,14 +372,16 @@ def _check_host(file: _File, templates: Mapping[str, Template], path: Path) -> N
         raise UsageError(
             f"{path}: host has the unknown placeholder {{{unknown[0]}}}", hint="define it in [parameters]"
         )
-    for key, given in (("pid", bool(templates["pid"])), ("env", bool(file.env))):
-        if given:
-            raise UsageError(
-                f"{path}: {key} cannot be combined with host",
-                hint="leave it out, as processes there cannot be inspected from here"
-                if key == "pid"
-                else "set variables there, e.g. in ~/.ssh/environment, or with sh -c in the commands",
-            )
+    if templates["pid"]:
+        raise UsageError(
+            f"{path}: pid cannot be combined with host",
+            hint="leave it out, as processes there cannot be inspected from here",
+        )
+    if file.env:
+        raise UsageError(
+            f"{path}: env cannot be combined with host",
+            hint="set variables there, e.g. in ~/.ssh/environment, or with sh -c in the commands",
+        )
 
 
 def _check_saving(templates: Mapping[str, Template], path: Path) -> None:
@@ -379,9 +396,11 @@ def _check_saving(templates: Mapping[str, Template], path: Path) -> None:
             hint="snapshot saves {id} as {snapshot}, restore creates {id} from it, discard removes {snapshot}",
         )
     for key in _SAVING:
-        for name in (SNAPSHOT,) if key in _WITHOUT_ID else (ID, SNAPSHOT):
+        needed = {ID: "machines", SNAPSHOT: "snapshots"}
+        if key in _WITHOUT_ID:
+            del needed[ID]
+        for name, what in needed.items():
             if name not in templates[key].placeholders:
-                what = "machines" if name == ID else "snapshots"
                 raise UsageError(
                     f"{path}: {key} has no {{{name}}}, so {what} cannot be told apart",
                     hint="{snapshot} names the snapshot, {id} the machine",

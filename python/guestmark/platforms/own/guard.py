@@ -163,7 +163,9 @@ def _is_listed(record: Record) -> bool | None:
         ended = run_command(record.listing, {**os.environ, **record.env}, _LIST_S)
     except MachineError:
         return None
-    return record.id in decode_output(ended.stdout).split() if ended.ok else None
+    if not ended.ok:
+        return None
+    return record.id in decode_output(ended.stdout).split()
 
 
 @contextlib.contextmanager

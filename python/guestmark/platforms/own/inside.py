@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections.abc import Mapping
 
@@ -54,17 +55,21 @@ def look_inside(agent: Agent, found: RemoteMachine, host_boot_id: str) -> OwnIns
     parts = _read_script_sections(agent)
     signs = " ".join(parts.get("signs", "").split())
     allowed = _count_cpus(parts.get("allowed", "").partition(":")[2].strip()) or found.processors
-    quota = _parse_processor_quota(parts.get("quota", ""))
-    limit = _read_memory_limit(parts.get("maximum", ""))
-    root = parts.get("root", "").split()
+    quota = _parse_processor_quota(parts.get("quota", "")) or math.inf
+    limit = _read_memory_limit(parts.get("maximum", "")) or found.memory_bytes
+    root_filesystem = ""
+    mount = parts.get("root", "").split()
+    if len(mount) > 2:
+        root_filesystem = mount[2]
+    kernel_is = _identify_kernel(found, signs, parts.get("version", ""))
+    if host_boot_id and found.boot_id == host_boot_id:
+        kernel_is = OwnKernel.THERE
     return OwnInside(
-        kernel_is=OwnKernel.THERE
-        if host_boot_id and found.boot_id == host_boot_id
-        else _identify_kernel(found, signs, parts.get("version", "")),
+        kernel_is=kernel_is,
         signs=signs,
-        processors=min(float(allowed), quota) if quota else float(allowed),
-        memory_bytes=min(found.memory_bytes, limit) if limit else found.memory_bytes,
-        root_filesystem=root[2] if len(root) > 2 else "",
+        processors=min(float(allowed), quota),
+        memory_bytes=min(found.memory_bytes, limit),
+        root_filesystem=root_filesystem,
         distribution=read_pretty_name(parts.get("os", ""))[:_LIMIT],
     )
 

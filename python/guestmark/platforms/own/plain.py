@@ -83,9 +83,13 @@ class PlainAgent(Agent):
             self._answers[name] = make_inert(value).strip()[:_LONGEST_LINE]
         if not done.ok or not self._answers.get("arch"):
             said = make_inert((done.stderr or done.stdout).decode(errors="replace")).strip()[-_LONGEST_LINE:]
-            how = "did not end in time" if done.timed_out else f"exited with status {done.status}"
+            how = f"exited with status {done.status}"
+            if done.timed_out:
+                how = "did not end in time"
+            if said:
+                how += f": {said}"
             raise MachineError(
-                f"nothing can be run in {self._made.definition.name}: its command {how}{f': {said}' if said else ''}",
+                f"nothing can be run in {self._made.definition.name}: its command {how}",
                 hint=f"try it yourself: {shlex.join(self._made.fill(self._made.definition.exec, ['uname', '-a']))}",
             )
 
@@ -109,11 +113,14 @@ class PlainAgent(Agent):
     def read_facts(self, timeout_s: float = _ASK_S) -> wire.Facts:
         """Return what the machine's kernel reports about it."""
         words = self._answers.get("memory", "").split()
+        memory_kib = 0
+        if len(words) > 1:
+            memory_kib = _parse_number(words[1])
         return wire.Facts(
             cpu_model=self._answers.get("model", "").partition(":")[2].strip(),
             cpu_flags=(),
             cpus_online=_parse_number(self._answers.get("processors", "")),
-            mem_total_kib=_parse_number(words[1]) if len(words) > 1 else 0,
+            mem_total_kib=memory_kib,
             cmdline="",
             mounts="",
             clocksource=self._answers.get("clock", ""),
@@ -154,9 +161,7 @@ class PlainAgent(Agent):
         """Run a command in the machine by `exec`. Only its status, its output and its time on this host are known."""
         if stdin:
             raise self._refuse("give it standard input")
-        words = _surround(
-            [argument if isinstance(argument, str) else argument.decode() for argument in argv], where
-        )
+        words = _surround(list(map(_decode_argument, argv)), where)
         done = super().exec(
             self._made.fill(self._made.definition.exec, words),
             timeout_s=timeout_s,
@@ -178,7 +183,9 @@ class PlainAgent(Agent):
         self, name: str, *, path: str | None = None, cwd: str | None = None, timeout_s: float = _ASK_S
     ) -> str:
         """Return the path of the program that `exec` would run. Raises `CommandError` if there is nothing."""
-        where: ProgramContext = {"cwd": cwd, "env": {"PATH": path} if path is not None else None}
+        where: ProgramContext = {"cwd": cwd, "env": None}
+        if path is not None:
+            where["env"] = {"PATH": path}
         done = self.exec(["/bin/sh", "-c", _FIND, "sh", name], timeout_s=timeout_s, **where)
         found = done.stdout.decode(errors="replace").strip()
         if not done.ok or not found:
@@ -289,6 +296,12 @@ def open_plain(made: CreatedMachine, deadline: float) -> Iterator[tuple[PlainSes
             process.wait()
 
 
+def _decode_argument(argument: str | bytes) -> str:
+    if isinstance(argument, str):
+        return argument
+    return argument.decode()
+
+
 def _surround(words: list[str], where: ProgramContext) -> list[str]:
     """Return the words, preceded by commands that set the environment and the directory."""
     if env := where.get("env"):
@@ -299,4 +312,6 @@ def _surround(words: list[str], where: ProgramContext) -> list[str]:
 
 
 def _parse_number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        return 0
+    return int(text)

@@ -76,14 +76,13 @@ class ExecSession(Session):
     def make_refusal_error(self, printed: str = "") -> MachineError:
         """Return the error for a command that ended before the agent's greeting."""
         said, status = self.read_errors(), self.status()
-        last = last_inert_line(said) or last_inert_line(printed)
-        how = (
-            f"its command exited with status {status}"
-            if status is not None
-            else "its command printed nothing"
-        )
+        why = last_inert_line(said) or last_inert_line(printed)
+        if not why and status is not None:
+            why = f"its command exited with status {status}"
+        elif not why:
+            why = "its command printed nothing"
         return MachineError(
-            f"nothing can be run in {self.dest}: {last or how}",
+            f"nothing can be run in {self.dest}: {why}",
             hint=f"try it yourself, including its streams: echo hello | {self.by_hand.replace('COMMAND', 'cat')}",
             console=said,
         )
@@ -91,8 +90,12 @@ class ExecSession(Session):
     def make_failure_error(self, why: str) -> MachineError:
         """Return the error for an agent that failed after its greeting."""
         last = last_inert_line(self.read_errors())
-        what = f"the connection to {self.dest} ended" if self.gone else f"the agent in {self.dest} failed"
-        return MachineError(f"{what} ({why}){f': {last}' if last else ''}", console=self.read_errors())
+        what = f"the agent in {self.dest} failed ({why})"
+        if self.gone:
+            what = f"the connection to {self.dest} ended ({why})"
+        if last:
+            what += f": {last}"
+        return MachineError(what, console=self.read_errors())
 
 
 @dataclass(slots=True)
@@ -184,12 +187,12 @@ class OwnPlatform:
         version = self._read_version(definition, values)
         host_boot_id = self._read_host_boot(definition, values)
         with contextlib.ExitStack() as stack:
-            snapshot, clone = None, 0
+            snapshot, saved_id, clone = None, "", 0
             if cell.levels[START] is Start.RESTORED:
                 snapshot, clone = stack.enter_context(SNAPSHOTS.take(definition, values))
+                saved_id = snapshot.id
             begin = time.monotonic()
-            name = snapshot.id if snapshot is not None else ""
-            made = stack.enter_context(create_machine(definition, values, name))
+            made = stack.enter_context(create_machine(definition, values, saved_id))
             deadline = time.monotonic() + (deadline_s or definition.timeouts.exec)
             opened, agent = stack.enter_context(_enter_machine(made, deadline))
             answered = time.monotonic()
@@ -301,11 +304,10 @@ def _describe_freshness(definition: Definition, snapshot: Snapshot | None) -> st
 
 def _list_parameters(cell: Cell, definition: Definition) -> dict[str, str]:
     """Return the levels of the definition's parameters. Raises `UsageError` for unknown parameters and levels."""
-    levels = {
-        name.removeprefix(OWN_PARAMETER): level
-        for name, level in cell.factors.items()
-        if name.startswith(OWN_PARAMETER)
-    }
+    levels = {}
+    for factor, level in cell.factors.items():
+        if factor.startswith(OWN_PARAMETER):
+            levels[factor.removeprefix(OWN_PARAMETER)] = level
     for name, level in levels.items():
         parameter = definition.parameters.get(name)
         if parameter is None:
@@ -339,7 +341,7 @@ def _find_own_control_groups(pid: int | None) -> tuple[Path, ...]:
     if pid is None:
         return ()
     with contextlib.suppress(OSError):
-        theirs, ours = (_find_memory_group(number) for number in (pid, os.getpid()))
+        theirs, ours = _find_memory_group(pid), _find_memory_group(os.getpid())
         if theirs is not None and theirs != ours and theirs.is_dir():
             return (theirs,)
     return ()
@@ -376,4 +378,6 @@ def parse_pid(said: str) -> int | None:
     if not _PROCESS.fullmatch(said) or not Path(f"/proc/{said}").exists():
         return None
     # If this process descends from it, the machine would include this process.
-    return None if os.getpid() in {int(said), *processes.list_descendants(int(said))} else int(said)
+    if os.getpid() in {int(said), *processes.list_descendants(int(said))}:
+        return None
+    return int(said)

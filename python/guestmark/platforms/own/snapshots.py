@@ -77,11 +77,14 @@ class Snapshot:
                 f"{name} was not restored: nothing of the saved machine is in it",
                 hint="restore has to create the machine {id} from {snapshot}",
             )
+        template_s = 0.0
+        # Only the first clone's start includes the time for the snapshot.
+        if clone == 1:
+            template_s = self.made_s
         return OwnSnapshotFacts(
             template=hashlib.sha256(self.id.encode()).hexdigest()[:16],
             clone=clone,
-            # Only the first clone's start includes the time for the snapshot.
-            template_s=self.made_s if clone == 1 else 0.0,
+            template_s=template_s,
             programs=programs,
             files=files,
         )

@@ -43,8 +43,9 @@ def add_file(path: Path) -> None:
     file = str(path.absolute())
     if ":" in file:
         raise UsageError(f"{file} has a colon, which separates files in {VARIABLE}", hint="rename it")
-    known = os.environ.get(VARIABLE, "")
-    os.environ[VARIABLE] = f"{file}:{known}" if known else file
+    if known := os.environ.get(VARIABLE, ""):
+        file = f"{file}:{known}"
+    os.environ[VARIABLE] = file
 
 
 def load_definitions() -> dict[str, Definition]:
@@ -122,8 +123,10 @@ def describe_execution(definition: Definition) -> list[str]:
 
 
 def _describe_words(key: str, words: Sequence[str], before: str = "") -> str:
-    length = describe_length(" ".join(words))
-    return f"{key:<10} {f'[{length}] ' if length else ''}{before}{quote_words(words)}"
+    shown = f"{before}{quote_words(words)}"
+    if length := describe_length(" ".join(words)):
+        shown = f"[{length}] {shown}"
+    return f"{key:<10} {shown}"
 
 
 def _is_ours(path: Path) -> bool:

@@ -29,7 +29,9 @@ from guestmark.core.own_program import find_agent_binary
 from guestmark.core.platform_spec import Layer
 from guestmark.core.user_namespaces import explain_how_to_allow
 from guestmark.disks import processes
+from guestmark.disks.processes import find_field
 from guestmark.platforms.affinity import Seat
+from guestmark.platforms.commands import list_filled_lines
 from guestmark.platforms.confinement import list_own_namespaces, make_control_groups, read_limits
 from guestmark.platforms.host_like import Host, HostLike, Surroundings
 from guestmark.platforms.sandbox.runtimes import RUNTIMES, Runtime, Sandbox
@@ -132,9 +134,9 @@ class SandboxPlatform(HostLike):
 
     def explain_silence(self, error: MachineError, within: Surroundings) -> MachineError:
         """Returns the error with the last message of the runtime, or of the process that prepares its root."""
-        lines = [line.strip() for line in within.read_console().splitlines() if line.strip()]
+        lines = list_filled_lines(within.read_console()) or [error.message]
         explained = self.runtime.explain_end(within.console.parent) if within.console else ""
-        reason = explained or (lines[-1] if lines else error.message)
+        reason = explained or lines[-1]
         return MachineError(
             f"{self.name} did not start: {reason[:400]}",
             hint=(os.geteuid() and explain_how_to_allow())
@@ -175,13 +177,13 @@ def list_layers() -> list[str]:
         return sorted(_list_mountless("/", {mount.where for mount in seen}))
     # The server of another trial's log may be stopped, and accessing its mount would then block forever.
     others = {mount.where for mount in seen if mount.kind.startswith("fuse") and _OF_TRIALS in mount.where}
-    return sorted(
-        {
-            mount.where
-            for mount in seen
-            if mount.kind not in _NO_FILES and mount.where not in others and _can_be_layer(mount.where)
-        }
-    )
+    layers = set()
+    for mount in seen:
+        if mount.kind in _NO_FILES or mount.where in others:
+            continue
+        if _can_be_layer(mount.where):
+            layers.add(mount.where)
+    return sorted(layers)
 
 
 def _list_mountless(directory: str, mounted: Set[str]) -> Iterator[str]:
@@ -218,39 +220,39 @@ class SandboxMachine(Host):
         holder = self._find_holder()
         folder = Path(f"/proc/{holder}")
         try:
-            status = dict(
-                line.split(":\t", 1) for line in (folder / "status").read_text().splitlines() if ":\t" in line
-            )
+            status = (folder / "status").read_text()
             users = " ".join((folder / "uid_map").read_text().split())
             joined = (folder / "cgroup").read_text()
         except OSError as error:
             raise AttestationError(f"the sandbox has ended: {error.strerror}") from error
-        root = [line.split(" ")[2] for line in seen.mounts.splitlines() if line.split(" ")[1:2] == ["/"]]
         if self.network is not None and self._runtime.own_kernel:
             self.network.set_own_stack_mover(holder)
         memory, _ = read_limits(self.within.groups)
         self._unlimited = memory is None
+        if not all(f"/{group.name}" in joined for group in self.within.groups):
+            memory = None
+        mechanism = _find_mechanism(holder) if self._runtime.own_kernel else ""
         found = Sandboxed(
             kernel=hello.kernel,
             arch=hello.arch,
             boot_id=hello.boot_id,
-            processors=self.seat.placement.processors if self.seat.placement else seen.cpus_online,
+            processors=self.seat.count_processors(seen.cpus_online),
             placement=self.seat.attest(self.pid),
-            network=self.network.attest() if self.network else None,
+            network=self._attest_own_network(),
             runtime=self._runtime.program.name,
             version=self._runtime.version,
-            root=root[-1] if root else "",
+            root=_find_root_kind(seen.mounts),
             proc_version=self.agent.read_file("/proc/version", limit=512).decode(errors="replace").strip(),
             own_kernel=self._runtime.own_kernel,
-            mechanism=_find_mechanism(holder) if self._runtime.own_kernel else "",
+            mechanism=mechanism,
             # Compared with the namespaces in which the runtime was started, which exist whatever the runtime does.
             namespaces=list_own_namespaces(folder, Path(f"/proc/{self.pid}")),
-            seccomp=_SECCOMP.get(status.get("Seccomp", ""), "unknown"),
-            filters=int(status.get("Seccomp_filters", "0")),
-            no_new_privileges=status.get("NoNewPrivs") == "1",
-            capabilities=int(status.get("CapEff", "0"), 16).bit_count(),
+            seccomp=_SECCOMP.get(find_field(status, "Seccomp"), "unknown"),
+            filters=int(find_field(status, "Seccomp_filters") or "0"),
+            no_new_privileges=find_field(status, "NoNewPrivs") == "1",
+            capabilities=int(find_field(status, "CapEff") or "0", 16).bit_count(),
             users="" if users == _ALL_USERS else users,
-            memory_bytes=memory if all(f"/{group.name}" in joined for group in self.within.groups) else None,
+            memory_bytes=memory,
         )
         self._require_sandboxed(found)
         return found
@@ -294,6 +296,16 @@ class SandboxMachine(Host):
         raise AttestationError("the sandbox's process cannot be found on this host")
 
 
+def _find_root_kind(mounts: str) -> str:
+    kind = ""
+    for line in mounts.splitlines():
+        fields = line.split(" ")
+        # The last of several mounts at one place hides the others.
+        if fields[1:2] == ["/"]:
+            kind = fields[2]
+    return kind
+
+
 def _find_mechanism(kernel: int) -> str:
     """Returns how gVisor's kernel intercepts system calls, as its open files, memory and tracers show it."""
     held = {end for _, end in procfs.list_open_files(kernel)}
@@ -303,7 +315,6 @@ def _find_mechanism(kernel: int) -> str:
         return "systrap"
     threads = set(map(str, procfs.list_threads(kernel)))
     for pid in processes.list_descendants(kernel):
-        lines = procfs.read_text(procfs.PROC / str(pid) / "status").splitlines()
-        if any(line.startswith("TracerPid:") and line.split()[1] in threads for line in lines):
+        if find_field(procfs.read_text(procfs.PROC / str(pid) / "status"), "TracerPid") in threads:
             return "ptrace"
     return "unknown"

@@ -1,12 +1,13 @@
 """The factors that decide how another machine is made fresh before each trial."""
 
 from guestmark.core.factor import Factor
+from guestmark.setting.base import has_control_characters
 
 
 def _parse_command(text: str) -> str:
     if not text.strip():
         raise ValueError("the command is empty")
-    if any(ord(character) < 32 or ord(character) == 127 for character in text):
+    if has_control_characters(text):
         raise ValueError(f"{text!r} contains control characters")
     return text.strip()
 

@@ -17,7 +17,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -28,9 +28,7 @@ from guestmark.agent.client import Agent
 from guestmark.agent.confinement import HYPERVISOR, Confinement
 from guestmark.agent.results import CallError, CommandError
 from guestmark.core.context import Caller
-from guestmark.core.discovery import list_settings_for
 from guestmark.core.errors import AttestationError, MachineError, PlatformUnusableError, UsageError
-from guestmark.core.factor import Machine
 from guestmark.core.machine_facts import RemoteGuestMachine
 from guestmark.core.model import Cell, WorkloadSpec
 from guestmark.core.platform_spec import PlatformSpec
@@ -41,7 +39,7 @@ from guestmark.platforms.guest import Guest, GuestPlatform, GuestWithin
 from guestmark.platforms.place import HypervisorProcess, Line, Place, SerialLine
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
 from guestmark.platforms.qemu.accelerators import ACCELERATORS
-from guestmark.platforms.qemu.nested.outer import start_nested_outer
+from guestmark.platforms.qemu.nested.outer import remove_outer_factors, start_nested_outer
 from guestmark.platforms.qemu.nested.place import InnerProcess, OuterPlace, PortStream
 from guestmark.platforms.ssh.platform import Remote, SshPlatform
 from guestmark.setting.disk import Disks
@@ -264,7 +262,6 @@ def _read_pieces(path: Path) -> Iterator[bytes]:
 _READY_S = 300.0
 _UML_PROGRAM = ("linux.uml", "user-mode-linux")
 _PROBE_MEMORY = "256M"
-_NOT_THE_GUEST = {factor.name for factor in (*list_settings_for(Machine.OUTER), PLACEMENT)}
 
 
 class RemoteGuestPlatform:
@@ -300,12 +297,9 @@ class RemoteGuestPlatform:
                     place = start_nested_outer(
                         stack, place, cell, layer, max(1.0, deadline - time.monotonic())
                     )
-                others = _NOT_THE_GUEST | {
-                    factor.name for factor in self._spec.outer.description.accepted_factors
-                }
-                factors = {name: level for name, level in cell.factors.items() if name not in others}
+                of_machine = {factor.name for factor in self._spec.outer.description.accepted_factors}
                 left_s = max(1.0, deadline - time.monotonic())
-                made = self._inner.start(replace(cell, factors=factors), left_s, place=place)
+                made = self._inner.start(remove_outer_factors(cell, of_machine), left_s, place=place)
                 with made as guest:
                     yield RemoteGuest(guest, remote, place, own)
 

@@ -9,7 +9,7 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from guestmark.agent.binary import PROGRAM
@@ -288,9 +288,10 @@ def check_cell(cell: Cell) -> None:
             f"{cell.platform}: disks of another machine are not supported",
             hint="measure a workload that needs no disk",
         )
-    given = [
-        name for name in cell.factors if is_machine_factor(name) and not cell.platform.takes_factor(name)
-    ]
+    given = []
+    for name in filter(is_machine_factor, cell.factors):
+        if not cell.platform.takes_factor(name):
+            given.append(name)
     if given:
         raise UsageError(
             f"{cell.platform} does not support {', '.join(sorted(given))}",
@@ -353,6 +354,9 @@ def describe_machine(agent: Agent, dest: str, arch: str, first: Ping) -> RemoteM
     answers = _query_machine(agent)
     leaf = _run_query(agent, [PROGRAM, "hypervisor"])
     vendor, product = answers.get("vendor", ""), answers.get("product", "")
+    hypervisor = "uml"
+    if not answers.get("uml"):
+        hypervisor = name_hypervisor(leaf, vendor, product, answers.get("xen", ""))
     return RemoteMachine(
         dest=dest,
         machine=hash_machine_id(answers.get("id") or hello.hostname),
@@ -363,19 +367,13 @@ def describe_machine(agent: Agent, dest: str, arch: str, first: Ping) -> RemoteM
         cpu=_sanitize_line(facts.cpu_model),
         memory_bytes=facts.mem_total_kib * 1024,
         clocksource=_sanitize_line(facts.clocksource),
-        hypervisor="uml"
-        if answers.get("uml")
-        else name_hypervisor(leaf, vendor, product, answers.get("xen", "")),
+        hypervisor=hypervisor,
         hypervisor_leaf=leaf,
         vendor=vendor,
         product=product,
         microcode=answers.get("microcode", ""),
         governor=answers.get("governor", ""),
-        mitigations={
-            name.removeprefix("mitigation "): value
-            for name, value in answers.items()
-            if name.startswith("mitigation ") and value
-        },
+        mitigations=_collect_mitigations(answers),
         is_this_host=hello.boot_id == read_host_boot_id(),
         connection=Connection(round_trip_ns=first.round_trip_ns),
     )
@@ -386,9 +384,24 @@ def name_hypervisor(leaf: str, vendor: str, product: str, xen: str = "") -> str:
     if xen:
         return "xen"
     if leaf:
-        named = next((name for part, name in _VENDORS if part in vendor or part in product), "")
-        return named or _LEAVES.get(leaf, leaf)
-    return next((name for part, name in _WITHOUT_LEAF if part in vendor or part in product), NO_HYPERVISOR)
+        return _find_maker(_VENDORS, vendor, product) or _LEAVES.get(leaf, leaf)
+    return _find_maker(_WITHOUT_LEAF, vendor, product) or NO_HYPERVISOR
+
+
+def _find_maker(makers: Sequence[tuple[str, str]], vendor: str, product: str) -> str:
+    """Returns the name of the first of the makers whose mark the vendor or the product contains; empty if none."""
+    for mark, name in makers:
+        if mark in vendor or mark in product:
+            return name
+    return ""
+
+
+def _collect_mitigations(answers: Mapping[str, str]) -> dict[str, str]:
+    mitigations = {}
+    for name, value in answers.items():
+        if name.startswith("mitigation ") and value:
+            mitigations[name.removeprefix("mitigation ")] = value
+    return mitigations
 
 
 def _query_machine(agent: Agent) -> dict[str, str]:

@@ -61,7 +61,11 @@ def _explain_proxy_failure(dest: str, said: str) -> MachineError:
 
     The proxy printed the reason before ssh printed anything.
     """
-    before = "\n".join(line for line in said.splitlines() if not any(part in line for part in _AFTER))
+    by_proxy = []
+    for line in said.splitlines():
+        if not any(part in line for part in _AFTER):
+            by_proxy.append(line)
+    before = "\n".join(by_proxy)
     why = last_inert_line(before) or "it closed the connection without a message"
     kind = MachineError if is_final(before) else UnreachableError
     return kind(
@@ -283,7 +287,8 @@ class Session:
         """
         try:
             self._connect(deadline)
-            self._send_all(_format_script(_CLEAN, really=":" if dry_run else ""), deadline)
+            really = ":" if dry_run else ""
+            self._send_all(_format_script(_CLEAN, really=really), deadline)
             self._wait_for_directory(deadline)
         finally:
             self.close()

@@ -44,7 +44,7 @@ from guestmark.setting.machine import (
     MEMORY,
     StartedGuest,
     attest_levels,
-    iterate_guest_levels,
+    collect_guest_options,
     list_kernel_command_line_words,
 )
 from guestmark.setting.network import NETWORK, Network
@@ -175,7 +175,7 @@ def format_command(program: str, initramfs: str, levels: Levels, serial: str, sc
     """
     return [
         program,
-        *(word for factor, level in iterate_guest_levels(levels) for word in factor.uml(level)),
+        *collect_guest_options(levels, lambda factor: factor.uml),
         f"initrd={initramfs}",
         f"umid={scratch.name}", f"uml_dir={scratch}",
         "con=null", "con0=null,fd:1", f"ssl0={serial}", "ssl=null",
@@ -190,11 +190,12 @@ def _skip_parity_trials(cell: Cell) -> list[str]:
 
     Empty if btrfs may need parity, or if the cell has its own `initcall_blacklist`.
     """
-    words = list_kernel_command_line_words(cell.levels)
-    if any(word.startswith("initcall_blacklist=") for word in words) or any(
-        disk.filesystem is Filesystem.BTRFS for disk in cell.view(Disks)
-    ):
-        return []
+    for word in list_kernel_command_line_words(cell.levels):
+        if word.startswith("initcall_blacklist="):
+            return []
+    for disk in cell.view(Disks):
+        if disk.filesystem is Filesystem.BTRFS:
+            return []
     return [_PARITY_TRIALS]
 
 

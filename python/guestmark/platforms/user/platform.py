@@ -87,7 +87,11 @@ def format_binary_magic(example: Path) -> str:
     # The file type, ET_EXEC (2) or ET_DYN (3), differs in its lowest bit; its byte depends on the byte order.
     low = 16 if head[5] == 1 else 17
     mask[low] = 0xFE
-    return ":".join("".join(f"\\x{byte:02x}" for byte in part) for part in (head, bytes(mask)))
+    return f"{_escape_bytes(head)}:{_escape_bytes(mask)}"
+
+
+def _escape_bytes(content: bytes | bytearray) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in content)
 
 
 def is_static(program: str) -> bool:

@@ -123,10 +123,11 @@ def find_ssh_options(dest: str, domain: str) -> tuple[str, ...]:
 
 def parse_addresses(table: str) -> list[str]:
     """Returns the addresses in the output of `virsh domifaddr`, without loopback and link-local ones."""
-    found = _ADDRESS.findall(table)
-    return [
-        address for address in found if not address.lower().startswith(("127.", "::1", "fe80:", "169.254."))
-    ]
+    addresses = []
+    for address in _ADDRESS.findall(table):
+        if not address.lower().startswith(("127.", "::1", "fe80:", "169.254.")):
+            addresses.append(address)
+    return addresses
 
 
 def _extract_host_name(dest: str) -> str:
@@ -137,8 +138,11 @@ def _extract_host_name(dest: str) -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    lines = (line.partition(" ") for line in done.stdout.splitlines())
-    return next((value.lower() for key, _, value in lines if key == "hostname"), "")
+    for line in done.stdout.splitlines():
+        key, _, value = line.partition(" ")
+        if key == "hostname":
+            return value.lower()
+    return ""
 
 
 def _is_address(name: str) -> bool:
@@ -178,21 +182,29 @@ def _describe_domain(domain: str) -> Libvirt:
     cpu = root.find("cpu")
     table = run_virsh(domain, "version", timeout_s=_VERSION_S)
     versions = dict(_split_version(line) for line in table.splitlines() if ":" in line)
+    model = ""
+    if cpu is not None:
+        model = cpu.findtext("model") or cpu.get("mode") or ""
+    disks = []
+    for disk in root.iterfind("devices/disk"):
+        if _is_disk(disk):
+            disks.append(_describe_disk(disk))
     return Libvirt(
         domain=root.findtext("name") or domain,
         uuid=root.findtext("uuid") or "",
         accelerator=root.get("type", ""),
         machine=_read_attribute(root, "os/type", "machine"),
-        cpu="" if cpu is None else cpu.findtext("model") or cpu.get("mode") or "",
+        cpu=model,
         emulator=root.findtext("devices/emulator") or "",
         hypervisor=versions.get("Running hypervisor", ""),
         version=versions.get("Using library", ""),
-        disks=[
-            _describe_disk(disk)
-            for disk in root.iterfind("devices/disk")
-            if disk.get("device", "disk") == "disk"
-        ],
+        disks=disks,
     )
+
+
+def _is_disk(device: ElementTree.Element) -> bool:
+    """Returns whether the device is a disk, and not a CD-ROM drive or a floppy drive."""
+    return device.get("device", "disk") == "disk"
 
 
 def _split_version(line: str) -> tuple[str, str]:
@@ -401,10 +413,7 @@ def make_transient(definition: str) -> bytes:
     ElementTree.register_namespace("qemu", _QEMU)
     root = ElementTree.fromstring(definition)
     for disk in root.iterfind("devices/disk"):
-        keeps = disk.get("device", "disk") == "disk" and all(
-            disk.find(name) is None for name in ("readonly", "transient")
-        )
-        if keeps:
+        if _is_disk(disk) and disk.find("readonly") is None and disk.find("transient") is None:
             ElementTree.SubElement(disk, "transient")
     return ElementTree.tostring(root)
 

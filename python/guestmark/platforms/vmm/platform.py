@@ -52,6 +52,7 @@ from guestmark.platforms.probe import NO_FACTORS, probe_by_start
 from guestmark.platforms.qemu.boots import use_given_modules
 from guestmark.platforms.qemu.platform import add_kvm_hint, suggest_kvm_remedy
 from guestmark.platforms.vmm.programs import CLOUD_HYPERVISOR, FIRECRACKER
+from guestmark.setting.base import format_switch
 from guestmark.setting.disk import Disks
 from guestmark.setting.drive import Aio
 from guestmark.setting.machine import (
@@ -129,17 +130,7 @@ def _build_firecracker_command(program: str, machine: MachineConfig) -> list[str
         },
         "machine-config": {"vcpu_count": machine.processors, "mem_size_mib": machine.memory // _MIB},
         "vsock": {"guest_cid": _GUEST_CID, "uds_path": _VSOCK},
-        "drives": [
-            {
-                "drive_id": image.spec.name,
-                "path_on_host": str(image.path),
-                "is_root_device": False,
-                "is_read_only": image.spec.read_only,
-                "cache_type": "Writeback",
-                "io_engine": "Sync",
-            }
-            for image in machine.disks
-        ],
+        "drives": [_describe_firecracker_drive(image) for image in machine.disks],
     }
     if machine.card is not None:
         described["network-interfaces"] = [
@@ -160,20 +151,33 @@ def _build_firecracker_command(program: str, machine: MachineConfig) -> list[str
     ]
 
 
+def _describe_firecracker_drive(image: Image) -> dict[str, object]:
+    return {
+        "drive_id": image.spec.name,
+        "path_on_host": str(image.path),
+        "is_root_device": False,
+        "is_read_only": image.spec.read_only,
+        "cache_type": "Writeback",
+        "io_engine": "Sync",
+    }
+
+
 def _choose_firecracker_serial(_name: str, image: FileIdentity) -> str:
     """Returns the serial number that Firecracker derives from the image's file; it ignores the drive's name."""
     return "".join(map(str, image))[:_SERIAL]
 
 
 def _build_cloud_hypervisor_command(program: str, machine: MachineConfig) -> list[str]:
-    disks = []
+    disks: list[str] = []
     for image in machine.disks:
-        read_only = "on" if image.spec.read_only else "off"
+        read_only = format_switch(image.spec.read_only)
         words = f"path={image.path},readonly={read_only},serial={image.spec.name}"
         # Older versions detect an image's format by its first bytes.
         if machine.version >= _KNOWS_IMAGES:
             words += ",image_type=raw"
         disks.append(words)
+    if disks:
+        disks.insert(0, "--disk")
     card: list[str] = []
     if machine.card is not None:
         # One queue in each direction.
@@ -191,37 +195,35 @@ def _build_cloud_hypervisor_command(program: str, machine: MachineConfig) -> lis
         "--cpus", f"boot={machine.processors}", "--memory", f"size={machine.memory}",
         "--vsock", f"cid={_GUEST_CID},socket={_VSOCK}",
         "--serial", "tty", "--console", "off",
-        *(["--disk", *disks] if disks else []),
+        *disks,
         *card,
     ]  # fmt: skip
 
 
-HYPERVISORS: Mapping[str, Hypervisor] = {
-    each.program.name: each
-    for each in (
-        # Firecracker ends when its guest reboots; there is no other way to shut its guest down.
-        Hypervisor(
-            FIRECRACKER,
-            version_prefix="Firecracker v",
-            maker="FIRECK",
-            modules=("virtio_mmio",),
-            words="reboot=k pci=off",
-            command=_build_firecracker_command,
-            serial=_choose_firecracker_serial,
-            inherits_taps=False,
-        ),
-        Hypervisor(
-            CLOUD_HYPERVISOR,
-            version_prefix="cloud-hypervisor ",
-            maker="CLOUDH",
-            modules=("virtio_pci",),
-            words="",
-            command=_build_cloud_hypervisor_command,
-            serial=lambda name, _image: name,
-            inherits_taps=True,
-        ),
-    )
-}
+_KNOWN_HYPERVISORS = (
+    # Firecracker ends when its guest reboots; there is no other way to shut its guest down.
+    Hypervisor(
+        FIRECRACKER,
+        version_prefix="Firecracker v",
+        maker="FIRECK",
+        modules=("virtio_mmio",),
+        words="reboot=k pci=off",
+        command=_build_firecracker_command,
+        serial=_choose_firecracker_serial,
+        inherits_taps=False,
+    ),
+    Hypervisor(
+        CLOUD_HYPERVISOR,
+        version_prefix="cloud-hypervisor ",
+        maker="CLOUDH",
+        modules=("virtio_pci",),
+        words="",
+        command=_build_cloud_hypervisor_command,
+        serial=lambda name, _image: name,
+        inherits_taps=True,
+    ),
+)
+HYPERVISORS: Mapping[str, Hypervisor] = {known.program.name: known for known in _KNOWN_HYPERVISORS}
 
 
 class VmmPlatform:
@@ -299,10 +301,10 @@ class VmmPlatform:
             guest = Guest(cell, process, agent, check, place=place, seat=seat)
             await_ready(agent, process, deadline_s or self._start_limit_s, guest.phases)
             try:
-                serials = {
-                    image.spec.name: hypervisor.serial(image.spec.name, place.identify_file(image.path))
-                    for image in made
-                }
+                serials = {}
+                for image in made:
+                    identity = place.identify_file(image.path)
+                    serials[image.spec.name] = hypervisor.serial(image.spec.name, identity)
                 guest.disks = drives.find_attached_disks(made, agent, serials)
                 guest.network = link.connect(agent, process)
                 yield guest
@@ -404,8 +406,12 @@ def _rank_kernel(kernel: Kernel) -> int | None:
     """
     if kernel.elf is None:
         return None
-    tree = ModuleTree.read(kernel.modules) if kernel.modules else None
-    return 0 if tree is None or all(tree.has_module(name) for name in _MODULES) else None
+    if kernel.modules is None:
+        return 0
+    tree = ModuleTree.read(kernel.modules)
+    if not all(map(tree.has_module, _MODULES)):
+        return None
+    return 0
 
 
 @functools.cache
