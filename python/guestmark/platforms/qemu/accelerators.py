@@ -27,7 +27,9 @@ class Accelerator:
     def outer_cpu(self) -> str:
         """Default processor model of outer guests."""
         row = find_host_architecture()
-        return (row.outer_cpu or row.cpu) if self.emulates else "host"
+        if not self.emulates:
+            return "host"
+        return row.outer_cpu or row.cpu
 
     def build_kernel_command_line(self, architecture: Architecture) -> str:
         """Returns kernel arguments that shorten a boot and change nothing in the steady state."""

@@ -37,10 +37,13 @@ def attest_qemu(guest: Guest, vmm: Vmm, levels: Levels, boot: Boot | ImageBoot) 
     Raises `AttestationError` with both values if they differ.
     """
     inside = describe_inside(guest)
-    # A restored guest has completed an incoming migration; a booted guest has had none.
-    loaded = guest.query("query-migrate").get("status") == "completed" if guest.query else None
+    loaded = backing = None
+    if guest.query:
+        # A restored guest has completed an incoming migration; a booted guest has had none.
+        loaded = guest.query("query-migrate").get("status") == "completed"
     require_same("the accelerator", guest.cell.platform.inner.kind, vmm.accelerator, guest)
-    backing = measure_backing(guest) if memory.has_memory_factors(guest.cell.levels) else None
+    if memory.has_memory_factors(guest.cell.levels):
+        backing = measure_backing(guest)
     require_all_checks_pass(
         attest_levels(levels, StartedGuest(inside, vmm, _find_running_program(guest), loaded, backing)), guest
     )
@@ -73,8 +76,9 @@ def _find_backing_file(guest: Guest) -> str:
 
     Between the two a restored guest has the overlay of its template.
     """
-    nodes = guest.query("query-named-block-nodes") if guest.query else []
-    for node in nodes:
+    if not guest.query:
+        return ""
+    for node in guest.query("query-named-block-nodes"):
         if node.get("node-name") == NODE:
             image = node.get("image", {})
             if guest.restored is not None:

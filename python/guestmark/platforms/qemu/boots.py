@@ -43,13 +43,11 @@ def find_boot(architecture: Architecture, cell: Cell, levels: Levels, notify: No
     """Returns what the cell's guest boots; downloads or builds missing parts. Raises `GuestmarkError`."""
     wanted = levels.get(KERNEL) or ""
     if architecture.is_host:
-        as_it_is = wanted and not architecture.kernel_unpacked
-        found = (
-            kernels.describe_user_kernel(architecture, wanted)
-            if as_it_is
-            else find_kernel(wanted, notify, rank_kernel)
-        )
-        kernel = use_given_modules(found, levels)
+        if wanted and not architecture.kernel_unpacked:
+            kernel = kernels.describe_user_kernel(architecture, wanted)
+        else:
+            kernel = find_kernel(wanted, notify, rank_kernel)
+        kernel = use_given_modules(kernel, levels)
         share = _choose_share(kernel)
         if levels.get(ROOTFS) and share != NINE_P:
             raise PlatformUnusableError(
@@ -58,9 +56,10 @@ def find_boot(architecture: Architecture, cell: Cell, levels: Levels, notify: No
             )
         return Boot(find_agent_binary(), kernel, share, Path(levels.get(ROOTFS) or _HOST_ROOT))
     made = parts.get_parts(architecture, find_packages(cell))
-    kernel = use_given_modules(
-        kernels.describe_user_kernel(architecture, wanted) if wanted else made.kernel, levels
-    )
+    kernel = made.kernel
+    if wanted:
+        kernel = kernels.describe_user_kernel(architecture, wanted)
+    kernel = use_given_modules(kernel, levels)
     if made.root is None:
         return Boot(made.agent, kernel, "")
     share = _choose_share(kernel)

@@ -37,9 +37,9 @@ def build_base_arguments(
 ) -> list[str]:
     """Returns the command line up to the devices: QEMU, its accelerator and the options for machine factors."""
     threads = ",thread=multi" if accelerator.emulates and levels[SMP] > 1 else ""
-    given = [
-        word for factor, level in iterate_guest_levels(levels) for word in factor.qemu(level, architecture)
-    ]
+    given: list[str] = []
+    for factor, level in iterate_guest_levels(levels):
+        given += factor.qemu(level, architecture)
     return [
         program, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
         "-accel", accelerator.name + threads, *given,
@@ -65,10 +65,10 @@ def build_sandbox_arguments(emulator: str) -> tuple[str, ...]:
 def build_console_arguments(watch: Watch | None, architecture: Architecture) -> list[str]:
     """Returns the arguments for a console on QEMU's standard output, shared with the firmware if that is watched."""
     shared = ",mux=on" if watch else ""
-    return [
-        "-chardev", f"stdio,id=console,signal=off{shared}", *architecture.console_device,
-        *(watch.build_qemu_arguments(architecture) if watch else []),
-    ]  # fmt: skip
+    arguments = ["-chardev", f"stdio,id=console,signal=off{shared}", *architecture.console_device]
+    if watch:
+        arguments += watch.build_qemu_arguments(architecture)
+    return arguments
 
 
 def build_root_arguments(

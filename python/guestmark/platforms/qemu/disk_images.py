@@ -254,9 +254,8 @@ class ImageGuest(Guest):
         # The guest's monotonic clock starts with its kernel.
         kernel_s = (ping.host_ns - ping.guest_ns) / 1e9 - self.started_at
         done = self.agent.exec(["/bin/sh", "-c", _BOOT_TIMES], timeout_s=20.0, question=True)
-        found = dict(
-            line.split("=", 1) for line in done.stdout.decode(errors="replace").splitlines() if "=" in line
-        )
+        lines = done.stdout.decode(errors="replace").splitlines()
+        found = dict(line.split("=", 1) for line in lines if "=" in line)
         userspace_s = _read_number(found, "UserspaceTimestampMonotonic") / 1e6
         # systemd has no timestamp for an initrd without systemd; the kernel's log shows when its /init was executed.
         initrd_s = _read_number(found, "InitRDTimestampMonotonic") / 1e6 or _read_number(found, "init")
@@ -460,7 +459,9 @@ def choose_firmware(head: bytes, architecture: Architecture) -> ImageFirmware | 
         and any(head[_BOOT_CODE])
     ):
         return ImageFirmware.BIOS
-    types = [head[446 + 16 * number + 4] for number in range(4)] if len(head) >= _SECTOR else []
+    types = []
+    if len(head) >= _SECTOR:
+        types = [head[446 + 16 * number + 4] for number in range(4)]
     entries = head[2 * _SECTOR :]
     guids = {entries[offset : offset + 16] for offset in range(0, len(entries), 128)}
     if _EFI_SYSTEM_TYPE in types or _EFI_SYSTEM_GUID in guids:
@@ -521,7 +522,9 @@ def _name_other_platform(machine_name: str) -> str:
     """Return the remedy for an image of another architecture."""
     with contextlib.suppress(UsageError):
         row = find_architecture(machine_name)
-        return f"use --on tcg{'' if row.is_host else f'@{row.name}'}, or another image"
+        if row.is_host:
+            return "use --on tcg, or another image"
+        return f"use --on tcg@{row.name}, or another image"
     return "use an image for the machine's architecture"
 
 

@@ -60,7 +60,7 @@ from guestmark.setting.machine import (
     SMP,
     START,
     Start,
-    iterate_guest_levels,
+    collect_guest_options,
     list_kernel_command_line_words,
 )
 from guestmark.setting.network import NETWORK, Network
@@ -240,9 +240,12 @@ class QemuPlatform:
         boot, levels, place, process = start.boot, start.levels, start.place, start.process
         virtio, watch, extras = start.virtio, start.watch, start.extras
         program = levels.get(PROGRAM) or self.architecture.emulator.command
+        sandbox: tuple[str, ...] = ()
+        if place is HERE:
+            sandbox = command_line.build_sandbox_arguments(program)
         arguments = [
             *command_line.build_base_arguments(self.architecture, self.accelerator, levels, program),
-            *(command_line.build_sandbox_arguments(program) if place is HERE else ()),
+            *sandbox,
             *command_line.build_console_arguments(watch, self.architecture),
             *_build_memory_arguments(levels, boot, made),
             *command_line.build_share_arguments(stack, process, virtio, made),
@@ -404,7 +407,10 @@ class QemuPlatform:
             self.accelerator.build_kernel_command_line(row),
             "guestmark.channel=virtio:guestmark",
         ]
-        words.append(f"guestmark.root={share}:{command_line.SHARE_TAG}" if share else "guestmark.root=none")
+        if share:
+            words.append(f"guestmark.root={share}:{command_line.SHARE_TAG}")
+        else:
+            words.append("guestmark.root=none")
         if share == NINE_P:
             # cache=loose lets the guest cache files without asking the host again, which a read-only root allows.
             words.append(
@@ -435,7 +441,9 @@ def _start_process(
     written: Sequence[Path],
 ) -> None:
     """Starts QEMU, which inherits its ends of the lines and the network. Raises `MachineError`."""
-    inherited = [descriptor for line in lines for descriptor in line.fds]
+    inherited: list[int] = []
+    for line in lines:
+        inherited += line.fds
     if link.helper is not None and isinstance(process, SupervisedProcess):
         process.end_with(Network.PASST, link.helper)
     process.start(command, pass_fds=(*inherited, *link.pass_fds), writable=written, within=link.within)
@@ -460,7 +468,7 @@ def _require_restorable(
         why = "guests whose root is not served by 9p cannot be saved"
     elif unsavable is not None:
         why = f"guests with a disk of bus={unsavable} cannot be saved"
-    elif any(disk.logged for disk in disks):
+    elif disks.any_logged:
         why = "a log of a disk's writes has to begin with the guest's boot"
     elif not virtio.on_pci:
         why = "machines without PCI cannot be restored"
@@ -485,7 +493,11 @@ _DESCRIPTOR = re.compile(r"(?<=\bfd=)\d+")
 
 def _find_descriptors(arguments: Sequence[str]) -> list[str]:
     """Returns the descriptor numbers in the arguments, in order."""
-    return [found[0] for word in arguments for found in [_DESCRIPTOR.search(word)] if found]
+    numbers = []
+    for word in arguments:
+        if found := _DESCRIPTOR.search(word):
+            numbers.append(found[0])
+    return numbers
 
 
 def _replace_descriptors(arguments: Sequence[str], named: Mapping[str, int]) -> list[str]:
@@ -528,26 +540,28 @@ def _choose_confinement(
     cell: Cell, boot: Boot | ImageBoot, extras: Extras, accelerator: Accelerator
 ) -> Confinement:
     """Returns QEMU's confinement, with io_uring and sockets only if disks, shares or arguments need them."""
-    disks = cell.view(Disks)
     return replace(
         HYPERVISOR,
-        more=tuple(
-            word for factor, level in iterate_guest_levels(cell.levels) for word in factor.process(level)
-        ),
+        more=tuple(collect_guest_options(cell.levels, lambda factor: factor.process)),
         kvm=accelerator is KVM,
         taps=cell.levels[NETWORK] in (Network.TAP, Network.VHOST),
         vhost=cell.levels[NETWORK] in (Network.VHOST, Network.VSOCK),
         network=cell.levels[NETWORK] is Network.USER,
-        rings=any(disk.aio is Aio.IO_URING for disk in disks),
-        sockets=boot.share == VIRTIOFS
-        or extras.sockets
-        # The user's own arguments may need sockets.
-        or QEMU_ARGS in cell.levels
-        or any(
-            disk.bus in {Bus.VHOST_USER, Bus.VIRTIOFS} or disk.level(PROTOCOL) is Protocol.NBD
-            for disk in disks
-        ),
+        rings=any(disk.aio is Aio.IO_URING for disk in cell.view(Disks)),
+        sockets=boot.share == VIRTIOFS or extras.sockets or _may_need_sockets(cell),
     )
+
+
+def _may_need_sockets(cell: Cell) -> bool:
+    """Returns whether a process that serves a disk, or the user's own arguments, may need QEMU's sockets."""
+    if QEMU_ARGS in cell.levels:
+        return True
+    for disk in cell.view(Disks):
+        if disk.bus in {Bus.VHOST_USER, Bus.VIRTIOFS}:
+            return True
+        if disk.level(PROTOCOL) is Protocol.NBD:
+            return True
+    return False
 
 
 def find_missing_program(program: Program) -> Unusable | None:

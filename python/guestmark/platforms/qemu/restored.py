@@ -33,7 +33,7 @@ from guestmark.core.model import Cell
 from guestmark.core.units import format_size
 from guestmark.platforms.process import SupervisedProcess, make_watchdog
 from guestmark.platforms.qmp import Monitor
-from guestmark.setting.base import quote_qemu_value
+from guestmark.setting.base import format_switch, quote_qemu_value
 from guestmark.setting.disk import Disks
 from guestmark.setting.filesystem import Filesystem
 from guestmark.setting.machine import START, Start
@@ -91,8 +91,10 @@ class Templates:
     def share_in_block(self, cells: Iterable[Cell] = ()) -> Iterator[None]:
         """Keeps templates for one block of these cells, and removes them when it ends."""
         self._sharing = True
-        some = [cell for cell in cells if cell.levels.get(START) is Start.RESTORED]
-        used = {spec.filesystem for cell in some for spec in cell.view(Disks) if spec.filesystem.maker}
+        used: set[Filesystem] = set()
+        for cell in cells:
+            if cell.levels.get(START) is Start.RESTORED:
+                used |= {spec.filesystem for spec in cell.view(Disks) if spec.filesystem.maker}
         self.filesystems = tuple(sorted(used))
         try:
             yield
@@ -145,7 +147,7 @@ def compute_template_key(command: Sequence[str], program: str) -> str:
 def build_memory_arguments(template: Path, size: int, *, shared: bool) -> list[str]:
     """Returns QEMU's arguments for the guest's memory: the template's own file, or a private view of it."""
     path = quote_qemu_value(template)
-    share = "on" if shared else "off"
+    share = format_switch(shared)
     return [
         "-object", f"memory-backend-file,id=memory,size={format_size(size)},mem-path={path},share={share}",
         "-machine", "memory-backend=memory",
@@ -213,7 +215,8 @@ def resume_clone(
             return None
         time.sleep(_POLL_S)
     # Of the time 0 the agent takes no notice, nor of the bytes after it.
-    channel.sendall(struct.pack("<Q", time.time_ns() if renews else 0) + secrets.token_bytes(_ENTROPY_BYTES))
+    now_ns = time.time_ns() if renews else 0
+    channel.sendall(struct.pack("<Q", now_ns) + secrets.token_bytes(_ENTROPY_BYTES))
     monitor.execute("cont")
     if not select.select([channel], [], [], max(0.0, end - time.monotonic()))[0]:
         return None

@@ -132,10 +132,8 @@ def _build_daemon_options(share: Share, legacy: bool) -> list[str]:
     if legacy:
         cache = _OLD_CACHES.get(share.cache, share.cache)
         return ["-o", f"source={share.directory},cache={cache},sandbox=chroot"]
-    return [
-        f"--shared-dir={share.directory}", f"--cache={share.cache}",
-        f"--sandbox={'chroot' if os.getuid() == 0 else 'none'}",
-    ]  # fmt: skip
+    sandbox = "chroot" if os.getuid() == 0 else "none"
+    return [f"--shared-dir={share.directory}", f"--cache={share.cache}", f"--sandbox={sandbox}"]
 
 
 def find_difference(served: SupervisedProcess, share: Share) -> str:
@@ -145,7 +143,7 @@ def find_difference(served: SupervisedProcess, share: Share) -> str:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="surrogateescape").split("\0")
     except OSError:
         return "it has ended"
-    wanted = [
-        option for option in _build_daemon_options(share, "-o" in words) if not option.startswith("--sandbox")
-    ]
-    return next((f"no {option} in {' '.join(words[1:])}" for option in wanted if option not in words), "")
+    for option in _build_daemon_options(share, "-o" in words):
+        if not option.startswith("--sandbox") and option not in words:
+            return f"no {option} in {' '.join(words[1:])}"
+    return ""

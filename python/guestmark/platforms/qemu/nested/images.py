@@ -61,11 +61,14 @@ def make_images(place: ImageHolder, cell: Cell) -> Iterator[tuple[Image, ...]]:
     directory = f"{SHARED_MEMORY}/guestmark-{os.urandom(4).hex()}"
     with place.hold_agent() as agent:
         agent.mkdir(directory)
+    made = []
     try:
-        yield tuple(
-            _make_source(place, spec) if spec.role is Role.SOURCE else _make_target(place, spec, directory)
-            for spec in specs
-        )
+        for spec in specs:
+            if spec.role is Role.SOURCE:
+                made.append(_make_source(place, spec))
+            else:
+                made.append(_make_target(place, spec, directory))
+        yield tuple(made)
     finally:
         # The outer guest may have ended, and all images with it.
         with contextlib.suppress(Exception), place.hold_agent() as agent:
@@ -139,11 +142,9 @@ class InnerImage(Image):
             found = agent.checksum(fifo, timeout_s=_PROGRAM_S)
             reading.wait(10.0)
             agent.remove(fifo)
-        complaints = [
-            line for line in reading.read_text().splitlines() if line and not line.startswith("debugfs ")
-        ]
-        if complaints:
-            raise WorkloadError(f"the data cannot be read back: debugfs: {complaints[0]}")
+        for line in reading.read_text().splitlines():
+            if line and not line.startswith("debugfs "):
+                raise WorkloadError(f"the data cannot be read back: debugfs: {line}")
         return found
 
     def run_on_image(self, program: str, *arguments: str, writable: Sequence[Path] = ()) -> None:

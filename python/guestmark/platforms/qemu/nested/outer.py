@@ -6,12 +6,14 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from guestmark.core.discovery import list_settings_for
 from guestmark.core.errors import GuestmarkError, PlatformUnusableError
+from guestmark.core.factor import Machine
 from guestmark.core.machine_facts import GuestMachine, OuterMachine
 from guestmark.core.meminfo import read_meminfo
 from guestmark.core.model import Cell, WorkloadSpec
@@ -23,6 +25,7 @@ from guestmark.platforms.qemu.accelerators import ACCELERATORS
 from guestmark.platforms.qemu.nested.images import count_image_bytes
 from guestmark.platforms.qemu.nested.place import PORTS, OuterPlace
 from guestmark.platforms.qemu.platform import DEFAULTS, Extras, QemuPlatform
+from guestmark.setting.base import quote_qemu_value
 from guestmark.setting.disk import Disks
 from guestmark.setting.machine import CPU, KERNEL, MEMORY, OUTER, OUTER_CPU, OUTER_SMP, PLACEMENT, SMP, Outer
 from guestmark.setting.network import NETWORK, Network
@@ -55,11 +58,14 @@ class OuterSpec:
         """Returns the requirements of a nested cell: the inner guest's processors, and memory for all layers inside."""
         layers = cell.platform.layers
         outer = layers[0]
+        kernel = ""
+        if layers[-1].kind in ACCELERATORS:
+            kernel = cell.levels.get(KERNEL) or ""
         return cls(
             outer,
             cell.levels.get(OUTER_CPU) or ACCELERATORS[outer.kind].outer_cpu,
             cell.levels.get(OUTER_SMP) or _count_processors(cell),
-            cell.levels.get(KERNEL) or "" if layers[-1].kind in ACCELERATORS else "",
+            kernel,
             compute_outer_memory(cell),
             len(layers) - 1,
             cell.factors.get(PLACEMENT.name, ""),
@@ -74,7 +80,9 @@ class OuterSpec:
     @property
     def modules(self) -> tuple[str, ...]:
         """The modules that inner hypervisors need, if the kernel has them."""
-        return (*HYPERVISOR_MODULES, *(_NETWORK_MODULES if self.networked else ()))
+        if self.networked:
+            return (*HYPERVISOR_MODULES, *_NETWORK_MODULES)
+        return HYPERVISOR_MODULES
 
     def make_cell(self) -> Cell:
         """Returns a cell with which the outer guest can be started."""
@@ -245,7 +253,7 @@ OUTERS = OuterGuests()
 
 
 def _can_share(cell: Cell) -> bool:
-    if any(disk.logged for disk in cell.view(Disks)):
+    if cell.view(Disks).any_logged:
         # A logged image is a disk of the outer guest, so each trial needs its own outer guest.
         return False
     return cell.platform.is_nested and cell.levels.get(OUTER) is not Outer.TRIAL
@@ -259,15 +267,17 @@ def _start_outer(
     made: Sequence[Image] = (),
 ) -> RunningOuter:
     """Starts an outer guest. The images in `made` become its disks, which it passes on to the guest inside it."""
-    names = [_choose_port_name(layer, name) for layer in range(spec.ports) for name in PORTS]
-    arguments = [
-        word
-        for name in names
-        for word in (
-            "-chardev", f"socket,id={name},path={name},server=on,wait=off",
-            "-device", f"virtserialport,chardev={name},name={name}",
-        )
-    ]  # fmt: skip
+    arguments = []
+    for layer in range(spec.ports):
+        for name in PORTS:
+            port = _choose_port_name(layer, name)
+            arguments += [
+                "-chardev", f"socket,id={port},path={port},server=on,wait=off",
+                "-device", f"virtserialport,chardev={port},name={port}",
+            ]  # fmt: skip
+    modules = spec.modules
+    if made:
+        modules += ("virtio_blk",)
     machine = spec.layer.architecture.outer_machine
     if machine and ACCELERATORS[spec.layer.kind].emulates:
         arguments += ["-machine", machine]
@@ -277,8 +287,8 @@ def _start_outer(
             max(1.0, deadline - time.monotonic()),
             Extras(
                 (*arguments, *_build_disk_arguments(made)),
-                modules=(*spec.modules, *(("virtio_blk",) if made else ())),
-                ports=len(names) + 1,
+                modules=modules,
+                ports=spec.ports * len(PORTS) + 1,
                 writable=tuple(image.path for image in made),
                 sockets=True,
             ),
@@ -292,14 +302,13 @@ def _start_outer(
 
 def _build_disk_arguments(made: Sequence[Image]) -> list[str]:
     """Returns QEMU's arguments for plain disks: only the inner hypervisor applies the cell's levels to them."""
-    return [
-        word
-        for image in made
-        for word in (
-            "-drive", f"if=none,id={image.spec.name},file={str(image.path).replace(',', ',,')},format=raw",
+    arguments = []
+    for image in made:
+        arguments += [
+            "-drive", f"if=none,id={image.spec.name},file={quote_qemu_value(image.path)},format=raw",
             "-device", f"virtio-blk-pci,disable-legacy=on,drive={image.spec.name}",
-        )
-    ]  # fmt: skip
+        ]  # fmt: skip
+    return arguments
 
 
 def start_nested_outer(
@@ -309,22 +318,14 @@ def start_nested_outer(
     layers = cell.platform.layers
     mine, sets = layers[layer], len(layers) - 1 - layer
     modules = OuterSpec.for_cell(cell).modules
-    names = [
-        (_choose_port_name(index, name), _choose_port_name(index + 1, name))
-        for index in range(sets)
-        for name in PORTS
-    ]
-    lines = {name: place.make_line(above.removeprefix("inner-")) for name, above in names}
-    arguments = [
-        word
-        for name, line in lines.items()
-        for word in (
-            "-chardev",
-            line.format_chardev(name),
-            "-device",
-            f"virtserialport,chardev={name},name={name}",
-        )
-    ]
+    lines = {}
+    arguments = []
+    for index in range(sets):
+        for name in PORTS:
+            port, above = _choose_port_name(index, name), _choose_port_name(index + 1, name)
+            lines[port] = place.make_line(above.removeprefix("inner-"))
+            arguments += ["-chardev", lines[port].format_chardev(port)]
+            arguments += ["-device", f"virtserialport,chardev={port},name={port}"]
     factors = {
         MEMORY.name: format_size(compute_outer_memory(cell, layer)),
         CPU.name: ACCELERATORS[mine.kind].outer_cpu,
@@ -334,13 +335,20 @@ def start_nested_outer(
         QemuPlatform(mine).start(
             Cell("outer", WorkloadSpec("outer"), PlatformSpec((mine,)), factors),
             left_s,
-            Extras(tuple(arguments), modules=modules, ports=len(names) + 1),
+            Extras(tuple(arguments), modules=modules, ports=len(lines) + 1),
             place,
         )
     )
     inside = OuterPlace(guest, lambda name: lines[f"inner-{name}"].own_socket())
     inside.set_up()
     return inside
+
+
+def remove_outer_factors(cell: Cell, also: Collection[str] = ()) -> Cell:
+    """Returns the cell without the factors of the guests around its innermost one, and without those in `also`."""
+    others = {factor.name for factor in (*list_settings_for(Machine.OUTER), PLACEMENT)}.union(also)
+    factors = {name: level for name, level in cell.factors.items() if name not in others}
+    return replace(cell, factors=factors)
 
 
 def _choose_port_name(layer: int, name: str) -> str:

@@ -391,13 +391,17 @@ class InnerProcess:
         ended = self._background.ended
         if ended is None:
             return 125
-        return 128 + ended.signal if ended.signal is not None else ended.status
+        if ended.signal is not None:
+            return 128 + ended.signal
+        return ended.status
 
     def end_after(self, order: Callable[[], None], timeout_s: float) -> tuple[float, float | None]:
         """Calls `order`; returns the time of the call, and when the notice of the hypervisor's end arrived."""
         ordered = time.monotonic()
         order()
-        return ordered, self._ended_at if self._ended.wait(timeout_s) else None
+        if not self._ended.wait(timeout_s):
+            return ordered, None
+        return ordered, self._ended_at
 
     def stop(self) -> None:
         """Ends the hypervisor and removes its scratch directory in the outer guest. May be called twice."""

@@ -16,9 +16,7 @@ from typing import cast
 from guestmark.agent.clocks import Ping
 from guestmark.agent.results import CallError
 from guestmark.core.cause import Cause
-from guestmark.core.discovery import list_settings_for
 from guestmark.core.errors import AttestationError, GuestmarkError, MachineError, PlatformUnusableError
-from guestmark.core.factor import Machine
 from guestmark.core.levels import Levels
 from guestmark.core.machine_facts import NestedMachine
 from guestmark.core.model import Cell, WorkloadSpec
@@ -31,10 +29,16 @@ from guestmark.platforms.guest import EXIT_DEADLINE_S, Guest, GuestPlatform, Gue
 from guestmark.platforms.place import Place
 from guestmark.platforms.probe import NO_FACTORS, probe_by_start
 from guestmark.platforms.qemu.nested.images import check_disks as check_images
-from guestmark.platforms.qemu.nested.outer import OUTERS, RunningOuter, find_shortage, start_nested_outer
+from guestmark.platforms.qemu.nested.outer import (
+    OUTERS,
+    RunningOuter,
+    find_shortage,
+    remove_outer_factors,
+    start_nested_outer,
+)
 from guestmark.platforms.qemu.nested.place import OuterPlace
 from guestmark.platforms.qemu.platform import QemuPlatform
-from guestmark.setting.machine import MEMORY, PLACEMENT
+from guestmark.setting.machine import MEMORY
 
 READY_DEADLINE_S = 300.0
 # An emulator in an emulator starts in one minute on a quiet machine, and in over six while five others compute.
@@ -124,9 +128,7 @@ class NestedPlatform:
         self, cell: Cell, place: Place, deadline: float
     ) -> contextlib.AbstractContextManager[Guest]:
         left_s = max(1.0, deadline - time.monotonic())
-        outside = {factor.name for factor in (*list_settings_for(Machine.OUTER), PLACEMENT)}
-        factors = {name: level for name, level in cell.factors.items() if name not in outside}
-        return self._inner.start(replace(cell, factors=factors), left_s, place=place)
+        return self._inner.start(remove_outer_factors(cell), left_s, place=place)
 
     def _check_program(self, cell: Cell) -> None:
         if missing := self.find_missing(cell.levels):
@@ -151,12 +153,14 @@ class NestedPlatform:
         except MachineError as error:
             # A killed hypervisor closes its sockets well before it has ended, because freeing its memory takes long.
             gone = not held.place.is_alive() and outer.process.wait(EXIT_DEADLINE_S) is not None
-            where = f"the outer guest ({self._spec.outer}) ended" if gone else f"inside {self._spec.outer}"
+            where, cause = f"inside {self._spec.outer}", error.cause
+            if gone:
+                where, cause = f"the outer guest ({self._spec.outer}) ended", Cause.ENDED
             kind = AttestationError if isinstance(error, AttestationError) else MachineError
             raise kind(
                 f"{where}: {error.message}",
                 hint=error.hint,
-                cause=Cause.ENDED if gone else error.cause,
+                cause=cause,
                 console=f"{error.console}\n--- outer guest ---\n{outer.console()}",
                 phases=error.phases,
             ) from error
