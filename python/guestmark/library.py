@@ -101,9 +101,10 @@ class Result:
     @property
     def metrics(self) -> tuple[str, ...]:
         """The names of the measured metrics, the primary one first."""
-        return tuple(
-            dict.fromkeys(metric.name for workload in self.analysis.workloads for metric in workload.metrics)
-        )
+        names: list[str] = []
+        for workload in self.analysis.workloads:
+            names += [metric.name for metric in workload.metrics]
+        return tuple(dict.fromkeys(names))
 
     def ratio(self, cell: str, metric: str | None = None) -> Ratio:
         """Return the ratio of a cell to the baseline, by default of the primary metric.
@@ -183,7 +184,8 @@ class Result:
 
     def __repr__(self) -> str:
         said = ", ".join(f"{ratio.cell} ×{ratio.value:.3g} {ratio.verdict}" for ratio in self.ratios)
-        return f"<guestmark run {self.id}, {self.state}{f': {said}' if said else ''}>"
+        verdicts = f": {said}" if said else ""
+        return f"<guestmark run {self.id}, {self.state}{verdicts}>"
 
     @cached_property
     def _by_id(self) -> Mapping[str, CellResult]:
@@ -263,8 +265,10 @@ class Compared:
 
     def __repr__(self) -> str:
         said = [f"{change.cell} ×{change.value:.3g} {change.verdict}" for change in self.moved]
-        said += [f"{len(self.missing)} not in both"] if self.missing else []
-        return f"<guestmark {self.before} → {self.after}{': ' if said else ''}{', '.join(said)}>"
+        if self.missing:
+            said.append(f"{len(self.missing)} not in both")
+        verdicts = f": {', '.join(said)}" if said else ""
+        return f"<guestmark {self.before} → {self.after}{verdicts}>"
 
 
 def _embed_page(page: str, title: str) -> str:
@@ -391,4 +395,5 @@ def _measure_plan(
 
 def _open_ledger(where: str | None, *, writable: bool) -> AbstractContextManager[Ledger]:
     chosen = where or os.environ.get("GUESTMARK_LEDGER") or None
-    return open_ledger(chosen if chosen is None or "://" in chosen else Path(chosen), writable=writable)
+    where_found = chosen if chosen is None or "://" in chosen else Path(chosen)
+    return open_ledger(where_found, writable=writable)

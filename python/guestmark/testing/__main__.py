@@ -20,7 +20,10 @@ def main(words: Sequence[str]) -> int:
     """Check `workload NAME [JSON]`, `platform NAME` or `factor NAME [PLATFORM]`; print the rules that it violates."""
     match words:
         case ["workload", name, *rest]:
-            found = check_workload(name, json.loads(rest[0]) if rest else None)
+            params = None
+            if rest:
+                params = json.loads(rest[0])
+            found = check_workload(name, params)
         case ["platform", name]:
             found = check_platform(name)
         case ["factor", name, *rest]:
@@ -34,9 +37,10 @@ def main(words: Sequence[str]) -> int:
             return ExitStatus.USAGE
     for violation in found:
         tell(str(violation))
-    if not found:
-        tell(f"{words[0]} {words[1]}: meets the contract")
-    return ExitStatus.SOME_FAILED if found else ExitStatus.ALL_MEASURED
+    if found:
+        return ExitStatus.SOME_FAILED
+    tell(f"{words[0]} {words[1]}: meets the contract")
+    return ExitStatus.ALL_MEASURED
 
 
 if __name__ == "__main__":

@@ -59,8 +59,7 @@ def check_platform(name: str) -> list[Violation]:
         return [*found, *broken]
     usable, broken = run_guarded("probe()", platform.probe)
     if broken or not isinstance(usable, Usable):
-        hint = usable.hint if isinstance(usable, Unusable) else "return platforms.base.Usable or Unusable"
-        reason = usable.reason if isinstance(usable, Unusable) else f"probe() returned {usable!r}"
+        reason, hint = _explain_unusable(usable)
         return [*found, *(broken or [Violation(Rule.STARTED, f"it cannot be used here: {reason}", hint)])]
     cell = Cell("checked", WorkloadSpec("exec", {"argv": ["sleep", "60"]}), spec)
     _, broken = run_guarded("a machine", lambda: start_and_attest(platform, cell))
@@ -79,6 +78,13 @@ def check_platform(name: str) -> list[Violation]:
     if not any(violation.rule is Rule.ENDED for violation in found):  # else it would be found again
         found += collect_violations("an interrupted trial", check_interruption(cell))
     return found
+
+
+def _explain_unusable(found: object) -> tuple[str, str]:
+    """Return the reason and the remedy of what `probe` found."""
+    if isinstance(found, Unusable):
+        return found.reason, found.hint
+    return f"probe() returned {found!r}", "return platforms.base.Usable or Unusable"
 
 
 def _start_on_platform(cell: Cell) -> None:

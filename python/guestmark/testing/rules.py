@@ -62,7 +62,9 @@ class Violation:
     hint: str = ""
 
     def __str__(self) -> str:
-        return f"{self.rule}: {self.what}" + (f"\n  {self.hint}" if self.hint else "")
+        if not self.hint:
+            return f"{self.rule}: {self.what}"
+        return f"{self.rule}: {self.what}\n  {self.hint}"
 
 
 def make_not_found_violation(error: Exception) -> Violation:

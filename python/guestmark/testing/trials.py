@@ -129,8 +129,9 @@ def check_interruption(cell: Cell) -> Iterator[Violation]:
                 took_s = time.monotonic() - begin
                 what = f"an interrupted run exited with status {run.returncode} after {took_s:.1f} s"
                 yield Violation(Rule.INTERRUPTED, what, "do not catch Interrupted, which is a BaseException")
-            files = sorted(path.name for path in Path(folder).iterdir()) if number == signal.SIGINT else []
-        how = "interrupted" if number == signal.SIGINT else "killed"
+            how, files = "killed", []
+            if number == signal.SIGINT:
+                how, files = "interrupted", sorted(path.name for path in Path(folder).iterdir())
         for pid, words in left:
             yield Violation(
                 Rule.INTERRUPTED, f"{words} (process {pid}) outlives a run that was {how}", "end it"
