@@ -24,7 +24,7 @@ from guestmark.core.errors import TakenError
 from guestmark.core.findings import Facts, MeasuredOn, add_fact
 from guestmark.core.model import Trial, TrialStatus
 from guestmark.ledger import checksums, codec, schema, signatures
-from guestmark.ledger.rows import BEGUN, LOST, STORED
+from guestmark.ledger.rows import BEGUN, LOST, STORED, load_postgresql_dialect
 from guestmark.ledger.run_annotations import IMPORTED, LABEL
 from guestmark.ledger.schema import attempts as table
 from guestmark.ledger.schema import remarks as said
@@ -60,10 +60,8 @@ class TrialAttempts:
                 lambda made: made.execute(_make_insert_statement(sqlite), values).scalar_one(),
             )
         else:
-            # Ledgers in files do not need this import.
-            from sqlalchemy.dialects import postgresql
-
-            (kept,) = self._ledger.execute_autocommit(doing, _make_insert_statement(postgresql), values)
+            statement = _make_insert_statement(load_postgresql_dialect())
+            (kept,) = self._ledger.execute_autocommit(doing, statement, values)
         if kept != token:
             raise TakenError(
                 f"failed while {doing}: it had already begun",

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Table, bindparam, delete, func, insert, literal, select, update
@@ -24,6 +24,8 @@ from guestmark.ledger import checksums, codec, schema
 from guestmark.ledger.environment_variables import strip_unrecorded
 from guestmark.ledger.validation import FORGED, ReadBudget
 
+PREPARED_OPTION = "guestmark_prepared"  # execution option
+PREPARED_OPTIONS = {PREPARED_OPTION: True}  # for `Connection.execute`, on a server with the bundled driver
 # The prefix of a cell's id among the names of entries that were left out.
 _CELL = "cell:"
 
@@ -239,12 +241,16 @@ def holds_values(row: Row[Any], values: Mapping[str, Any]) -> bool:
     return all(getattr(row, name) == value for name, value in values.items())
 
 
+def load_postgresql_dialect() -> ModuleType:
+    """Return SQLAlchemy's module for PostgreSQL, which ledgers in files need not import."""
+    from sqlalchemy.dialects import postgresql
+
+    return postgresql
+
+
 @functools.cache
 def _make_store_statement(with_token: bool) -> TypedReturnsRows[Any]:
     """Return a statement that ends the attempt, then stores trial and checksum if the attempt was in force."""
-    # Ledgers in files do not need this import.
-    from sqlalchemy.dialects import postgresql
-
     attempts, trials, checks = schema.attempts, schema.trials, schema.checks
     own = {column.name: bindparam(f"own_{column.name}", type_=column.type) for column in trials.columns}
     wanted = select(*own.values())
@@ -262,7 +268,8 @@ def _make_store_statement(with_token: bool) -> TypedReturnsRows[Any]:
         wanted = select(*own.values()).select_from(settled)
         in_force = select(func.count()).select_from(settled).scalar_subquery()
     stored = (
-        postgresql.insert(trials)
+        load_postgresql_dialect()
+        .insert(trials)
         .from_select(list(own), wanted)
         .on_conflict_do_nothing()
         .returning(trials.c.run_id)

@@ -44,8 +44,9 @@ from guestmark.ledger.model import (
     StoredRatio,
     StoredRun,
 )
-from guestmark.ledger.postgres import PREPARED_OPTIONS, Patience, connect_autocommit, is_transient
+from guestmark.ledger.postgres import Patience, connect_autocommit, is_transient
 from guestmark.ledger.rows import (
+    PREPARED_OPTIONS,
     add_environment,
     find_environments,
     holds_values,
