@@ -274,8 +274,9 @@ class BisectionSearch:
         self._by = wanted.by or ("",)
         self.end = SearchEnd.ONLY_SKIPPED
         self.found: Commit | None = None
-        # The metric that decides if the preferred one cannot.
+        # The metric by which the bad commit was found slower, if the preferred one could not tell.
         self.fell_back = ""
+        self._last_fallback = ""  # the same of the candidate judged last
 
     @property
     def cuts_power(self) -> bool:
@@ -290,8 +291,8 @@ class BisectionSearch:
             self.end = SearchEnd.NOT_SLOWER if at_bad.outcome is Outcome.KEPT else SearchEnd.UNJUDGED
             return
         if at_bad.judged is not None:
-            self._by, before = (at_bad.judged.gate.metric,), self._by
-            self.fell_back = self._by[0] if self._by[0] != before[0] else ""
+            self._by = (at_bad.judged.gate.metric,)
+            self.fell_back = self._last_fallback
         next_: Commit | str | None = self._bisection.start_bisect() or self._bisection.bad.hash
         while isinstance(next_, Commit):
             step = self._build_and_judge(next_)
@@ -372,10 +373,12 @@ class BisectionSearch:
         for name in by:
             renamed = [replace(gate, metric=name or gate.metric or preferred) for gate in gates]
             by_metric.append(judge_gates(renamed, analysis, alpha))
+        self._last_fallback = ""
         first, *others = by_metric
         if _has_outcome(first, Outcome.UNDECIDED):
-            for judged in others:
+            for name, judged in zip(by[1:], others, strict=True):
                 if _has_outcome(judged, Outcome.BROKEN):
+                    self._last_fallback = name
                     return judged
         return first
 

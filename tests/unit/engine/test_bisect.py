@@ -63,6 +63,8 @@ def test_a_planted_slowdown_is_found(guestmark: CommandLine, tmp_path: Path) -> 
     assert git(folder, "branch", "--list", "--all").splitlines() == [
         f"* {git(folder, 'branch', '--show-current')}"
     ]
+    # The metric that was asked for decided.
+    assert "decided, because" not in done.stderr
     guestmark.assert_nothing_left()
 
 
