@@ -12,7 +12,7 @@ import re
 import shlex
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median
@@ -87,14 +87,9 @@ def read_results(data: bytes, where: str, at: float = 0.0) -> list[PackedRun]:
 def _make_run(program: SourceProgram, benchmarks: Sequence[_Benchmark], digest: str, at: float) -> StoredRun:
     cells: list[Cell] = []
     trials: list[Trial] = []
-    known: dict[str, int] = {}
     tables: set[str] = set()
     metrics: dict[str, Metric] = {}
-    for order, each in enumerate(benchmarks):
-        known[each.label] = known.get(each.label, 0) + 1
-        name = each.label[:200]
-        if known[each.label] > 1:
-            name += f" ({known[each.label]})"
+    for order, (name, each) in enumerate(zip(_name_benchmarks(benchmarks), benchmarks, strict=True)):
         cells.append(_make_imported_cell(name, each, baseline=each.table not in tables))
         tables.add(each.table)
         measured = []
@@ -121,6 +116,20 @@ def _make_run(program: SourceProgram, benchmarks: Sequence[_Benchmark], digest: 
         created_at=at,
         trials=tuple(trials),
     )
+
+
+def _name_benchmarks(benchmarks: Iterable[_Benchmark]) -> list[str]:
+    """Return a name for each benchmark: the beginning of its label, with a number if the name is already used."""
+    names: dict[str, None] = {}
+    numbers: dict[str, int] = {}
+    for benchmark in benchmarks:
+        beginning = benchmark.label[:200]
+        name = beginning
+        while name in names:
+            numbers[beginning] = numbers.get(beginning, 1) + 1
+            name = f"{beginning} ({numbers[beginning]})"
+        names[name] = None
+    return list(names)
 
 
 def _split_command(command: str) -> list[str]:

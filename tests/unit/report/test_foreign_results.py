@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from guestmark.core.errors import LedgerError
 from guestmark.core.metric import Better
@@ -82,6 +84,18 @@ def test_figures_are_those_of_the_files() -> None:
     (fio,) = values("fio")
     assert fio["throughput"] == (job["read"]["bw_bytes"] + job["write"]["bw_bytes"],)
     assert fio["read_latency_avg_s"] == (job["read"]["lat_ns"]["mean"] / 1e9,)
+
+
+_LABELS = st.sampled_from(["a", "a (2)", "a (2) (2)", "b", "x" * 200 + "1", "x" * 200 + "2", "x" * 200])
+
+
+@given(st.lists(_LABELS, min_size=1, max_size=12))
+def test_each_benchmark_has_a_name_of_its_own(labels: list[str]) -> None:
+    text = json.dumps({"results": [{"command": label, "times": [0.1, 0.2]} for label in labels]})
+    (packed,) = imported_results.read_results(text.encode(), "hyperfine")
+    names = [cell.id for cell in packed.run.plan.cells]
+    assert len(set(names)) == len(labels)
+    assert all(name.startswith(label[:200]) for name, label in zip(names, labels, strict=True))
 
 
 def test_the_suite_says_which_direction_is_better() -> None:
