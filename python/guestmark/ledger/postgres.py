@@ -58,6 +58,10 @@ _MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 _LATER = re.compile(r"08...|57P..|53300|40001|40P01")
 
 
+# A line of a password file: host, port, database and user, then the password. A backslash escapes colons and itself.
+_PASSWORD_LINE = re.compile(r"((?:\\.|[^:\\])*):" * 4 + "(.*)")
+
+
 def make_server_engine(url: URL) -> Engine:
     """Return the engine for a server. `postgresql://` means the bundled driver; any other driver is used as it is.
 
@@ -268,14 +272,22 @@ def _read_password(parameters: Mapping[str, str]) -> str | None:
         return None
     wanted = [parameters[name] for name in ("host", "port", "dbname", "user")]
     for line in lines:
-        fields = [re.sub(r"\\(.)", r"\1", field) for field in re.split(r"(?<!\\):", line, maxsplit=4)]
-        if len(fields) == 5 and _matches_password_line(fields[:4], wanted):
-            return fields[4]
+        found = _PASSWORD_LINE.fullmatch(line)
+        if found is not None and _matches_password_line(found.groups()[:4], wanted):
+            return _remove_escapes(found[5])
     return None
 
 
 def _matches_password_line(fields: Sequence[str], wanted: Sequence[str]) -> bool:
-    return all(field in ("*", value) for field, value in zip(fields, wanted, strict=True))
+    for field, value in zip(fields, wanted, strict=True):
+        # An escaped star is the name "*".
+        if field != "*" and _remove_escapes(field) != value:
+            return False
+    return True
+
+
+def _remove_escapes(field: str) -> str:
+    return re.sub(r"\\(.)", r"\1", field)
 
 
 T = TypeVar("T")

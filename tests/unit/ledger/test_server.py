@@ -37,6 +37,10 @@ def test_passwords_come_from_a_file_that_nobody_else_reads(tmp_path: Path) -> No
     assert parameters("postgresql://me@db/lab", PGPASSFILE=str(file))["password"] == "a:b\\c"
     assert parameters("postgresql://you@db/lab", PGPASSFILE=str(file))["password"] == "later"
     assert parameters("postgresql://me:mine@db/lab", PGPASSFILE=str(file))["password"] == "mine"
+    file.write_text("db:*:lab:us\\\\:ends\ndb:*:lab:\\*:star\ndb:*:lab:me:mine\n")
+    assert parameters("postgresql://us%5C@db/lab", PGPASSFILE=str(file))["password"] == "ends"
+    assert parameters("postgresql://*@db/lab", PGPASSFILE=str(file))["password"] == "star"
+    assert parameters("postgresql://me@db/lab", PGPASSFILE=str(file))["password"] == "mine"
     file.chmod(0o644)
     assert "password" not in parameters("postgresql://me@db/lab", PGPASSFILE=str(file))
 
