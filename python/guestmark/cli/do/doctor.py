@@ -241,9 +241,13 @@ def list_facts(host: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Lists the label and value of each fact that people ask for first, except unknown ones."""
     processor, kernel = host.get("processor", {}), host.get("kernel", {})
     virtual = host.get("virtualization", {})
+    model, usable, memory = processor.get("model"), processor.get("usable"), host.get("memory_bytes")
+    of_processor = [str(model)] if model else []
+    if usable:
+        of_processor.append(f"{usable} usable")
     facts = [
-        ("processor", f"{processor.get('model', 'unknown')}, {processor.get('usable', '?')} usable"),
-        ("memory", f"{(host.get('memory_bytes') or 0) / 2**30:.1f} GiB"),
+        ("processor", ", ".join(of_processor)),
+        ("memory", f"{memory / 2**30:.1f} GiB" if memory else ""),
         ("kernel", str(kernel.get("release", ""))),
         ("system", str(host.get("distribution", ""))),
         ("governor", str(host.get("frequency", {}).get("governor", ""))),
