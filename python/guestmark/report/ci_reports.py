@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from xml.etree import ElementTree
 
 from guestmark.core.errors import GuestmarkError
@@ -35,7 +36,8 @@ def make_junit(gates: Sequence[JudgedGate], run: StoredRun, *more: StoredRun) ->
     for each in runs:
         ElementTree.SubElement(properties, "property", {"name": "run", "value": each.id})
     # All gates use the same trials, so each is charged an equal part of their time.
-    seconds = sum(trial.duration_s for each in runs for trial in each.trials) / max(len(gates), 1)
+    trials = chain.from_iterable(each.trials for each in runs)
+    seconds = sum(trial.duration_s for trial in trials) / max(len(gates), 1)
     for gate in gates:
         attributes = {
             "classname": make_inert(f"guestmark.{run.plan.name}"),

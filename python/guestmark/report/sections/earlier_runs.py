@@ -61,11 +61,11 @@ def make_document(result: CellResult, analysis: Analysis) -> dict[str, Any] | No
     earlier = compare_earlier_runs(result, analysis)
     if earlier is None:
         return None
+    runs = []
+    for run in earlier.past:
+        runs.append({"id": run.run_id, "ratio": run.ratio, "ci": [run.low, run.high], "n": run.blocks})
     return {
-        "runs": [
-            {"id": run.run_id, "ratio": run.ratio, "ci": [run.low, run.high], "n": run.blocks}
-            for run in earlier.past
-        ],
+        "runs": runs,
         "lowest": earlier.lowest_run.ratio,
         "highest": earlier.highest_run.ratio,
         "outside": earlier.has_changed,

@@ -624,7 +624,9 @@ def _describe_durability(group: DurabilityGroup) -> Inline:
         each = "each: " if len(losses) > 1 else ""
         detail = f" ({each}{losses[0]})"
     else:
-        remarks = [f" ({lost})" if lost else "" for lost in losses]
+        for number, lost in enumerate(losses):
+            if lost:
+                remarks[number] = f" ({lost})"
     tone = _DURABILITY_TONES.get(group.word, Tone.UNCLEAR)
     cells = [f"{result.cell.id}{remark}" for result, remark in zip(group.results, remarks, strict=True)]
     return spans(Span(str(group.word), tone), f": {', '.join(cells)}{detail}.")

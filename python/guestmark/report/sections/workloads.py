@@ -32,7 +32,10 @@ def make_kind_nodes(workload: WorkloadResult, run: StoredRun) -> list[Node]:
     for name in names:
         if name in kinds:
             makers |= dict.fromkeys(kinds[name].report_sections())
-    return [node for make_sections in makers for node in make_sections(workload, run)]
+    nodes: list[Node] = []
+    for make_sections in makers:
+        nodes += make_sections(workload, run)
+    return nodes
 
 
 def conclude_uncompared_workload(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
@@ -65,13 +68,12 @@ def list_failures(workload: WorkloadResult, told: Collection[str] = ()) -> list[
     nodes: list[Node] = []
     for result in workload.cells:
         if result.status in _FAILED and result.cell.id not in told:
-            partial = result.status is CellStatus.PARTIAL
-            text = spans(
-                Span(f"{result.cell.id}: ", Tone.STRONG),
-                Span(result.status.value, Tone.WARNING if partial else Tone.ERROR),
-                f" – {result.reason}",
-            )
-            nodes.append(Note(text, NoteKind.WARNING if partial else NoteKind.ERROR))
+            tone, kind = Tone.ERROR, NoteKind.ERROR
+            if result.status is CellStatus.PARTIAL:
+                tone, kind = Tone.WARNING, NoteKind.WARNING
+            cell = Span(f"{result.cell.id}: ", Tone.STRONG)
+            text = spans(cell, Span(result.status.value, tone), f" – {result.reason}")
+            nodes.append(Note(text, kind))
     baseline, metric = workload.baseline, workload.metrics[:1]
     if baseline and metric and metric[0].name not in baseline.summary and len(workload.shown_cells) > 1:
         text = line(f"No comparison is possible: the baseline {baseline.cell.id} was not measured")
