@@ -104,8 +104,6 @@ class Architecture:
     firmware_log: str = ""
     # The kernel argument that prints from the first line on.
     early_console: str = ""
-    # The firmware that the machine needs besides the emulator.
-    firmware: Program | None = None
     # The UEFI firmware that boots disks.
     uefi: Uefi | None = None
     # Whether the emulator has firmware of its own that boots disks.
@@ -253,7 +251,8 @@ PPC64EL = Architecture(
 RISCV64 = Architecture(
     name="riscv64",
     machine_name="riscv64",
-    emulator=Program("qemu-system-riscv64", "qemu-system-riscv64"),
+    # Its machines do not start without the firmware of another package.
+    emulator=Program("qemu-system-riscv64", "qemu-system-riscv64 opensbi"),
     machine="virt",
     cpu="rv64",
     cpu_suffix="-riscv-cpu",
@@ -272,7 +271,6 @@ RISCV64 = Architecture(
             ),
         ),
     ),
-    firmware=Program("opensbi", "opensbi"),
 )
 
 S390X = Architecture(

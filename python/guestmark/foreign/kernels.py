@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
@@ -224,7 +225,12 @@ def describe_user_kernel(architecture: Architecture, wanted: str) -> Kernel:
         raise GuestmarkError(f"there is no kernel {wanted}", hint="use the path of a kernel image")
     data = image.read_bytes()
     if data[:2] == b"\x1f\x8b":
-        data = gzip.decompress(data)
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error) as error:
+            raise GuestmarkError(
+                f"{wanted} cannot be unpacked: {error}", hint="it may be incomplete; copy it again"
+            ) from error
     check_image(architecture, data, wanted)
     said_itself = re.search(rb"Linux version (\d[\w.+~-]{,90}) ", data)
     # An image that is compressed in a format of its own does not say its release, but its file may be named after it.

@@ -269,8 +269,7 @@ def _explain_unserved(row: Architecture, known: frozenset[str] | None, made: boo
 
 
 def _describe_state(row: Architecture, known: frozenset[str] | None) -> State:
-    programs = [row.emulator, *([row.firmware] if row.firmware else [])]
-    lacking = [program for program in programs[:1] if shutil.which(program.name) is None]
+    lacking = [row.emulator] if shutil.which(row.emulator.name) is None else []
     if row.is_host:
         return State(row, {}, lacking)
     try:

@@ -241,7 +241,7 @@ def _find_root_filesystem(mounts: str) -> str:
     # The last of several mounts at one place hides the others.
     for line in reversed(mounts.splitlines()):
         words = line.split()
-        if words[1] == "/":
+        if len(words) > 2 and words[1] == "/":
             return words[2]
     return ""
 
@@ -271,6 +271,9 @@ def measure_backing(guest: Guest) -> Backing | None:
         elif name == "VmFlags" and "mg" in rest.split():
             mergeable.add(start)
     sizes.pop("", None)
+    if not sizes:
+        # It has ended, and its parent has not asked how yet.
+        return None
     start, found = max(sizes.items(), key=lambda item: item[1].get("Size", 0))
     # Addresses in numa_maps have no leading zeros.
     places = dict(line.split(" ", 2)[:2] for line in policies.splitlines())

@@ -1,5 +1,6 @@
 """Architectures by name, what is kept of their parts, and what reports say of programs of another one."""
 
+import gzip
 import json
 import os
 import re
@@ -8,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from guestmark.cli.do.doctor import describe_state, examine_architectures
 from guestmark.core.architectures import (
@@ -254,6 +257,16 @@ def test_a_kernel_without_virtio_is_told_by_its_configuration(tmp_path: Path) ->
         config.read_text().replace("CONFIG_VIRTIO_CONSOLE=y", "# CONFIG_VIRTIO_CONSOLE is not set")
     )
     with pytest.raises(GuestmarkError, match="without VIRTIO_CONSOLE"):
+        kernels.describe_user_kernel(ROW, str(kernel))
+
+
+@given(lacking=st.integers(1, 27))
+def test_a_damaged_archive_of_a_kernel_is_refused(
+    tmp_path_factory: pytest.TempPathFactory, lacking: int
+) -> None:
+    kernel = tmp_path_factory.mktemp("kernel") / "vmlinuz-6.1.0-test"
+    kernel.write_bytes(gzip.compress(image_of(ROW))[:-lacking])
+    with pytest.raises(GuestmarkError, match="cannot be unpacked"):
         kernels.describe_user_kernel(ROW, str(kernel))
 
 
