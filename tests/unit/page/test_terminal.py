@@ -5,14 +5,17 @@ import os
 from collections.abc import Callable, Mapping
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
 from guestmark.core.model import Cell, RunState
 from guestmark.core.platform_spec import HOST, PlatformSpec
 from guestmark.ledger.model import StoredRun
-from guestmark.page.tables import Column, Row, RowName, Table, make_figure_cell
-from guestmark.report.render.terminal_table import draw_table
+from guestmark.page.tables import Align, Column, Row, RowName, Table, make_figure_cell
+from guestmark.report.render.terminal import _draw_definitions
+from guestmark.report.render.terminal_table import draw_table, shorten_columns
 from guestmark.report.sections.results import ESTIMATE
 from tests.framework import GOLDEN
 from tests.framework.runs import EXEC, constructed, host_uml_tcg, memory_sweep, print_report, renamed
@@ -110,3 +113,26 @@ def test_an_interval_in_brackets_does_not_move_a_half_width() -> None:
         "tcg       112    ± 28",
         "uml         9.25 ±  0.31",
     ]
+
+
+# Letters of one column and of two.
+_NAMES = st.text(alphabet="ab é測定", min_size=1, max_size=30)
+
+
+@given(names=st.lists(_NAMES, min_size=1, max_size=5), room=st.integers(10, 60))
+def test_names_are_shortened_by_the_columns_that_they_take(names: list[str], room: int) -> None:
+    (shortened,) = shorten_columns([names], room)
+    assert max(map(cell_len, shortened)) <= room - 2
+
+
+@given(names=st.lists(_NAMES.map(str.strip).filter(bool), min_size=2, max_size=5))
+def test_what_follows_wide_letters_lines_up(names: list[str]) -> None:
+    rows = tuple(
+        Row(RowName((str(number),)), (make_figure_cell(name, "|"),)) for number, name in enumerate(names)
+    )
+    column = Column("name", (Align.LEFT, Align.LEFT))
+    (shown,) = draw_table(Table("", ("row",), (column,), rows), 80)
+    places = {cell_len(line.plain.partition("|")[0]) for line in shown[2:]}
+    assert len(places) == 1
+    defined = [line.plain for line in _draw_definitions([(name, "|") for name in names], 80)]
+    assert len({cell_len(line.partition("|")[0]) for line in defined}) == 1

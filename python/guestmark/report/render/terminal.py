@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
@@ -256,7 +256,7 @@ def _draw_definitions(rows: Sequence[tuple[str, str]], width: int) -> list[Text]
             continue
         head = make_inert(name)
         for part in _fold_line(Text(make_inert(value)), width - room - 2):
-            line = Text(f"{head:<{room}}  ", style="dim")
+            line = Text(f"{set_cell_size(head, room)}  ", style="dim")
             lines.append(line.append_text(Text.assemble((part.plain, "not dim"))))
             head = ""
     return lines
@@ -270,7 +270,7 @@ def _draw_commands(nodes: Sequence[Node]) -> list[Text]:
     room = max(cell_len(command.purpose) for command in commands)
     lines = []
     for command in commands:
-        text = Text(f"{command.purpose:<{room}}  ", overflow="fold")
+        text = Text(f"{set_cell_size(command.purpose, room)}  ", overflow="fold")
         lines.append(text.append(make_inert(command.command), style="cyan"))
     return lines
 
@@ -288,7 +288,7 @@ def _draw_stack(title: str, caption: str, stack: Stack, width: int) -> list[Text
             # Without room beside the label, the bar goes below it.
             lines.append(Text(f"{label}  {total.strip()}", overflow="fold"))
         else:
-            line.append(f"{label:<{label_width}}  {total}  ")
+            line.append(f"{set_cell_size(label, label_width)}  {total}  ")
         counts = figures.split_bar(row.parts, stack.longest, min(room, width))
         for letter, colour, count in zip(stack.letters, _COLOURS[: len(counts)], counts, strict=True):
             line.append(letter * count, style=f"black on {colour}")

@@ -7,7 +7,7 @@ becomes a list of headings and values.
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from guestmark.page import figures
@@ -108,7 +108,12 @@ def shorten_columns(names: Sequence[Sequence[str]], room: int) -> list[list[str]
 def _shorten_name(text: str, most: int) -> str:
     if cell_len(text) <= most:
         return text
-    return f"{text[: most - 1]}…"
+    return f"{set_cell_size(text, most - 1)}…"
+
+
+def _push_right(text: str, room: int) -> str:
+    """Return the text with blanks before it, so that it takes `room` columns of a terminal."""
+    return " " * (room - cell_len(text)) + text
 
 
 def measure_width(columns: Sequence[Sequence[str | Text]]) -> int:
@@ -295,8 +300,8 @@ def _align_piece(cells: Sequence[list[str]], aligns: Sequence[Align], number: in
         padded = figures.align_points(padded)
     else:
         room = max(map(cell_len, padded), default=0)
-        side = ">" if align is Align.RIGHT else "<"
-        padded = [f"{piece:{side}{room}}" for piece in padded]
+        pad = _push_right if align is Align.RIGHT else set_cell_size
+        padded = [pad(piece, room) for piece in padded]
     for pieces, piece in zip(having, padded, strict=True):
         pieces[number] = piece
 
