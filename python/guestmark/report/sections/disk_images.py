@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
+
 from guestmark.core.machine_facts import DiskImage, GuestMachine, ImageFirmware, NestedMachine
 from guestmark.ledger.model import StoredRun
 from guestmark.page.text import join_parts
@@ -15,15 +18,25 @@ _FIRMWARE = {
 
 
 def describe_images(run: StoredRun) -> dict[str, str]:
-    """Return a description of each image of the run, by file name; of a changed file, all its versions."""
-    described: dict[str, dict[str, None]] = {}
+    """Return a description of each image of the run, by file name; of a changed file, all its versions.
+
+    Files of the same name in several directories are told apart by their paths.
+    """
+    versions: dict[str, dict[str, None]] = {}
     for trial in run.trials:
         nested = trial.facts.find_fact(NestedMachine)
         guest = nested.inner if nested is not None else trial.facts.find_fact(GuestMachine)
         if guest is not None and guest.image is not None:
-            name = f"image {guest.image.path.rpartition('/')[2]}"
-            described.setdefault(name, {})[_describe_image(guest.image, guest.guest.kernel)] = None
-    return {name: "; then ".join(texts) for name, texts in described.items()}
+            texts = versions.setdefault(guest.image.path, {})
+            texts[_describe_image(guest.image, guest.guest.kernel)] = None
+    names = Counter(map(os.path.basename, versions))
+    described = {}
+    for path, texts in versions.items():
+        name = os.path.basename(path)
+        if names[name] > 1:
+            name = path
+        described[f"image {name}"] = "; then ".join(texts)
+    return described
 
 
 def _describe_image(image: DiskImage, kernel: str) -> str:
