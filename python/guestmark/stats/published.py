@@ -133,10 +133,14 @@ def convert_ratio(ratio: float, percent_of: str, better: Better) -> float:
 def is_same_work(one: Published, other: Published) -> bool:
     """Return True if two publications give times and throughputs of the same work.
 
-    Then the product of both figures, the amount of work, is about the same for all cells.
+    Then the product of both figures, the amount of work, is about the same for all cells. One cell cannot show that.
     """
+    if one.percent_of == other.percent_of:
+        return False
     mine, theirs = _index_figures(one), _index_figures(other)
-    if mine.keys() != theirs.keys() or not all(value > 0 for value in (*mine.values(), *theirs.values())):
+    if len(mine) < 2 or mine.keys() != theirs.keys():
+        return False
+    if not all(value > 0 for value in (*mine.values(), *theirs.values())):
         return False
     products = [mine[cell] * theirs[cell] for cell in mine]
     return max(products) <= _ROUNDING * min(products)

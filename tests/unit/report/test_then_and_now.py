@@ -12,7 +12,7 @@ from rich.console import Console
 
 from guestmark.core.context import Caller
 from guestmark.core.metric import Better, Measurement
-from guestmark.core.model import Plan, RunState, Trial, TrialStatus
+from guestmark.core.model import Plan, Published, PublishedFigure, RunState, Trial, TrialStatus
 from guestmark.engine.question_status import keep_answerable_questions
 from guestmark.ledger.model import StoredRun
 from guestmark.plan import library
@@ -111,6 +111,24 @@ def test_a_perfect_repetition_disagrees_with_nothing(name: str, platforms: Seque
         shown = [span.text for row in overview.rows for cell in row.cells for span in cell.pieces]
         assert any("✓" in text for text in shown)
         assert not any("✗" in text for text in shown), shown
+
+
+def test_two_papers_about_the_same_cells_have_rows_of_their_own() -> None:
+    """A later one without a name, or with another's, replaced the figures of the earlier one."""
+    outline = override_outline(load_outline(library.read_builtin("upload"), "upload"), Overrides(on=["tcg"]))
+    plan = assemble_plan(outline, Caller())
+    ext3 = {"workload": "dd", "preallocation": "full", "filesystem": "ext3"}
+    papers = []
+    for source, metric, ratio in (("A", "wall_s", 1.6), ("B", "guest_flush_s", 30.0), ("C", "wall_s", 7.0)):
+        figure = PublishedFigure(ext3, ratio, 1.0)
+        papers.append(Published(source, metric, "s", "time", (figure,)))
+    run = measured(replace(plan, published=tuple(papers)), 6)
+    overview = make_overview(analyse_run(run.plan, run.trials))
+    assert overview is not None
+    shown = [" ".join(span.text for cell in row.cells for span in cell.pieces) for row in overview.rows]
+    assert len(shown) == 3
+    for then in ("1.6", "30", "7.0"):
+        assert any(then in text for text in shown), shown
 
 
 def over(level: float, spread: float = 0.01, blocks: int = 12) -> Comparison:

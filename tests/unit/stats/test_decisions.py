@@ -58,15 +58,16 @@ def test_the_published_ratio_of_two_cells_needs_two_figures() -> None:
 
 
 def test_times_and_throughputs_of_the_same_work_are_one_publication() -> None:
-    times = {"a": 2.0, "b": 4.0}
-    seconds, rates, others = (
-        Published(
-            "", "", "", "", tuple(PublishedFigure({"platform": name}, value) for name, value in of.items())
-        )
-        for of in (times, {name: 100 / value for name, value in times.items()}, {"a": 7.0, "b": 7.0})
-    )
-    assert is_same_work(seconds, rates)
-    assert not is_same_work(seconds, others)
+    def publish(percent_of: str, **values: float) -> Published:
+        figures = tuple(PublishedFigure({"platform": name}, value) for name, value in values.items())
+        return Published("", "", "", percent_of, figures)
+
+    seconds = publish("time", a=2.0, b=4.0)
+    assert is_same_work(seconds, publish("throughput", a=50.0, b=25.0))
+    assert not is_same_work(seconds, publish("time", a=50.0, b=25.0))
+    assert not is_same_work(seconds, publish("throughput", a=7.0, b=7.0))
+    # Any two figures of one cell have a product.
+    assert not is_same_work(publish("time", a=2.0), publish("throughput", a=7.0))
     assert convert_ratio(2.0, "time", Better.HIGHER) == 0.5
 
 

@@ -1,6 +1,6 @@
 """Published figures beside the measured ones, each with its ratio to its own baseline."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from guestmark.core.metric import Metric
@@ -145,11 +145,10 @@ def make_overview(analysis: Analysis) -> Table | None:
             continue
         ratios = list_published_ratios(published, analysis.cells)
         names = name_across_workloads([result for result, _ in ratios])
+        names = _tell_apart(names, published, {name for name, _ in pairs})
         for result, ratio in ratios:
-            name = names[result.cell.id]
-            if published.name:
-                name += f", {published.name}"
-            pairs[name, str(result.cell.platform)] = (result.comparison.get(metric.name), ratio)
+            at = names[result.cell.id], str(result.cell.platform)
+            pairs[at] = (result.comparison.get(metric.name), ratio)
         if ratios:
             shown.append(published)
     if not pairs:
@@ -159,6 +158,16 @@ def make_overview(analysis: Analysis) -> Table | None:
     size = "" if plan.context.scale == 1.0 else f" (at scale {plan.context.scale:g})"
     title = f"Then and now{size}, ×base"
     return _make_overview_table(title, pairs, plan.policy.margin, legend)
+
+
+def _tell_apart(names: Mapping[str, str], published: Published, used: Set[str]) -> dict[str, str]:
+    """Return the rows' names by cell, with the publication's name, metric or source if others use them."""
+    for label in ("", published.metric, f"{published.metric}, {published.source}"):
+        parts = [part for part in (published.name, label) if part]
+        told = {cell: ", ".join([name, *parts]) for cell, name in names.items()}
+        if used.isdisjoint(told.values()):
+            break
+    return told
 
 
 def _make_overview_table(
