@@ -305,7 +305,7 @@ def test_a_program_that_fails_is_quoted(guestmark: CommandLine, programs: Progra
 
 _MISBEHAVES = """
 cat > /tmp/told
-(sleep 1000 & setsid sleep 1000 &)
+({sleep} & setsid {sleep} &)
 echo x > /var/lib/{alone} || true
 echo x > "$HOME/{alone}"
 {check} < /tmp/told
@@ -319,7 +319,8 @@ exit $status
 
 def test_a_check_that_misbehaves_leaves_nothing(guestmark: CommandLine, programs: Programs) -> None:
     """It forks, prints much, removes all files, fills the disk and writes to the host's files."""
-    check = programs.shell("bad.sh", _MISBEHAVES.format(check=programs.check, alone=ALONE))
+    sleep = f"sleep 1000.{os.getpid()}"  # as no other run of the tests sleeps
+    check = programs.shell("bad.sh", _MISBEHAVES.format(check=programs.check, alone=ALONE, sleep=sleep))
     found = proof(
         guestmark(*HERE, "--json", "-", "--check", check, "--", *programs.writer("careless", 4), timeout=250)
     )
@@ -330,7 +331,7 @@ def test_a_check_that_misbehaves_leaves_nothing(guestmark: CommandLine, programs
     for path in there:
         path.unlink()
     assert not there
-    left = subprocess.run(["pgrep", "-fx", "sleep 1000"], capture_output=True, check=False).stdout
+    left = subprocess.run(["pgrep", "-fx", sleep], capture_output=True, check=False).stdout
     assert not left
 
 

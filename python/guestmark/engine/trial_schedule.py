@@ -128,10 +128,19 @@ def count_iterations(plan: Plan, cell: Cell, block: int, trials: Sequence[Trial]
     boot = boots_any_machine(other for other in plan.cells if other.id in peers)
     if policy.find is not None:
         return _count_to_find_slow_runs(plan, pilots, boot=boot)
+    return _count_within_time(plan, pilots, list_block_trials(trials, first), boot=boot)
+
+
+def _count_within_time(plan: Plan, pilots: Sequence[Trial], block: Sequence[Trial], *, boot: bool) -> int:
+    """Return the iterations that balance start and measuring, as far as the plan has time for them.
+
+    `block` are all trials of the pilots' block: a budget is divided as that block's time was.
+    """
+    policy = plan.policy
     timed = policy.enough_s is not None
     chosen = _count_from_pilots(pilots, policy.warmup, plan.context.within, boot=boot, timed=timed)
     if plan.context.budget_s is not None:
-        block_s = sum(max(trial.duration_s, 1e-6) for trial in trials if trial.block == first)
+        block_s = sum(max(trial.duration_s, 1e-6) for trial in block)
         share = sum_durations(pilots) / block_s
         room_s = plan.context.budget_s * _MEASURING_SHARE * share / MIN_BLOCKS
         chosen = min(chosen, _count_in_block(pilots, room_s, policy.warmup if boot else 0))

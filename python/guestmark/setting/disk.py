@@ -241,17 +241,10 @@ _NEED_KEYS = {"role", "content", "holds", "host", "tree", "logged", "alias"}
 
 
 def _derive_disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
-    defaults = _list_defaults()
-    known = {factor.name for factor in list_disk_settings()}
-    if extra := need.keys() - _NEED_KEYS - known:
-        raise UsageError(f"{cell.id}: unknown disk properties: {', '.join(sorted(extra))}")
+    needed = _select_needed_levels(need, cell)
     role = Role(need["role"])
-    asked = {}
-    for factor in list_disk_settings():
-        is_asked = role is Role.TARGET or DiskKind.SOURCE in factor.on
-        if is_asked and factor.name in cell.factors:
-            asked[factor.name] = cell.factors[factor.name]
-    levels = defaults | {name: str(value) for name, value in need.items() if name in known}
+    asked = _select_asked_levels(role, cell)
+    levels = _list_defaults() | needed
     if role is Role.SOURCE and FILESYSTEM.name not in need:
         levels[FILESYSTEM.name] = Filesystem.NONE
     levels |= asked
@@ -288,6 +281,24 @@ def _derive_disk(need: Mapping[str, Any], cell: Cell) -> DiskSpec:
     )
     _check_disk(disk, asked, cell)
     return disk
+
+
+def _select_needed_levels(need: Mapping[str, Any], cell: Cell) -> dict[str, str]:
+    """Return the levels that the workload needs its disk to have. Raises `UsageError` for other properties."""
+    known = {factor.name for factor in list_disk_settings()}
+    if extra := need.keys() - _NEED_KEYS - known:
+        raise UsageError(f"{cell.id}: unknown disk properties: {', '.join(sorted(extra))}")
+    return {name: str(value) for name, value in need.items() if name in known}
+
+
+def _select_asked_levels(role: Role, cell: Cell) -> dict[str, str]:
+    """Return the cell's own levels for a disk of this role."""
+    asked = {}
+    for factor in list_disk_settings():
+        is_about_disk = role is Role.TARGET or DiskKind.SOURCE in factor.on
+        if is_about_disk and factor.name in cell.factors:
+            asked[factor.name] = cell.factors[factor.name]
+    return asked
 
 
 def _check_disk(disk: DiskSpec, asked: Mapping[str, str], cell: Cell) -> None:
