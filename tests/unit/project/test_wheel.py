@@ -57,16 +57,31 @@ class Installed:
 
 
 @pytest.fixture(scope="module")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the wheels, made as for a release but with the programs that the checkout has compiled."""
-    builder = Installed(tmp_path_factory.mktemp("builder"))
-    builder.pip("maturin>=1.7,<2")
+def builder(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """An environment with maturin."""
+    made = Installed(tmp_path_factory.mktemp("builder"))
+    made.pip("maturin>=1.7,<2")
+    return made
+
+
+def package(builder: Installed, *words: str) -> None:
+    environment = {
+        **os.environ,
+        "PATH": f"{builder.bin}:{os.environ['PATH']}",
+        "PROFILE": "checkout",
+        # maturin compiles anew what cargo has compiled. Meanwhile other tests need the checkout's own programs.
+        "CARGO_TARGET_DIR": str(CHECKOUT / "target/package"),
+    }
     done = subprocess.run(
-        [CHECKOUT / "tools/package"],
-        env={**os.environ, "PATH": f"{builder.bin}:{os.environ['PATH']}", "PROFILE": "checkout"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [CHECKOUT / "tools/package", *words], env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.fixture(scope="module")
+def wheels(builder: Installed) -> Path:
+    """The folder of the wheels, made as for a release but compiled as quickly as for a checkout."""
+    package(builder)
     return WHEELS
 
 
@@ -87,6 +102,12 @@ def test_the_wheel_measures(installed: Installed) -> None:
 @pytest.mark.skipif(shutil.which("linux.uml") is None, reason="User-Mode Linux is not installed")
 def test_the_wheel_boots_guests(installed: Installed) -> None:
     assert list(installed.measure("exec", *BRIEF, "--on", "uml", "--", "true")) == ["uml"]
+
+
+@pytest.mark.thorough
+def test_a_wheel_for_another_architecture_is_built_beside_it(wheels: Path, builder: Installed) -> None:
+    package(builder, "arm64")
+    assert any(path.name.endswith("_aarch64.whl") for path in wheels.glob("guestmark-*.whl"))
 
 
 @pytest.mark.thorough
