@@ -6,7 +6,8 @@ import contextlib
 import ctypes
 import os
 import struct
-from pathlib import Path
+
+from guestmark.core import procfs
 
 _ATTACH, _DETACH, _GET, _SET, _POKE, _BLOCK = 16, 17, 12, 13, 4, 0x420B  # requests of `ptrace`
 _REGISTERS = 27  # of a process on x86_64, of 8 bytes each
@@ -19,9 +20,9 @@ CAN_BE_DONE = os.uname().machine == "x86_64" and os.getuid() == 0
 
 
 def hang(pid: int) -> None:
-    """Makes every thread of a process turn in a circle. Raises `OSError`."""
+    """Makes every thread of a process turn in a circle, unless it ends meanwhile. Raises `OSError`."""
     hung: set[int] = set()
-    while threads := {int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()} - hung:
+    while threads := set(procfs.list_threads(pid)) - hung:
         hung |= threads
         for thread in sorted(threads):
             with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
