@@ -263,11 +263,12 @@ def make_agent(architecture: Architecture, progress: Progress) -> Path:
         if chain.package:
             chain = _add_library(chain, chain.package, architecture, making, progress)
         triple = architecture.target.upper().replace("-", "_")
+        built = _choose_build_directory(root, architecture, making.scratch)
         flags = []
-        for folder, name in _list_remapped_paths(root, chain, making.scratch):
+        for folder, name in _list_remapped_paths(root, chain, built):
             flags.append(f"--remap-path-prefix={folder}={name}")
         environment = {
-            **make_cargo_environment(chain, making.scratch),
+            **make_cargo_environment(chain, built),
             f"CARGO_TARGET_{triple}_LINKER": architecture.cross.name,
             f"CARGO_TARGET_{triple}_RUSTFLAGS": " ".join(flags),
         }
@@ -280,8 +281,21 @@ def make_agent(architecture: Architecture, progress: Progress) -> Path:
             env=environment,
             expected_s=estimate_s(architecture),
         )
-        shutil.copy2(making.scratch / architecture.target / _PROFILE / NAME, making.path / NAME)
+        shutil.copy2(built / architecture.target / _PROFILE / NAME, making.path / NAME)
         return making.complete(_describe_tools(architecture, chain), (NAME,)) / NAME
+
+
+def _choose_build_directory(root: Path, architecture: Architecture, scratch: Path) -> Path:
+    """Returns the directory for what cargo compiles: in the checkout if possible, where the next build finds it.
+
+    Most of a build is Rust's own library, which does not change with the agent.
+    """
+    lasting = root / "target" / "foreign" / architecture.name
+    try:
+        lasting.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return scratch
+    return lasting if os.access(lasting, os.W_OK) else scratch
 
 
 def make_cargo_command(
@@ -367,10 +381,11 @@ def _add_library(
     return replace(chain, rustc=rustc)
 
 
-def _list_remapped_paths(root: Path, chain: Toolchain, scratch: Path) -> Iterator[tuple[Path, str]]:
+def _list_remapped_paths(root: Path, chain: Toolchain, built: Path) -> Iterator[tuple[Path, str]]:
     """Yields directories whose names would be in the binary, with replacements that make builds identical."""
     yield root, "/guestmark"
-    yield scratch, "/target"
+    # Of several that fit, rustc takes the last.
+    yield built, "/target"
     yield Path(os.environ.get("CARGO_HOME") or Path.home() / ".cargo"), "/cargo"
     yield _find_sysroot(chain) / "lib" / "rustlib", "/rustlib"
 

@@ -232,3 +232,12 @@ def test_an_interruption_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch:
         "stopped: the kernel for s390x was incomplete and has been removed; the same command builds it again"
     ]
     assert [path.name for path in store.find_architecture_directory(S390X).iterdir()] == [".lock"]
+
+
+def test_cargo_builds_in_the_checkout_or_where_that_cannot_be_written_in_the_cache(tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    found = agents._choose_build_directory(tmp_path, S390X, scratch)
+    assert found == tmp_path / "target/foreign/s390x"
+    assert found.is_dir()
+    (tmp_path / "file").touch()
+    assert agents._choose_build_directory(tmp_path / "file", S390X, scratch) == scratch
