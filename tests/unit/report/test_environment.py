@@ -6,11 +6,19 @@ from dataclasses import replace
 from msgspec.structs import asdict
 
 from guestmark.core.findings import Fact
-from guestmark.core.machine_facts import GuestMachine, NestedMachine, OuterMachine
+from guestmark.core.machine_facts import (
+    DiskImage,
+    GuestMachine,
+    ImageEntry,
+    ImageFirmware,
+    NestedMachine,
+    OuterMachine,
+)
 from guestmark.ledger.model import StoredRun
 from guestmark.report.document import make_result_document
 from guestmark.report.export_format import Format
 from guestmark.report.formats import export_run
+from guestmark.report.sections.disk_images import describe_images
 from guestmark.report.sections.environment import find_binaries, find_machines, make_rows
 from tests.framework import made_facts
 from tests.framework.runs import host_uml_tcg
@@ -124,3 +132,28 @@ def test_runs_that_know_nothing_of_it_say_nothing() -> None:
     run = replace(host_uml_tcg(), environments=({},))
     assert dict(make_rows(run)).keys() == {"uml command", "tcg command"}
     assert "Measured on" in page(run)
+
+
+def booted_from(path: str, sha256: str) -> Fact:
+    image = DiskImage(
+        path=path, sha256=sha256 * 64, format="raw", size=1 << 30,
+        firmware=ImageFirmware.BIOS, entered=ImageEntry.SEED, distribution="Debian 12",
+    )  # fmt: skip
+    made = made_facts.guest()
+    made.image = image
+    return made
+
+
+def test_images_are_known_by_their_paths_and_named_by_their_files() -> None:
+    run = host_uml_tcg(blocks=2)
+    images = {"uml": booted_from("/a/disk.raw", "a"), "tcg": booted_from("/b/disk.raw", "b")}
+
+    def describe(images: Mapping[str, Fact]) -> list[str]:
+        trials = []
+        for trial in run.trials:
+            facts = [images[trial.cell_id]] if trial.cell_id in images else []
+            trials.append(replace(trial, facts=made_facts.of(*facts)))
+        return list(describe_images(replace(run, trials=tuple(trials))))
+
+    assert sorted(describe(images)) == ["image /a/disk.raw", "image /b/disk.raw"]
+    assert describe({"tcg": images["tcg"]}) == ["image disk.raw"]
