@@ -125,7 +125,8 @@ def test_names_are_shortened_by_the_columns_that_they_take(names: list[str], roo
     assert max(map(cell_len, shortened)) <= room - 2
 
 
-@given(names=st.lists(_NAMES.map(str.strip).filter(bool), min_size=2, max_size=5))
+# Names wider than half of the terminal have lines of their own.
+@given(names=st.lists(_NAMES.map(lambda name: name[:20].strip()).filter(bool), min_size=2, max_size=5))
 def test_what_follows_wide_letters_lines_up(names: list[str]) -> None:
     rows = tuple(
         Row(RowName((str(number),)), (make_figure_cell(name, "|"),)) for number, name in enumerate(names)
