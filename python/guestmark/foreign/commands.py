@@ -20,6 +20,7 @@ from guestmark.core.errors import GuestmarkError
 from guestmark.core.keeper import keeper
 from guestmark.core.own_program import find_checkout
 from guestmark.foreign.progress import Progress
+from guestmark.page.text import list_filled_lines
 
 _POLL_S = 0.2
 _TELL_S = 1.0
@@ -98,7 +99,7 @@ def _await_exit(
 
 def _find_reason(log: Path, status: int) -> str:
     output = log.read_text(errors="replace").rpartition("\n==== ")[2]
-    lines = _list_filled_lines(output)
+    lines = list_filled_lines(output)
     telling = [line for line in lines if line.lower().startswith(("error", "e:")) or "error:" in line.lower()]
     if status < 0:
         return f"killed by {signal.Signals(-status).name}"
@@ -110,11 +111,6 @@ def _find_reason(log: Path, status: int) -> str:
     # Later errors are mostly consequences of the first; make's own lines only report that there was one.
     others = [line for line in lines if not line.startswith(("make:", "make["))]
     return (telling[:1] or others[-1:] or lines[-1:] or [f"exit status {status}"])[0][:300]
-
-
-def _list_filled_lines(text: str) -> list[str]:
-    """Returns the lines that are not blank, without the white space around them."""
-    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 @contextlib.contextmanager
@@ -164,7 +160,7 @@ def install_packages(packages: Sequence[str], progress: Progress) -> bool:
                 progress.show_elapsed(what, time.monotonic() - begin, INSTALLING_EXPECTED_S)
     progress.done(what, time.monotonic() - begin)
     if process.returncode not in (0, _CANNOT_INSTALL):
-        lines = _list_filled_lines(log.read_text(errors="replace"))
+        lines = list_filled_lines(log.read_text(errors="replace"))
         telling = [line for line in lines if line.startswith("E:")]
         reason = (telling[-1:] or lines[-1:] or [f"exit status {process.returncode}"])[0]
         raise GuestmarkError(

@@ -56,6 +56,11 @@ def make_inert(text: str, *, lines: bool = False) -> str:
     return _ACTIVE.sub(lambda found: _spell_out(found[0], lines=lines), text)
 
 
+def list_filled_lines(text: str) -> list[str]:
+    """Return the lines that are not blank, without the white space around them."""
+    return [line_of_text.strip() for line_of_text in text.splitlines() if line_of_text.strip()]
+
+
 def last_inert_line(text: str, *, longest: int = 300) -> str:
     """Return the last line that is not blank, inert and of at most that many characters; empty without one."""
     for line_of_text in reversed(text.splitlines()):

@@ -59,11 +59,6 @@ class Ended:
         return how
 
 
-def list_filled_lines(text: str) -> list[str]:
-    """Return the lines that are not blank, without the white space around them."""
-    return [line.strip() for line in text.splitlines() if line.strip()]
-
-
 def run_command(
     argv: Sequence[str],
     environment: Mapping[str, str],

@@ -21,11 +21,11 @@ from guestmark.core.machine_facts import GuestMachine, TemplateFacts
 from guestmark.core.model import Cell
 from guestmark.disks.attached import AttachedDisk
 from guestmark.disks.processes import find_field
+from guestmark.page.text import list_filled_lines
 from guestmark.platforms import confinement, counters
 from guestmark.platforms import phases as steps
 from guestmark.platforms.affinity import Seat
 from guestmark.platforms.base import Machine, Platform, Unusable
-from guestmark.platforms.commands import list_filled_lines
 from guestmark.platforms.network.trial_network import TrialNetwork
 from guestmark.platforms.place import HERE, HypervisorProcess, Place
 

@@ -13,7 +13,7 @@ from guestmark.core.distribution import make_install_hint
 from guestmark.core.errors import PlatformUnusableError
 from guestmark.core.own_program import find_agent_binary
 from guestmark.core.platform_kind import Program
-from guestmark.platforms.commands import list_filled_lines
+from guestmark.page.text import list_filled_lines
 from guestmark.platforms.network.namespaces import (
     MACHINE_ADDRESS,
     MACHINE_INTERFACE,

@@ -30,8 +30,8 @@ from guestmark.core.platform_spec import Layer
 from guestmark.core.user_namespaces import explain_how_to_allow
 from guestmark.disks import processes
 from guestmark.disks.processes import find_field
+from guestmark.page.text import list_filled_lines
 from guestmark.platforms.affinity import Seat
-from guestmark.platforms.commands import list_filled_lines
 from guestmark.platforms.confinement import list_own_namespaces, make_control_groups, read_limits
 from guestmark.platforms.host_like import Host, HostLike, Surroundings
 from guestmark.platforms.sandbox.runtimes import RUNTIMES, Runtime, Sandbox

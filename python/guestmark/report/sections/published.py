@@ -145,7 +145,7 @@ def make_overview(analysis: Analysis) -> Table | None:
             continue
         ratios = list_published_ratios(published, analysis.cells)
         names = name_across_workloads([result for result, _ in ratios])
-        names = _tell_apart(names, published, {name for name, _ in pairs})
+        names = _distinguish_names(names, published, {name for name, _ in pairs})
         for result, ratio in ratios:
             at = names[result.cell.id], str(result.cell.platform)
             pairs[at] = (result.comparison.get(metric.name), ratio)
@@ -160,7 +160,7 @@ def make_overview(analysis: Analysis) -> Table | None:
     return _make_overview_table(title, pairs, plan.policy.margin, legend)
 
 
-def _tell_apart(names: Mapping[str, str], published: Published, used: Set[str]) -> dict[str, str]:
+def _distinguish_names(names: Mapping[str, str], published: Published, used: Set[str]) -> dict[str, str]:
     """Return the rows' names by cell, with the publication's name, metric or source if others use them."""
     for label in ("", published.metric, f"{published.metric}, {published.source}"):
         parts = [part for part in (published.name, label) if part]
