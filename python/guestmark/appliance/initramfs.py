@@ -1,6 +1,5 @@
 """The initramfs of a guest: the agent as /init, modules, and the two device nodes it needs before /dev is mounted."""
 
-import contextlib
 import hashlib
 import os
 import stat
@@ -10,7 +9,9 @@ from pathlib import Path, PurePath
 from types import MappingProxyType
 
 from guestmark.appliance.modules import ModuleTree
-from guestmark.appliance.paths import compute_file_identity, locate_cache, put_into_cache
+from guestmark.appliance.paths import compute_file_identity, locate_cache, put_into_cache, remove_least_used
+
+_KEPT = 20  # archives, the most recently used
 
 NO_PROGRAMS: Mapping[str, Path | bytes] = MappingProxyType({})
 
@@ -82,7 +83,7 @@ def build_initramfs(
     directory.mkdir(exist_ok=True)
     target = directory / f"{key.hexdigest()[:20]}.cpio"
     if target.exists():
-        # `_remove_old_archives` relies on the time of the last use.
+        # `remove_least_used` relies on the time of the last use.
         os.utime(target)
         return target
     archive = CpioArchive()
@@ -98,7 +99,8 @@ def build_initramfs(
     archive.add_file("guestmark/modules", "".join(lines).encode())
     _add_programs(archive, programs)
     put_into_cache(target, archive.to_bytes(), "the initramfs")
-    _remove_old_archives(directory)
+    # Each build of the agent adds another one.
+    remove_least_used(directory.glob("*.cpio"), _KEPT)
     return target
 
 
@@ -129,14 +131,3 @@ def _add_modules(archive: CpioArchive, tree: ModuleTree, wanted: ModuleList) -> 
             # The agent goes on if a module whose line begins with a dash cannot be loaded.
             lines.append(f"-/{path}\n")
     return lines
-
-
-def _remove_old_archives(directory: Path, keep: int = 20) -> None:
-    """Removes all but the most recently used archives; each build of the agent adds another one."""
-    used: list[tuple[float, Path]] = []
-    for path in directory.glob("*.cpio"):
-        # Another process may remove archives at the same time.
-        with contextlib.suppress(FileNotFoundError):
-            used.append((path.stat().st_mtime, path))
-    for _, path in sorted(used, reverse=True)[keep:]:
-        path.unlink(missing_ok=True)

@@ -1,8 +1,10 @@
 """Locations of files that guestmark can recreate (XDG cache), and of files that a machine needs while it runs."""
 
+import contextlib
 import os
+import shutil
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -103,3 +105,19 @@ def compute_file_identity(path: Path) -> str:
     except FileNotFoundError:
         return ""
     return f"{stamp.st_size}-{stamp.st_mtime_ns}-{stamp.st_ino}"
+
+
+def remove_least_used(paths: Iterable[Path], keep: int) -> None:
+    """Removes files and directories of a cache but for the `keep` that were changed last.
+
+    Other processes may use the same cache, and remove some of them at the same time.
+    """
+    changed: list[tuple[float, Path]] = []
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            changed.append((path.stat().st_mtime, path))
+    for _, path in sorted(changed, reverse=True)[keep:]:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)

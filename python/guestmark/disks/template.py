@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from guestmark.appliance.paths import locate_cache
+from guestmark.appliance.paths import locate_cache, remove_least_used
 from guestmark.core.errors import AttestationError, MachineError
 from guestmark.core.keeper import keeper
 from guestmark.core.temporary import replace_file, scratch_directory
@@ -201,7 +201,7 @@ def find_template(spec: DiskSpec) -> tuple[Path, bool]:
     with replace_file(target) as part:
         part.unlink()
         _make_template(spec, part)
-    _remove_old_templates(directory)
+    remove_least_used(directory.iterdir(), _KEPT)
     return target, False
 
 
@@ -346,14 +346,3 @@ def _check_preallocated(image: Path, spec: DiskSpec) -> None:
         raise AttestationError(
             f"preallocation=metadata did not take effect: {mapped} of {spec.size} bytes are mapped"
         )
-
-
-def _remove_old_templates(directory: Path) -> None:
-    """Remove all but the most recently used templates. Other runs may create and remove some at the same time."""
-    used: list[tuple[float, Path]] = []
-    # Another run may remove a template between the two calls.
-    for path in directory.iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            used.append((path.stat().st_mtime, path))
-    for _, path in sorted(used, reverse=True)[_KEPT:]:
-        path.unlink(missing_ok=True)

@@ -349,7 +349,7 @@ def find_unasked_cells(plan: Plan, cells: Iterable[Cell]) -> list[Cell]:
     asked: set[str] = set()
     for question in plan.questions:
         for part in split_question(question, own):
-            asked |= part.ids
+            asked |= part.cell_ids
     unasked = set(itertools.chain.from_iterable(plan.context.named)) - asked
     return [cell for cell in own if cell.id in unasked]
 
@@ -413,7 +413,7 @@ def find_open_cells(
         # What becomes of flushes is the same in every block.
         settled = known | seen if question.wants is QuestionKind.DURABILITY else known
         for part in split_question(question, cells):
-            wanted |= part.ids - settled
+            wanted |= part.cell_ids - settled
     wanted |= {cell.id for cell in find_unasked_cells(plan, cells)} - known - seen
     return {cell.id for cell in cells if (cell.null_of or cell.id) in wanted}
 
@@ -554,7 +554,7 @@ class _BudgetFit:
         for level in self._plan.context.named:
             if not self._taken.keys().isdisjoint(level):
                 continue
-            of_level = [part for part in wanted if not part.ids.isdisjoint(level)]
+            of_level = [part for part in wanted if not part.cell_ids.isdisjoint(level)]
             for part in sorted(of_level, key=lambda part: self._sum_prices(part.cells)):
                 if self._take_if_it_fits(self._pick_cheapest_pair(part, level)):
                     break

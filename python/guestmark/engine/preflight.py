@@ -473,7 +473,7 @@ def _group_by_workload(cells: Iterable[Cell]) -> dict[str, list[Cell]]:
 
 
 def _merge_errors(errors: Sequence[GuestmarkError]) -> GuestmarkError:
-    """Return the only error, or one that lists all; a wrong request among them makes it a `UsageError`."""
+    """Return the only error, or one that lists all of them: a `UsageError` if one of them is."""
     if len(errors) == 1:
         return errors[0]
     kind: type[GuestmarkError] = GuestmarkError

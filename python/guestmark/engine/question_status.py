@@ -33,7 +33,7 @@ class QuestionPart:
     cells: tuple[Cell, ...]
 
     @property
-    def ids(self) -> set[str]:
+    def cell_ids(self) -> set[str]:
         """The ids of its cells."""
         return {cell.id for cell in self.cells}
 

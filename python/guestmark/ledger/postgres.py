@@ -131,7 +131,7 @@ def read_parameters(url: URL, environment: Mapping[str, str] | None = None) -> d
 
 
 def _read_url_parameters(url: URL) -> dict[str, str]:
-    """Return the parameters that the URL has: those before its query take precedence."""
+    """Return the parameters in the URL. Those before its query take precedence."""
     found: dict[str, str] = {}
     for name, value in url.query.items():
         if name not in _PARAMETERS:

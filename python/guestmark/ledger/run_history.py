@@ -7,9 +7,9 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from guestmark.core.errors import UsageError
 from guestmark.core.model import Cell, Plan
@@ -20,6 +20,8 @@ from guestmark.stats.across_runs import NO_HISTORY, History, PastNull, PastRatio
 from guestmark.stats.analysis import Analysis, WorkloadResult, analyse_run
 from guestmark.stats.compare import MIN_BLOCKS, Comparison
 from guestmark.stats.conditions.surroundings import compare_environments
+
+T = TypeVar("T")
 
 _DIGITS = 32
 # These differ in every build, and are left out if the version itself is reported.
@@ -56,20 +58,21 @@ def read_history(ledger: Ledger, run: StoredRun) -> History:
     by_key: dict[str, list[StoredRatio]] = {}
     for row in rows:
         by_key.setdefault(row.what, []).append(row)
-    past: dict[str, list[PastRatio]] = {}
-    for cell_id, key in ratio_keys.items():
-        if key in by_key:
-            past[cell_id] = list(map(make_past, by_key[key]))
-    nulls: dict[str, list[PastNull]] = {}
-    for cell_id, key in null_keys.items():
-        if key in by_key:
-            nulls[cell_id] = list(map(_make_past_null, by_key[key]))
+    past = _select_by_cell(ratio_keys, by_key, make_past)
+    nulls = _select_by_cell(null_keys, by_key, _make_past_null)
     asked = set(ratio_keys.values())
     steps = _find_changes_between_runs(ledger, run, [row.run_id for row in rows if row.what in asked])
     between: dict[str, str] = {}
     for step in steps[:-1]:
         between |= step
     return History(past, nulls, changed=steps[-1] if steps else {}, between=between)
+
+
+def _select_by_cell(
+    keys: Mapping[str, str], by_key: Mapping[str, Sequence[StoredRatio]], make: Callable[[StoredRatio], T]
+) -> dict[str, list[T]]:
+    """Return what `make` makes of the ratios under each cell's key, for cells whose key has some."""
+    return {cell_id: list(map(make, by_key[key])) for cell_id, key in keys.items() if key in by_key}
 
 
 def _find_changes_between_runs(

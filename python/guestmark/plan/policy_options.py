@@ -196,7 +196,7 @@ def find_policy_option(name: str, help: str = "") -> Option:  # noqa: A002 - as 
 
 
 def select_given_values(values: Mapping[str, T | None]) -> dict[str, T]:
-    """Return the values that were given: None stands for an option or a key that was left out."""
+    """Return the values that were given; None marks an option or a key that was left out."""
     return {name: value for name, value in values.items() if value is not None}
 
 

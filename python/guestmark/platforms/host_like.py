@@ -105,7 +105,7 @@ class Host:
         )
 
     def _attest_own_network(self) -> NetworkFacts | None:
-        """Returns the facts about its network; None if it has none of its own."""
+        """Returns what was attested of the machine's network; None if it uses the host's."""
         if self.network is None:
             return None
         return self.network.attest()

@@ -69,7 +69,7 @@ class Extent:
     answers: int | None = None
 
     @property
-    def leading(self) -> int | None:
+    def leading_nodes(self) -> int | None:
         """The number of nodes to show if the first one states the result, so that it is always kept."""
         if self.explanations is None:
             return None
@@ -129,7 +129,7 @@ def _make_race_report(
         if extent != WHOLE:
             nodes = _shorten_nodes(nodes, extent.rows)
         # Even the shortest report names the cells that are left.
-        sections.append(replace(section, nodes=nodes[: extent.leading], key=None))
+        sections.append(replace(section, nodes=nodes[: extent.leading_nodes], key=None))
     closing = [*_make_main_limit(analysis, width), *_make_closing_nodes(analysis, run, latest=latest)]
     return replace(page, sections=(*sections, _make_closing_section(closing)))
 
@@ -219,7 +219,7 @@ def _make_result_section(
     if not is_compared(first) or not first.metrics:
         nodes = _shorten_nodes(make_kind_nodes(first, run), extent.rows)
         conclusion = conclude_uncompared_workload(first, run)
-        return Section(Part.WORKLOAD, title, (*nodes[: extent.leading], *failures, *conclusion))
+        return Section(Part.WORKLOAD, title, (*nodes[: extent.leading_nodes], *failures, *conclusion))
     remarks: list[Node] = [*_list_ignored_failures(workloads), *_list_undecided_notes(workloads)]
     explanations: Sequence[Node] = ()
     for workload in workloads:

@@ -156,7 +156,7 @@ def decide(  # noqa: PLR0911, PLR0917 (all that the decision depends on)
 def _forecast_goal(
     policy: Policy, blocks: int, more: Sequence[float], longest: float, cost: float
 ) -> Decision:
-    """Return the decision to go on for `more` blocks (at best, probably, at worst), `longest` seconds at most."""
+    """Return the decision to go on for `more` blocks (fewest, expected, most), but at most `longest` seconds."""
     fewest, likely, most = more
     left = TimeLeft(min(max(fewest, 1.0) * cost, longest), min(max(most, 1.0) * cost, longest))
     goal = min(blocks + max(math.ceil(likely), 1), policy.max_blocks)

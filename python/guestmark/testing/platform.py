@@ -81,7 +81,7 @@ def check_platform(name: str) -> list[Violation]:
 
 
 def _explain_unusable(found: object) -> tuple[str, str]:
-    """Return the reason and the remedy of what `probe` found."""
+    """Return why the platform cannot be used, and what to do about it, from what `probe` returned."""
     if isinstance(found, Unusable):
         return found.reason, found.hint
     return f"probe() returned {found!r}", "return platforms.base.Usable or Unusable"

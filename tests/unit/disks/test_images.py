@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from guestmark.agent.client import Agent
+from guestmark.appliance.paths import remove_least_used
 from guestmark.core.errors import AttestationError, MachineError, PlatformUnusableError, WorkloadError
-from guestmark.disks import daemon, sparse, template
+from guestmark.disks import daemon, sparse
 from guestmark.disks.attached import attach_on_host
 from guestmark.disks.image import make_images
 from guestmark.disks.scratch import Store, get_scratch_store
@@ -81,7 +82,7 @@ def test_templates_that_other_runs_remove_meanwhile_are_no_fault(tmp_path: Path)
     other.start()
     try:
         for _ in range(2000):
-            template._remove_old_templates(tmp_path)
+            remove_least_used(tmp_path.iterdir(), 16)
     finally:
         done.set()
         other.join()

@@ -20,7 +20,7 @@ _FIRMWARE = {
 def describe_images(run: StoredRun) -> dict[str, str]:
     """Return a description of each image of the run, by file name; of a changed file, all its versions.
 
-    Files of the same name in several directories are told apart by their paths.
+    Where files in several directories have the same name, their whole paths are the keys.
     """
     versions: dict[str, dict[str, None]] = {}
     for trial in run.trials:

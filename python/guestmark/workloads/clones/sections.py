@@ -10,7 +10,7 @@ from guestmark.page.tables import Cell, Column, Row, RowName, Table, make_word_c
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.workloads.clones import Control, Found, Twins, Verdict, Word
-from guestmark.workloads.common.facts import list_facts
+from guestmark.workloads.common.facts import list_facts, pair_with_cells
 
 _TITLE = "What the machines share"
 _TONES = {
@@ -26,7 +26,7 @@ _VERDICTS = {Verdict.STRANGERS: Tone.FASTER, Verdict.TWINS: Tone.SLOWER, Verdict
 def conclude_twins(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """Returns a sentence for each cell that states whether its machines are twins."""
     nodes = []
-    for result, twins in _collect_twins(workload):
+    for result, twins in pair_with_cells(workload, find_worst_twins):
         name = Span(result.cell.id, Tone.NAME)
         verdict = Span(str(twins.verdict), _VERDICTS.get(twins.verdict, Tone.UNCLEAR))
         nodes.append(Note(spans(name, ": ", verdict, f" among {_describe_machines(twins)}")))
@@ -35,7 +35,7 @@ def conclude_twins(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 
 def render_sources(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """Renders a sentence for each cell, a row for each source, and the commands that show what is identical."""
-    shown = _collect_twins(workload)
+    shown = pair_with_cells(workload, find_worst_twins)
     if not shown:
         return []
     sources: dict[str, None] = {}
@@ -54,15 +54,6 @@ def render_sources(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
             said = f"{control.name}: {_describe_control(control)} ({control.said})"
             nodes.append(Note(line(f"{result.cell.id}: control, {said}")))
     return nodes
-
-
-def _collect_twins(workload: WorkloadResult) -> list[tuple[CellResult, Twins]]:
-    collected = []
-    for result in workload.shown_cells:
-        twins = find_worst_twins(result)
-        if twins is not None:
-            collected.append((result, twins))
-    return collected
 
 
 def _describe_machines(twins: Twins) -> str:

@@ -25,7 +25,7 @@ from guestmark.workloads.coldstart import (
     StartKind,
     Starts,
 )
-from guestmark.workloads.common.facts import list_facts
+from guestmark.workloads.common.facts import list_facts, pair_with_cells
 from guestmark.workloads.common.phase_bars import draw_phase_bars
 
 _LETTERS = "PCAT"
@@ -38,11 +38,7 @@ _LEGEND = (
 
 def render_starts(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """Renders a table of quantiles, a bar of phases for each cell, and sentences; nothing if there are no starts."""
-    found = []
-    for result in workload.shown_cells:
-        blocks = collect_starts(result)
-        if blocks:
-            found.append((result, blocks))
+    found = pair_with_cells(workload, collect_starts)
     if not found:
         return []
     shown = [result for result, _ in found]

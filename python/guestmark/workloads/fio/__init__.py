@@ -151,7 +151,7 @@ def _check_job(text: str, values: Mapping[str, object]) -> None:
 
 def _find_named_path(section: re.Match[str] | None, option: str, value: str) -> str:
     """Returns the path that a line of a job file gives to a job; empty if it gives none."""
-    # Without a file name fio uses the job's name, also if it is that of a device.
+    # Without a file name fio opens the file of the job's name, even if that is a device.
     if section:
         return section[1].strip()
     return value if option in _PLACES else ""

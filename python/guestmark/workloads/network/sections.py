@@ -13,7 +13,7 @@ from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, make
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.setting.network import NETWORK, Network
 from guestmark.stats.analysis import CellResult, WorkloadResult
-from guestmark.workloads.common.facts import list_facts
+from guestmark.workloads.common.facts import list_facts, pair_with_cells
 from guestmark.workloads.network import CAPTURED, STREAMS, UNDER_LOAD, MeasuredTest, NetworkTests
 
 # Indices of p50 and p99 in `times_s`.
@@ -40,16 +40,13 @@ _Found = Mapping[str, list[MeasuredTest]]
 
 def render_network(workload: WorkloadResult, _run: StoredRun) -> Sequence[Node]:
     """Renders requests beside streams as a table, and a sentence for each cell and direction; nothing without tests."""
-    found, loaded = [], []
-    for result in workload.shown_cells:
-        tests = collect_tests(result)
-        if not tests:
-            continue
-        found.append((result, tests))
-        if any(test in tests for test in UNDER_LOAD):
-            loaded.append((result, tests))
+    found = pair_with_cells(workload, collect_tests)
     if not found:
         return []
+    loaded = []
+    for result, tests in found:
+        if any(test in tests for test in UNDER_LOAD):
+            loaded.append((result, tests))
     nodes: list[Node] = []
     if loaded:
         nodes.append(_build_load_table(loaded))

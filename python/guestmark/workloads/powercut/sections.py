@@ -23,7 +23,7 @@ from guestmark.page.nodes import Command, Node, Note, NoteKind
 from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, make_figure_cell, make_word_cell
 from guestmark.page.text import Span, Tone, line, spans
 from guestmark.stats.analysis import CellResult, WorkloadResult
-from guestmark.workloads.common.facts import list_facts
+from guestmark.workloads.common.facts import list_facts, pair_with_cells
 
 _TITLE = "What a power cut leaves"
 
@@ -36,7 +36,7 @@ _KEPT = {
 
 def render_proofs(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """Renders a row for each cell with a proof, and notes on how its verdict was determined."""
-    shown = _collect_proofs(workload)
+    shown = pair_with_cells(workload, find_proof)
     if not shown:
         return []
     headings, names = name_rows(workload, [result for result, _ in shown])
@@ -49,7 +49,7 @@ def render_proofs(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 
 def conclude_proofs(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """Returns what a power cut does to each cell, with the command that shows a loss."""
-    shown = _collect_proofs(workload)
+    shown = pair_with_cells(workload, find_proof)
     said: list[Node] = []
     for result, found in shown:
         name = Span(result.cell.id, Tone.NAME)
@@ -68,15 +68,6 @@ def conclude_proofs(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
             said.append(Command("Inspect the loss", f"guestmark powercut replay {_describe_log(found)}"))
             break
     return said
-
-
-def _collect_proofs(workload: WorkloadResult) -> list[tuple[CellResult, Proven]]:
-    proofs = []
-    for result in workload.shown_cells:
-        found = find_proof(result)
-        if found is not None:
-            proofs.append((result, found))
-    return proofs
 
 
 def _choose_tone(found: Proven) -> Tone:

@@ -201,7 +201,7 @@ class ServiceTrial(ServiceWorkload):
         return substitute(words, self._build_placeholder_values(at_server=at_server))
 
     def _choose_user(self, *, as_server: bool) -> dict[str, Any]:
-        """Returns the identity of a program: nobody for the server if it runs so, else the agent's own."""
+        """Returns the user of a program: `nobody` for a server that runs as such, else the agent's own."""
         if as_server and self._is_nobody:
             return {"uid": _NOBODY, "gid": _NOBODY, "groups": ()}
         return {}

@@ -10,7 +10,7 @@ from guestmark.page.tables import Align, Cell, Column, Row, RowName, Table, make
 from guestmark.page.text import Inline, Span, Tone, line, spans
 from guestmark.platforms.counters import COLUMN_MEANINGS, COLUMN_NAMES, KVM_PREFIX, describe_kinds
 from guestmark.stats.analysis import CellResult, WorkloadResult
-from guestmark.workloads.common.facts import list_facts
+from guestmark.workloads.common.facts import list_facts, pair_with_cells
 from guestmark.workloads.syscalls import Syscalls
 
 _ABSENT = make_figure_cell("–")
@@ -18,7 +18,7 @@ _ABSENT = make_figure_cell("–")
 
 def render_calls(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     """Renders nanoseconds and counts of each system call, averaged over a cell's good trials; nothing without any."""
-    found = _collect_calls(workload)
+    found = pair_with_cells(workload, average_calls)
     if not found:
         return []
     names = list(dict.fromkeys(itertools.chain.from_iterable(calls for _, calls in found)))
@@ -51,15 +51,6 @@ def render_calls(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
     for result, calls in found:
         exits += _describe_exits(result, calls)
     return [table, Bullets((), tuple(exits))] if exits else [table]
-
-
-def _collect_calls(workload: WorkloadResult) -> list[tuple[CellResult, dict[str, dict[str, float]]]]:
-    collected = []
-    for result in workload.shown_cells:
-        calls = average_calls(result)
-        if calls:
-            collected.append((result, calls))
-    return collected
 
 
 def _choose_titles(results: Sequence[CellResult]) -> list[str]:

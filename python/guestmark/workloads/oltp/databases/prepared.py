@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from guestmark.appliance.paths import locate_cache
+from guestmark.appliance.paths import locate_cache, remove_least_used
 from guestmark.core.errors import MachineError
 from guestmark.core.keeper import PREFIX, is_in_use, keeper
 from guestmark.disks import sparse
@@ -139,12 +139,11 @@ def _remove_old_data(folder: Path) -> None:
     """Removes all but the most recently used directories, and those that killed processes left unfinished."""
     finished = []
     for path in folder.iterdir():
-        # Another process may finish or remove any of them meanwhile.
+        if not path.name.startswith(PREFIX):
+            finished.append(path)
+            continue
+        # Another process may finish it meanwhile.
         with contextlib.suppress(OSError):
-            if not path.name.startswith(PREFIX):
-                finished.append((path.stat().st_mtime, path))
-            elif not is_in_use(path):
+            if not is_in_use(path):
                 shutil.rmtree(path, ignore_errors=True)
-    finished.sort(reverse=True)
-    for _, path in finished[_KEPT:]:
-        shutil.rmtree(path, ignore_errors=True)
+    remove_least_used(finished, _KEPT)
