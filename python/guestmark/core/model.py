@@ -326,6 +326,13 @@ class Plan:
         kept = self.context.race_limit_s
         return self.policy.time_limit_s if kept is None else kept
 
+    def find_metric(self, name: str) -> Metric | None:
+        """Return the metric of that name; None if the plan does not know it in advance."""
+        for metric in self.metrics:
+            if metric.name == name:
+                return metric
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class Trial:

@@ -186,10 +186,7 @@ def _compare_part(question: Question, results: Sequence[CellResult], analysis: A
 def find_question_metric(question: Question, cell_id: str, analysis: Analysis) -> Metric | None:
     """Return the metric that the question is about, else the primary one of the cell's table."""
     if question.metric:
-        for metric in analysis.plan.metrics:
-            if metric.name == question.metric:
-                return metric
-        return None
+        return analysis.plan.find_metric(question.metric)
     for workload in analysis.workloads:
         if workload.metrics and any(result.cell.id == cell_id for result in workload.cells):
             return workload.metrics[0]

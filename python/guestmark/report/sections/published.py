@@ -71,7 +71,7 @@ def make_tables(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 def _make_publication_table(
     workload: WorkloadResult, pairs: Sequence[_Pair], published: Published, plan: Plan
 ) -> Table:
-    metric = _find_metric(plan, published.metric)
+    metric = plan.find_metric(published.metric)
     if metric is None:
         metric = Metric(published.metric, published.unit)
     unit = figures.Unit(compute_unit_size(published.unit, metric.unit), published.unit)
@@ -92,13 +92,6 @@ def _make_publication_table(
         title += f" ({published.name})"
     legend = tuple(map(line, _explain_publication(pairs, published, plan)))
     return table.build(title, heading=title, legend=legend)
-
-
-def _find_metric(plan: Plan, name: str) -> Metric | None:
-    for metric in plan.metrics:
-        if metric.name == name:
-            return metric
-    return None
 
 
 def _explain_publication(pairs: Sequence[_Pair], published: Published, plan: Plan) -> list[str]:
@@ -139,7 +132,7 @@ def make_overview(analysis: Analysis) -> Table | None:
     pairs: dict[tuple[str, str], tuple[Comparison | None, float]] = {}
     shown: list[Published] = []
     for published in plan.published:
-        metric = _find_metric(plan, published.metric)
+        metric = plan.find_metric(published.metric)
         # Times and throughputs of the same work have inverse ratios, so one of them is enough.
         if metric is None or any(is_same_work(published, other) for other in shown):
             continue
