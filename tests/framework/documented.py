@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bench.experiments.__main__ import EXPERIMENTS
 
-from guestmark.plan.library import list_plan_names
+from guestmark.plan.library import list_plan_names, read_builtin
 from tests.framework import CHECKOUT
 
 _MARK = re.compile(r"<!-- not run(?:, (?P<lines>[^:]+))?: (?P<why>.+?) -->")
@@ -138,9 +138,9 @@ _ONCE = ("--iterations", "1", "--warmup", "0")
 _REPEATED = {"--iterations", "--warmup", "-w"}
 # Two of the 54 candidates: each needs a proof, and a race of more would test nothing else.
 _CANDIDATES = ("--only", "platform=tcg and cache=writeback and format=raw and preallocation=off")
-_SHORTER = {"--for": "1m", "--over": "4s", "--scale": "0.02", "--time-limit": "1m"}
+_SHORTER = {"--for": "30s", "--over": "4s", "--scale": "0.02", "--time-limit": "30s"}
 # A plan may have any number of rows; within a budget those that are asked for by name come first.
-_OWN_PLAN = ("--for", "60s")
+_OWN_PLAN = ("--for", "30s")
 # Proofs, and guests inside others, have to start within half of it.
 _LONGER = "90s"
 # Commands that start libguestfs or a guest in each kind of outer guest; tests/guest/test_nested.py and test_boot.py do.
@@ -155,7 +155,11 @@ _MEASURED_ELSEWHERE = frozenset(each.words[0] for each in EXPERIMENTS if not eac
 _INDIVISIBLE = frozenset({"clones", "coldstart", "density"})
 # A few machines suffice: every further one only repeats the same.
 _FEWER_CLONES = ("workloads.clones.params.machines=3", "workloads.clones.params.controls=2")
+_NESTED_PLATFORM = re.compile(r'"\w+/\w+"')
 _TURNS = re.compile(r"seq [0-9]+")
+_RUN_ONCE = frozenset(
+    {("run",), ("tune",), ("tour",), ("doctor",)}
+)  # the same command is no other one on another page
 _WHOLE = frozenset({"tune"})  # verbs whose time is needed for proofs, of which none can be left out
 
 
@@ -173,7 +177,7 @@ def _first_places() -> Mapping[tuple[str, ...], str]:
     found: dict[tuple[str, ...], str] = {}
     for page in pages():
         for each in commands(page):
-            if each.words[:1] in {("run",), ("tune",)} and not each.why_not:
+            if each.words[:1] in _RUN_ONCE and not each.why_not:
                 found.setdefault(tuple(briefly(list(each.words))), each.where)
                 found.setdefault((find_plan(each.words),), each.where)  # no command is a plan's name alone
     return found
@@ -214,12 +218,20 @@ def replace_override(options: list[str], setting: str) -> list[str]:
     return [*kept, "--override", setting]
 
 
+def _starts_nested(options: list[str]) -> bool:
+    """Whether guests start inside others: on the named platforms, or else on those of the built-in plan."""
+    if "--on" in options:
+        return "/" in options[options.index("--on") + 1]
+    plan = find_plan(("run", *options))
+    return bool(plan) and _NESTED_PLATFORM.search(read_builtin(plan)) is not None
+
+
 def briefly(words: list[str]) -> list[str]:
     """Return the command line's words, changed so that it measures less: one block, a small scale."""
     verb, *rest = words
     if os.environ.get(KNOWN_PLAN) and "--prepare-only" not in rest:
         return [verb, "--list", *rest]
-    is_slow = "--prove" in rest or ("--on" in rest and "/" in rest[rest.index("--on") + 1])
+    is_slow = "--prove" in rest or _starts_nested(rest)
     command = rest.index("--") if "--" in rest else len(rest)
     # A loop of a few turns is the same loop.
     options, command_line = rest[:command], [_TURNS.sub("seq 3", word) for word in rest[command:]]
