@@ -60,7 +60,8 @@ def transfer(*said: tuple[float, bool, bytes]) -> list[Step]:
     """What passes after the request at 0 ms: (milliseconds, sent by the client, message)."""
     steps = [(0.0, cf.udp(CLIENT, ASKED, asked()))]
     for ms, by_client, message in said:
-        ends = (CLIENT, SERVER) if by_client else (SERVER, CLIENT)
+        server = ASKED if message == asked() else SERVER
+        ends = (CLIENT, server) if by_client else (server, CLIENT)
         steps.append((ms, cf.udp(*ends, message)))
     return [(ms, cf.numbered(packet, number)) for number, (ms, packet) in enumerate(steps, 1)]
 
@@ -189,6 +190,23 @@ def test_blocks_that_are_sent_again_together_count_once(tmp_path: Path) -> None:
     found = only(look(tmp_path, transfer(*said)), "tftp")
     assert (found.count, found.bytes, found.repeated) == (5, 4 * 512 + 1, 5)
     assert found.recovery_s == pytest.approx(1.005)
+
+
+@pytest.mark.parametrize("lost", ["acknowledgement", "data", "request"])
+def test_a_connection_loses_its_time_to_what_its_transfer_does(lost: str, tmp_path: Path) -> None:
+    """Whoever waits for its timer, the time is the loss's, also where the other end spoke last."""
+    said = {
+        "acknowledgement": [(10.0, False, block(1)), (11.0, True, acked(1)), (1010.0, False, block(1))],
+        "data": [(10.0, False, block(1)), (1010.0, False, block(1))],
+        "request": [(1000.0, True, asked()), (1010.0, False, block(1))],
+    }[lost]
+    trace = look(tmp_path, transfer(*said, (1011.0, True, acked(1)), (1012.0, False, block(2, 9))))
+    found = only(trace, "tftp")
+    (connection,) = trace.connections
+    causes = connection.causes
+    assert found.recovery_s == pytest.approx(1.0, abs=0.02)
+    assert causes.recovery_s == pytest.approx(found.recovery_s)
+    assert (causes.client_s, causes.server_s) == pytest.approx((found.client_s, found.server_s))
 
 
 def test_a_lease_that_is_renewed_repeats_nothing(tmp_path: Path) -> None:

@@ -180,8 +180,9 @@ impl Datagrams {
                 // Some clients, such as iPXE, ask once more although they have an offer, to hear of others.
                 let again = lease.repeats_unanswered(is_client, what);
                 lease.note_message_as(segment.ts, is_client, kind, what, again);
+                segment.said_again = again;
             } else {
-                lease.note_message(segment.ts, is_client, kind, what);
+                segment.said_again = lease.note_message(segment.ts, is_client, kind, what);
             }
             // An answer to a client that has an address already offers none.
             if !is_client && kind == "ack" && payload.get(16..20) != Some(&[0; 4]) {
@@ -199,7 +200,7 @@ impl Datagrams {
         }
     }
 
-    fn begin_transfer(&mut self, segment: &Segment, payload: &[u8], source: End, target: End) {
+    fn begin_transfer(&mut self, segment: &mut Segment, payload: &[u8], source: End, target: End) {
         let (Some(operation @ 1..=2), Some(name)) = (read_u16(payload, 0), payload.get(2..)) else {
             // The transfer continues at the well-known port.
             self.note_block(segment, payload, (source, target.0), true);
@@ -210,7 +211,8 @@ impl Datagrams {
         let known = self.transfers.get(&(source, target.0)).copied();
         if let Some((at, 0, _)) = known {
             if self.exchanges[at].name.as_ref() == Some(&name) {
-                self.exchanges[at].note_message(segment.ts, true, name_request(operation), 0);
+                segment.said_again =
+                    self.exchanges[at].note_message(segment.ts, true, name_request(operation), 0);
                 return;
             }
         }
@@ -264,7 +266,7 @@ impl Datagrams {
 
     fn note_block(
         &mut self,
-        segment: &Segment,
+        segment: &mut Segment,
         payload: &[u8],
         transfer: (End, AddrWords),
         is_client: bool,
@@ -286,7 +288,7 @@ impl Datagrams {
         let exchange = &mut self.exchanges[at];
         let what = u64::from(operation) << 16 | u64::from(block);
         if operation != 3 {
-            exchange.note_message(segment.ts, is_client, kind, what);
+            segment.said_again = exchange.note_message(segment.ts, is_client, kind, what);
             return;
         }
         // A server that sends several blocks at once (RFC 7440) sends all of them again. Numbers start again after
@@ -295,6 +297,7 @@ impl Datagrams {
             .block
             .is_some_and(|last| block.wrapping_sub(last) as i16 <= 0);
         exchange.note_message_as(segment.ts, is_client, kind, what, again);
+        segment.said_again = again;
         if !again {
             exchange.block = Some(block);
             exchange.count += 1;

@@ -74,15 +74,16 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Note one message; `what` identifies its contents. It may repeat its sender's last message, whether or not the
-    /// other end has answered that: the answer may have been lost.
-    pub(crate) fn note_message(&mut self, ts: i64, is_client: bool, kind: &str, what: u64) {
+    /// Note one message, and return whether it repeats its sender's last one; `what` identifies its contents. It may do
+    /// so whether or not the other end has answered: the answer may have been lost.
+    pub(crate) fn note_message(&mut self, ts: i64, is_client: bool, kind: &str, what: u64) -> bool {
         let answered = self.last.1 != is_client;
         let again = self.said[usize::from(is_client)].is_some_and(|(at, before)| {
             let since = ts.saturating_sub(at).max(0) as u64;
             before == what && (!answered || since <= LONGEST_RETRY)
         });
         self.note_message_as(ts, is_client, kind, what, again);
+        again
     }
 
     /// Whether a message repeats its sender's last one, which the other end has not answered.

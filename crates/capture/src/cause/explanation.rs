@@ -415,7 +415,8 @@ impl Conn {
         size_of::<View>()
     }
 
-    /// Attribute the time before a datagram to its sender, or to recovery if it repeats the previous one after a while.
+    /// Attribute the time before a datagram to its sender, or to recovery if it repeats an earlier one: as its protocol
+    /// shows, or by being equal to the previous one after a while.
     pub(crate) fn attribute_datagram(&mut self, segment: &Segment) {
         let gap = segment.ts.saturating_sub(self.account.mark).max(0) as u64;
         let from = usize::from(segment.from & 1);
@@ -424,7 +425,8 @@ impl Conn {
         let contents = segment.seq;
         let before = std::mem::replace(&mut path.window, contents);
         let again = self.account.from == segment.from && self.sent[from].packets > 1;
-        if again && before == contents && contents != 0 && gap >= SAID_AGAIN_FROM {
+        let is_equal = again && before == contents && contents != 0 && gap >= SAID_AGAIN_FROM;
+        if segment.said_again || is_equal {
             self.account.spent[on::RECOVERY] += gap;
             self.rare_mut(from).retransmissions += 1;
         } else if self.key.port.contains(&DHCP) {

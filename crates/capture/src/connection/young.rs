@@ -122,7 +122,9 @@ impl Young {
         let elsewhere =
             place[..2] != segment.interface.to_le_bytes() || place[2] != segment.tunnels;
         let selective = options.sacked.is_some() || options.twice.is_some();
-        if self.count == MOST || elsewhere || selective || options.scale >= Some(NO_SCALE) {
+        // What is so rare has no place in the short form.
+        let rare = selective || segment.said_again;
+        if self.count == MOST || elsewhere || rare || options.scale >= Some(NO_SCALE) {
             return false;
         }
         let mut rest = self.packets();

@@ -205,6 +205,7 @@ fn decode_transport(packet: &Packet<'_>, ip: &Ip) -> Result<Segment, SkipReason>
         tunnels: 0,
         direction: packet.direction,
         seq_known: true,
+        said_again: false,
         frame: 0,
         ts: packet.ts,
         wire_len: packet.wire_len,

@@ -128,6 +128,8 @@ pub struct Segment {
     pub direction: Direction,
     /// Whether the sequence number is known (it is not in some rows of a packet list).
     pub seq_known: bool,
+    /// Whether it is a datagram of which its protocol shows that its sender says the same once more.
+    pub said_again: bool,
     /// Number of the frame in the input, beginning with 1; 0 if it was not numbered.
     pub frame: u64,
     /// Capture time in nanoseconds since 1970.
@@ -182,6 +184,7 @@ impl Segment {
         tunnels: 0,
         direction: Direction::Unknown,
         seq_known: false,
+        said_again: false,
         frame: 0,
         ts: 0,
         wire_len: 0,

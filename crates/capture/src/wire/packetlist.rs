@@ -333,6 +333,7 @@ impl List<'_> {
                 direction: Direction::Unknown,
                 frame: 0,
                 seq_known: detail.seq.is_some(),
+                said_again: false,
                 ts,
                 wire_len,
                 payload,
