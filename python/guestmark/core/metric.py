@@ -1,5 +1,6 @@
 """Metrics, and what one trial measured of them."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from math import isfinite
@@ -31,6 +32,14 @@ class Measurement:
     metric: Metric
     value: float
     iterations: tuple[float, ...]
+
+
+def find_measurement(measurements: Iterable[Measurement], name: str) -> Measurement | None:
+    """Return the measurement of the metric of that name; None if there is none. A trial has at most one."""
+    for measurement in measurements:
+        if measurement.metric.name == name:
+            return measurement
+    return None
 
 
 # The squares of such figures, and of ratios of them, still fit into a float.

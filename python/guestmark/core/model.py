@@ -16,7 +16,7 @@ from guestmark.core.context import Context
 from guestmark.core.factor import OWN_ROOTS
 from guestmark.core.findings import Facts
 from guestmark.core.levels import Levels
-from guestmark.core.metric import Measurement, Metric
+from guestmark.core.metric import Measurement, Metric, find_measurement
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.core.rare import Rare
 
@@ -368,3 +368,7 @@ class Trial:
     console: str = ""
     # Why it failed, for decisions; None for a good trial, or if unknown.
     cause: Cause | None = None
+
+    def find_good_measurement(self, name: str) -> Measurement | None:
+        """Return the measurement of the metric of that name; None unless the trial is ok and has it."""
+        return find_measurement(self.measurements, name) if self.status is TrialStatus.OK else None

@@ -10,6 +10,7 @@ import io
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from guestmark.core.metric import find_measurement
 from guestmark.core.model import Cell, Trial
 from guestmark.core.own_program import install_extra
 from guestmark.ledger.model import StoredRun
@@ -121,10 +122,8 @@ def _list_factor_names(run: StoredRun) -> list[str]:
 
 
 def _list_warmup_values(trial: Trial, metric: str) -> list[float]:
-    for measurement in trial.warmups:
-        if measurement.metric.name == metric:
-            return list(measurement.iterations)
-    return []
+    measurement = find_measurement(trial.warmups, metric)
+    return [] if measurement is None else list(measurement.iterations)
 
 
 def _find_outcomes(analysis: Analysis) -> Mapping[tuple[str, str], _Row]:

@@ -599,10 +599,9 @@ def _arrange_values_by_block(name: str, trials: Sequence[Trial], row: Mapping[in
     """Return a metric's values, shape (K,), one per block; NaN if there is none or it is not finite."""
     values = np.full(len(row), np.nan)
     for trial in trials:
-        if trial.status is TrialStatus.OK:
-            for measurement in trial.measurements:
-                if measurement.metric.name == name and math.isfinite(measurement.value):
-                    values[row[trial.block]] = measurement.value
+        measurement = trial.find_good_measurement(name)
+        if measurement is not None and math.isfinite(measurement.value):
+            values[row[trial.block]] = measurement.value
     return values
 
 

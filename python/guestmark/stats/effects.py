@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from guestmark.core.model import Cell, TrialStatus
+from guestmark.core.model import Cell
 from guestmark.stats.analysis import CellResult, WorkloadResult
 from guestmark.stats.paired import t_interval
 
@@ -96,10 +96,9 @@ def _collect_levels_by_name(cell: Cell) -> dict[str, str]:
 def _arrange_effect_values(result: CellResult, metric: str, blocks: int) -> Array:
     values = np.full(blocks, np.nan)
     for trial in result.trials:
-        if trial.status is TrialStatus.OK:
-            for measurement in trial.measurements:
-                if measurement.metric.name == metric:
-                    values[trial.block] = measurement.value
+        measurement = trial.find_good_measurement(metric)
+        if measurement is not None:
+            values[trial.block] = measurement.value
     return values
 
 

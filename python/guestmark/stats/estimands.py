@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from guestmark.core.metric import Better, Measurement, Metric
+from guestmark.core.metric import Better, Measurement, Metric, find_measurement
 from guestmark.core.model import Cell, Plan, Trial, TrialStatus, boots_any_machine, find_baseline_id
 from guestmark.core.units import format_share
 from guestmark.stats.cell_answers import Answers, compare_trials, compute_cost_means
@@ -131,10 +131,9 @@ def arrange_iterations(name: str, trials: Sequence[Trial], row: Mapping[int, int
     """
     found = {}
     for trial in trials:
-        if trial.status is TrialStatus.OK:
-            for measurement in trial.measurements:
-                if measurement.metric.name == name:
-                    found[row[trial.block]] = measurement.iterations
+        measurement = trial.find_good_measurement(name)
+        if measurement is not None:
+            found[row[trial.block]] = measurement.iterations
     lengths = Counter(len(series) for series in found.values() if series)
     if not lengths:
         return None
@@ -172,10 +171,8 @@ def list_first_runs(name: str, trials: Sequence[Trial], row: Mapping[int, int]) 
 
 
 def _select_iterations(measurements: Iterable[Measurement], name: str) -> tuple[float, ...]:
-    for measurement in measurements:
-        if measurement.metric.name == name:
-            return measurement.iterations
-    return ()
+    measurement = find_measurement(measurements, name)
+    return () if measurement is None else measurement.iterations
 
 
 def list_all_runs(name: str, trial: Trial) -> tuple[float, ...]:

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from guestmark.core.metric import find_measurement
 from guestmark.core.model import Trial
 
 
@@ -37,9 +38,9 @@ def collect_iterations(trials: Iterable[Trial], metric: str) -> list[float]:
     """Return a metric's value in each measured iteration of these trials."""
     values: list[float] = []
     for trial in trials:
-        for measurement in trial.measurements:
-            if measurement.metric.name == metric:
-                values += measurement.iterations
+        measurement = find_measurement(trial.measurements, metric)
+        if measurement is not None:
+            values += measurement.iterations
     return values
 
 
@@ -50,10 +51,9 @@ def collect_executions(trials: Iterable[Trial], metric: str) -> Executions | Non
     """
     values: list[float] = []
     for trial in trials:
-        for measurement in trial.measurements:
-            if measurement.metric.name == metric:
-                values += measurement.iterations or (measurement.value,)
-                break
+        measurement = find_measurement(trial.measurements, metric)
+        if measurement is not None:
+            values += measurement.iterations or (measurement.value,)
     return Executions(tuple(values)) if values else None
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guestmark.core.metric import Metric
-from guestmark.core.model import Trial, TrialStatus
+from guestmark.core.model import Trial
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.compare import (
     Comparison,
@@ -33,10 +33,9 @@ def list_values_by_block(trials: Iterable[Trial], metric: str) -> dict[int, floa
     """Return the finite values of a metric in trials that are ok, by block."""
     values = {}
     for trial in trials:
-        if trial.status is TrialStatus.OK:
-            for measurement in trial.measurements:
-                if measurement.metric.name == metric and math.isfinite(measurement.value):
-                    values[trial.block] = measurement.value
+        measurement = trial.find_good_measurement(metric)
+        if measurement is not None and math.isfinite(measurement.value):
+            values[trial.block] = measurement.value
     return values
 
 

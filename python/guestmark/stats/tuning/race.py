@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from guestmark.core.metric import Better
-from guestmark.core.model import Cell, Trial, TrialStatus
+from guestmark.core.model import Cell, Trial
 from guestmark.core.tuning import Candidate, Settings
 from guestmark.stats.compare import MIN_BLOCKS, Table, Verdict, compare_tables
 from guestmark.stats.special import student_t_quantile
@@ -531,9 +531,5 @@ def list_varying_factors(cells: Sequence[Cell]) -> list[str]:
 
 def find_trial_value(trial: Trial, metric: str) -> float | None:
     """Return a metric's value in a trial; None unless the trial is ok and has it."""
-    if trial.status is not TrialStatus.OK:
-        return None
-    for measurement in trial.measurements:
-        if measurement.metric.name == metric:
-            return measurement.value
-    return None
+    measurement = trial.find_good_measurement(metric)
+    return None if measurement is None else measurement.value

@@ -1,5 +1,8 @@
 """Parsers of parameters that several workloads share."""
 
+from collections.abc import Collection, Sequence
+
+from guestmark.core.errors import make_unknown_name_error
 from guestmark.core.units import parse_duration, parse_size
 
 
@@ -22,3 +25,20 @@ def parse_positive_duration(text: str) -> float:
     if not seconds > 0:
         raise ValueError(f"{text!r} is not above 0")
     return seconds
+
+
+def check_duration(text: str, shortest_s: float, longest_s: float) -> str:
+    """Returns the text of a duration. Raises `ValueError` if it is shorter or longer."""
+    if not shortest_s <= parse_duration(text) <= longest_s:
+        raise ValueError(f"{text!r} is not between {shortest_s * 1e3:.0f} ms and {longest_s:.0f} s")
+    return text
+
+
+def order_names(kind: str, wanted: Collection[str], known: Sequence[str]) -> list[str]:
+    """Returns the wanted names in the order of all known ones. Raises `ValueError` for an unknown name, or for none."""
+    for name in wanted:
+        if name not in known:
+            raise ValueError(make_unknown_name_error(kind, name, known).message)
+    if not wanted:
+        raise ValueError(f"no {kind} is named; choose from {', '.join(known)}")
+    return [name for name in known if name in wanted]

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from guestmark.agent.client import Agent, ExecResult
+from guestmark.agent.clocks import Ping
 from guestmark.core.architectures import Architecture
 from guestmark.core.cause import Cause
 from guestmark.core.errors import AttestationError, UsageError, WorkloadError
@@ -242,6 +243,13 @@ def _describe_build(architecture: Architecture, name: str, version: str, host_ve
     if version.partition("+b")[0] == host_version.partition("+b")[0]:
         return f"another build: {name} {version}, {architecture.name}"
     return f"another version: {name} {version}, {architecture.name} (this host: {host_version or 'not a package'})"
+
+
+def warn_of_clocks_between(before: Ping, after: Ping) -> str:
+    """Returns a warning unless the machine's clock ran as fast as the host's between two pings; else empty."""
+    uncertain_s = (before.round_trip_ns + after.round_trip_ns) / 1e9
+    ours_s, theirs_s = (after.host_ns - before.host_ns) / 1e9, (after.guest_ns - before.guest_ns) / 1e9
+    return warn_of_clocks(ours_s, theirs_s, uncertain_s)
 
 
 def warn_of_clocks(wall_s: float, guest_wall_s: float, error_s: float = 0.0) -> str:

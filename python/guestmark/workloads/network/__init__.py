@@ -10,12 +10,11 @@ from typing import Annotated
 import msgspec
 
 from guestmark.agent.wire import TrafficTest
-from guestmark.core.errors import make_unknown_name_error
 from guestmark.core.findings import Fact
 from guestmark.core.metric import Better, Metric
 from guestmark.core.params import Params, param
-from guestmark.core.units import parse_duration
 from guestmark.workloads.base import Sections, Workload
+from guestmark.workloads.common.parsers import check_duration, order_names
 
 _SHORTEST_S, _LONGEST_S = 0.01, 60.0
 # A datagram begins with a header of 16 bytes; the largest of IPv4 has 65,507.
@@ -93,18 +92,11 @@ def make_datagram_metrics(test: TrafficTest, size: int) -> tuple[Metric, Metric]
 
 
 def _check_time(time: str) -> str:
-    if not _SHORTEST_S <= parse_duration(time) <= _LONGEST_S:
-        raise ValueError(f"{time!r} is not between {_SHORTEST_S * 1e3:.0f} ms and {_LONGEST_S:.0f} s")
-    return time
+    return check_duration(time, _SHORTEST_S, _LONGEST_S)
 
 
 def _order_tests(tests: list[str]) -> list[str]:
-    for name in tests:
-        if name not in set(TrafficTest):
-            raise ValueError(make_unknown_name_error("test", name, list(TrafficTest)).message)
-    if not tests:
-        raise ValueError(f"no test is named; choose from {', '.join(TrafficTest)}")
-    return [test for test in TrafficTest if test in tests]
+    return order_names("test", tests, list(TrafficTest))
 
 
 def _check_sizes(sizes: list[int]) -> list[int]:

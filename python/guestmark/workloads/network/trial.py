@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from guestmark.agent.clocks import Ping
 from guestmark.agent.traffic import TrafficSection, measure_traffic, serve_traffic
 from guestmark.agent.wire import TrafficFlow, TrafficPorts, TrafficTask, TrafficTest, TrafficTimes
 from guestmark.core.errors import UsageError, WorkloadError
@@ -20,7 +19,7 @@ from guestmark.workloads.common.both_ends import capture_both_ends
 from guestmark.workloads.common.flushes import read_guest_cpu_s
 from guestmark.workloads.common.metrics import to_measurements
 from guestmark.workloads.common.networks import find_network, require_network
-from guestmark.workloads.common.program import warn_of_clocks
+from guestmark.workloads.common.program import warn_of_clocks_between
 from guestmark.workloads.network import (
     CAPTURED,
     DATAGRAMS,
@@ -77,7 +76,8 @@ class NetworkTrial(NetworkWorkload):
                     timeout_s=self.limit_s,
                 )
             )
-            self._check_clocks(before, machine.agent.ping())
+            if warning := warn_of_clocks_between(before, machine.agent.ping()):
+                self.warnings.append(warning)
             tests = [describe_measured(section) for section in sections]
             if self.params.capture:
                 self._find_causes(machine, network, ports, tests)
@@ -169,13 +169,6 @@ class NetworkTrial(NetworkWorkload):
             counted = result.datagrams
             yield arrived, counted.received / counted.elapsed_ns * 1e9
             yield lost, 1 - counted.received / max(counted.sent, 1)
-
-    def _check_clocks(self, before: Ping, after: Ping) -> None:
-        """Warns unless the machine's clock, on which all figures are based, runs as fast as the host's."""
-        uncertain_s = (before.round_trip_ns + after.round_trip_ns) / 1e9
-        ours, theirs = ((after.host_ns - before.host_ns) / 1e9, (after.guest_ns - before.guest_ns) / 1e9)
-        if warning := warn_of_clocks(ours, theirs, uncertain_s):
-            self.warnings.append(warning)
 
 
 def describe_measured(section: TrafficSection) -> MeasuredTest:

@@ -11,13 +11,12 @@ from typing import Annotated
 import msgspec
 
 from guestmark.agent.wire import SYSTEM_CALLS
-from guestmark.core.errors import make_unknown_name_error
 from guestmark.core.findings import Fact
 from guestmark.core.metric import Metric
 from guestmark.core.params import Params, param
-from guestmark.core.units import parse_duration
 from guestmark.core.workload_kind import Topic
 from guestmark.workloads.base import Sections, Workload
+from guestmark.workloads.common.parsers import check_duration, order_names
 
 _SHORTEST_S, _LONGEST_S = 0.001, 60.0
 
@@ -45,18 +44,11 @@ def list_call_metrics(names: Sequence[str]) -> tuple[Metric, ...]:
 
 
 def _check_time(time: str) -> str:
-    if not _SHORTEST_S <= parse_duration(time) <= _LONGEST_S:
-        raise ValueError(f"{time!r} is not between {_SHORTEST_S * 1e3:.0f} ms and {_LONGEST_S:.0f} s")
-    return time
+    return check_duration(time, _SHORTEST_S, _LONGEST_S)
 
 
 def _order_calls(calls: list[str]) -> list[str]:
-    for name in calls:
-        if name not in SYSTEM_CALLS:
-            raise ValueError(make_unknown_name_error("call", name, SYSTEM_CALLS).message)
-    if not calls:
-        raise ValueError(f"no call is named; choose from {', '.join(SYSTEM_CALLS)}")
-    return [name for name in SYSTEM_CALLS if name in calls]
+    return order_names("call", calls, SYSTEM_CALLS)
 
 
 class SyscallsParams(Params, frozen=True, kw_only=True):

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from guestmark import __version__
 from guestmark.agent.binary import NAME, PROGRAM
-from guestmark.agent.clocks import Ping
 from guestmark.agent.syscalls import Section, measure_syscalls
 from guestmark.core.errors import AttestationError
 from guestmark.core.findings import Build
@@ -23,7 +22,7 @@ from guestmark.platforms.base import Machine
 from guestmark.platforms.counters import read_processor_s
 from guestmark.workloads import syscalls
 from guestmark.workloads.common.metrics import to_measurements
-from guestmark.workloads.common.program import compute_sha256, warn_of_clocks
+from guestmark.workloads.common.program import compute_sha256, warn_of_clocks_between
 from guestmark.workloads.syscalls import Call, Syscalls, SyscallsWorkload
 
 _HOST_CPU = "host_cpu_s"
@@ -74,7 +73,8 @@ class SyscallsTrial(SyscallsWorkload):
             timeout_s=self.limit_s,
         )
         nothing, *sections = [replace(each, counted=counters.drop_restarted(each.counted)) for each in found]
-        self._check_clocks(before, machine.agent.ping())
+        if warning := warn_of_clocks_between(before, machine.agent.ping()):
+            self.warnings.append(warning)
         self._found.calls = {section.measured.name: _describe_call(section, nothing) for section in sections}
         # A geometric mean gives a call of 50 ns the same weight as one of 500 µs.
         times = [max(section.measured.median_ns, _LEAST) for section in sections]
@@ -90,13 +90,6 @@ class SyscallsTrial(SyscallsWorkload):
         values += _compute_processor_ratio(sections)
         values.append((syscalls.WALL, math.fsum(section.measured.elapsed_ns for section in sections) / 1e9))
         return to_measurements(values)
-
-    def _check_clocks(self, before: Ping, after: Ping) -> None:
-        """Warns unless the machine's clock, on which all figures are based, runs as fast as the host's."""
-        uncertain_s = (before.round_trip_ns + after.round_trip_ns) / 1e9
-        ours, theirs = ((after.host_ns - before.host_ns) / 1e9, (after.guest_ns - before.guest_ns) / 1e9)
-        if warning := warn_of_clocks(ours, theirs, uncertain_s):
-            self.warnings.append(warning)
 
 
 def count_per_operation(section: Section, nothing: Section, counter: str) -> float:
