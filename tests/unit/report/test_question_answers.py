@@ -20,7 +20,7 @@ from guestmark.plan.load import load_outline
 from guestmark.report.document import make_result_document
 from guestmark.report.export_format import Format
 from guestmark.report.formats import export_run
-from guestmark.report.sections import question_answers
+from guestmark.report.sections.ranking_answers import describe_ranking
 from guestmark.stats.analysis import analyse_run
 from guestmark.stats.compare import Verdict
 from guestmark.stats.pairwise import compare_pairs
@@ -92,15 +92,11 @@ def test_a_choice_is_answered_by_how_far_apart_the_best_can_be() -> None:
     )
     bounded = replace(found, contenders=(near,), against_best={**found.against_best, near.cell.id: undecided})
     assert bounded.answered
-    assert join_plain_text(question_answers._describe_ranking(bounded, brief=True)).endswith(
-        " leads; 1 within 8.7 %"
-    )
+    assert join_plain_text(describe_ranking(bounded, brief=True)).endswith(" leads; 1 within 8.7 %")
     # Two cells without a common block are never compared.
     uncompared = replace(bounded, against_best={})
     assert not uncompared.answered
-    assert join_plain_text(question_answers._describe_ranking(uncompared, brief=True)).endswith(
-        " leads; 1 open"
-    )
+    assert join_plain_text(describe_ranking(uncompared, brief=True)).endswith(" leads; 1 open")
     wide = replace(undecided, ci=(0.6, 1.04))
     both = replace(
         bounded,
@@ -108,9 +104,7 @@ def test_a_choice_is_answered_by_how_far_apart_the_best_can_be() -> None:
         against_best={**bounded.against_best, far.cell.id: wide},
     )
     assert not both.answered
-    assert join_plain_text(question_answers._describe_ranking(both, brief=True)).endswith(
-        " leads; 1 within 8.7 %, 1 open"
-    )
+    assert join_plain_text(describe_ranking(both, brief=True)).endswith(" leads; 1 within 8.7 %, 1 open")
 
 
 def test_the_best_is_found_among_cells_that_are_not_the_baseline() -> None:
