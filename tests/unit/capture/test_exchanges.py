@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from guestmark.capture.binary import Selection, Wanted, analyse_capture, analyse_file
 from guestmark.capture.model import Exchange, Trace
@@ -207,6 +209,59 @@ def test_a_connection_loses_its_time_to_what_its_transfer_does(lost: str, tmp_pa
     assert found.recovery_s == pytest.approx(1.0, abs=0.02)
     assert causes.recovery_s == pytest.approx(found.recovery_s)
     assert (causes.client_s, causes.server_s) == pytest.approx((found.client_s, found.server_s))
+
+
+@st.composite
+def lossy_transfers(draw: st.DrawFn) -> list[tuple[float, bool, bytes]]:
+    """Blocks and acknowledgements in turns; either may be lost beyond the capture, and is sent again after a timer."""
+    said: list[tuple[float, bool, bytes]] = []
+    now_ms = 0.0
+    for number in range(1, draw(st.integers(2, 6))):
+        for by_client, message in ((False, block(number)), (True, acked(number))):
+            now_ms += draw(st.floats(0.1, 40))
+            said.append((now_ms, by_client, message))
+            for _ in range(draw(st.integers(0, 2))):
+                # An acknowledgement that was lost is sent again after the block that its server sends again.
+                now_ms += draw(st.floats(200, 3000))
+                if by_client:
+                    said.append((now_ms, False, block(number)))
+                    now_ms += draw(st.floats(0.1, 40))
+                said.append((now_ms, by_client, message))
+    return said
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(lossy_transfers())
+def test_causes_and_exchange_agree_about_every_loss(
+    tmp_path: Path, said: list[tuple[float, bool, bytes]]
+) -> None:
+    trace = look(tmp_path, transfer(*said))
+    found = only(trace, "tftp")
+    (connection,) = trace.connections
+    causes = connection.causes
+    own = (found.client_s, found.server_s, found.recovery_s)
+    assert (causes.client_s, causes.server_s, causes.recovery_s) == pytest.approx(own, abs=1e-6)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.tuples(st.sampled_from((DISCOVER, OFFER, REQUEST, ACK)), st.floats(0.1, 9000)),
+        min_size=1,
+        max_size=9,
+    )
+)
+def test_causes_and_exchange_agree_about_every_lease(tmp_path: Path, rest: list[tuple[int, float]]) -> None:
+    said, now_ms = [(0.0, True, DISCOVER), (20.0, False, OFFER)], 20.0
+    for kind, gap_ms in rest:
+        now_ms += gap_ms
+        said.append((now_ms, kind in {DISCOVER, REQUEST}, kind))
+    trace = look(tmp_path, lease(9, *said))
+    found = only(trace, "dhcp")
+    (connection,) = trace.connections
+    causes = connection.causes
+    own = (found.client_s, found.server_s, found.recovery_s)
+    assert (causes.client_s, causes.server_s, causes.recovery_s) == pytest.approx(own, abs=1e-6)
 
 
 def test_a_lease_that_is_renewed_repeats_nothing(tmp_path: Path) -> None:
