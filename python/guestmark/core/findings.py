@@ -34,6 +34,8 @@ class Facts:
 
         None if the trial has no such fact, or has it in a form that this version does not know.
         """
+        if not self.kept:
+            return None
         start = make_key_prefix(name)
         found = {key: self.kept[start + key] for key in list_keys(kind) if start + key in self.kept}
         if not found:

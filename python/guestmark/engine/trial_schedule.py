@@ -71,6 +71,9 @@ def order_cells(
     ordered: list[Cell] = []
     for number in _make_chained_orders(str(seed), first, len(units))[block - first]:
         unit = units[number]
+        if len(unit) == 1:
+            ordered += unit
+            continue
         inside = _make_chained_orders(f"{seed}:{unit[0].id}", first, len(unit))[block - first]
         ordered += [unit[index] for index in inside]
     return ordered

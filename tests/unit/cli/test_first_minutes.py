@@ -208,24 +208,3 @@ def test_the_library_s_answers_are_a_line_until_they_are_asked(guestmark: Comman
     for answer in (after, compared, *after.ratios, *compared.moved):
         assert len(repr(answer)) < 400
         assert "\n" not in repr(answer)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-def test_a_tour_is_one_screen_of_commands_that_work(guestmark: CommandLine, guests_known: None) -> None:
-    del guests_known
-    done = guestmark("tour", "--blocks", "1", env={"COLUMNS": "80"}, timeout=500)
-    assert done.status == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert len(lines) <= 24
-    assert all(len(line) <= 80 for line in lines)
-    said = [re.split(r"  +", line)[-1] for line in lines if re.search(r"  guestmark \w", line)]
-    assert len(said) >= 3
-    for command in said:
-        verb, *words = command.removeprefix("guestmark ").split()
-        assert verb in VERBS
-        if verb == "run":
-            assert guestmark("run", *words, "--list").status == 0
-        elif verb == "show":
-            assert guestmark("show", *words).status == 0
-    assert "cannot show a difference" not in done.stdout
