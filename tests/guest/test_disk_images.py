@@ -24,6 +24,7 @@ from guestmark.platforms.qemu.restored import TEMPLATES
 from tests.framework.cells import cell_of
 from tests.framework.disk_images import make_disk_image, make_root_archive
 from tests.framework.guests import prepared, start, start_cell
+from tests.framework.marks import thorough
 
 NETWORK = "systemd-networkd.service"
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
@@ -90,7 +91,7 @@ def test_uefi_boots_a_raw_image_with_a_disk_beside_it(uefi_image: Path) -> None:
         assert all(measurement.value > 0 for measurement in workload.run(machine))
 
 
-@pytest.mark.parametrize("kind", ["bios", "uefi"])
+@pytest.mark.parametrize("kind", [thorough("bios"), "uefi"])
 def test_restored_guests_of_an_image_go_on_from_the_same_boot_with_disks_of_their_own(
     kind: str, request: pytest.FixtureRequest
 ) -> None:

@@ -184,6 +184,7 @@ def test_three_layers() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.alone  # beside three others it starts three times as slowly, which is at its limit
 @pytest.mark.timeout(1200)
 def test_a_command_in_an_emulator_in_an_emulator_is_answered_after_one_start(guestmark: CommandLine) -> None:
     """It takes a minute or more, so it is not started to see whether it starts, nor again for a copy."""

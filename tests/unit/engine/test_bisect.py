@@ -207,7 +207,7 @@ def test_looks_double_and_end_at_the_most() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", range(count_cases(6)))
+@pytest.mark.parametrize("number", range(count_cases(3)))
 def test_three_per_cent_are_found_every_time(guestmark: CommandLine, tmp_path: Path, number: int) -> None:
     where = random.Random(number).randrange(1, 10)
     folder = tmp_path / "repository"

@@ -19,7 +19,7 @@ from guestmark.stats.analysis import analyse_run
 from guestmark.stats.gates import Outcome, judge_gates
 from tests.framework import made_facts
 from tests.framework.command_line import CommandLine
-from tests.framework.marks import long
+from tests.framework.marks import long, thorough
 
 WALL = Metric("wall_s", "s")
 CELLS = tuple(
@@ -168,7 +168,7 @@ def repository(folder: Path, commits: int, removed_at: int) -> Path:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="a loop device of this host takes root")
-@pytest.mark.parametrize(("commits", "removed_at"), [(4, 2), long(16, 5), long(16, 15), long(16, 1)])
+@pytest.mark.parametrize(("commits", "removed_at"), [(4, 2), long(16, 5), thorough(16, 15), thorough(16, 1)])
 def test_the_commit_that_removed_a_sync_is_found(
     guestmark: CommandLine, tmp_path: Path, commits: int, removed_at: int
 ) -> None:
