@@ -478,7 +478,7 @@ def test_without_a_test_runner_each_rule_is_a_line_and_a_hint() -> None:
 def test_the_examples_check_themselves(tmp_path: Path) -> None:
     examples = [CHECKOUT / "examples" / name for name in ("guestmark-walk", "guestmark-unshare")]
     for example in examples:
-        (package,) = example.glob("guestmark_*")
+        (package,) = (path.parent for path in example.glob("guestmark_*/__init__.py"))
         about = tmp_path / f"{package.name}-1.0.dist-info"
         about.mkdir()
         (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package.name}\nVersion: 1.0\n")
