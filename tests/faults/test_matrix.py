@@ -23,7 +23,7 @@ from guestmark.core.own_program import find_agent_binary
 from guestmark.platforms.qemu.programs import VIRTIOFSD_PATHS
 from tests.framework import PACKAGES
 from tests.framework.kernels import cloud, without_9p
-from tests.framework.marks import long, thorough
+from tests.framework.marks import thorough
 
 pytestmark = [
     pytest.mark.long,
@@ -119,7 +119,8 @@ def list_cases() -> list[Any]:
     cases = []
     for (row, kind), (column, where), (layer, user) in itertools.product(kinds, places, users):
         has_pairs = (row + column + layer) % 2 == 0
-        cases.append(long(kind, user, where) if has_pairs else thorough(kind, user, where))
+        case = (kind, user, where)
+        cases.append(case if has_pairs else thorough(*case))
     return cases
 
 

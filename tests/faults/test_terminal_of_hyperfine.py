@@ -13,7 +13,9 @@ import pytest
 
 from tests.framework.command_line import CommandLine
 
-VERDICT = re.compile(r"times (faster|slower)|at most|alike|no difference|inconclusive", re.IGNORECASE)
+VERDICT = re.compile(
+    r"times (faster|slower)|at most [\d.]+ % (faster|slower)|alike|no difference|inconclusive", re.IGNORECASE
+)
 FIGURE = re.compile(r"\d +(± *\d|\[\d)")  # half of an interval, or the interval
 DONE = "typed-line-has-ended"
 ONE, SEVERAL = False, True

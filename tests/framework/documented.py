@@ -14,11 +14,13 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from bench.experiments.__main__ import EXPERIMENTS
 
 from guestmark.plan.library import list_plan_names, read_builtin
+from guestmark.plan.load import load_outline
 from tests.framework import CHECKOUT
 
 _MARK = re.compile(r"<!-- not run(?:, (?P<lines>[^:]+))?: (?P<why>.+?) -->")
@@ -154,11 +156,9 @@ _MEASURED_ELSEWHERE = frozenset(each.words[0] for each in EXPERIMENTS if not eac
 _INDIVISIBLE = frozenset({"clones", "coldstart", "density"})
 # A few machines suffice: every further one only repeats the same.
 _FEWER_CLONES = ("workloads.clones.params.machines=3", "workloads.clones.params.controls=2")
-_NESTED_PLATFORM = re.compile(r'"\w+/\w+"')
 _TURNS = re.compile(r"seq [0-9]+")
-_RUN_ONCE = frozenset(
-    {("run",), ("tune",), ("tour",), ("doctor",)}
-)  # the same command is no other one on another page
+# Verbs whose command on another page is the same one.
+_RUN_ONCE = frozenset({"run", "tune", "tour", "doctor"})
 _WHOLE = frozenset({"tune"})  # verbs whose time is needed for proofs, of which none can be left out
 
 
@@ -176,7 +176,7 @@ def _first_places() -> Mapping[tuple[str, ...], str]:
     found: dict[tuple[str, ...], str] = {}
     for page in pages():
         for each in commands(page):
-            if each.words[:1] in _RUN_ONCE and not each.why_not:
+            if each.words[0] in _RUN_ONCE and not each.why_not:
                 found.setdefault(tuple(briefly(list(each.words))), each.where)
                 found.setdefault((find_plan(each.words),), each.where)  # no command is a plan's name alone
     return found
@@ -217,12 +217,16 @@ def replace_override(options: list[str], setting: str) -> list[str]:
     return [*kept, "--override", setting]
 
 
-def _starts_nested(options: list[str]) -> bool:
+def _starts_nested(verb: str, options: list[str]) -> bool:
     """Whether guests start inside others: on the named platforms, or else on those of the built-in plan."""
     if "--on" in options:
         return "/" in options[options.index("--on") + 1]
-    plan = find_plan(("run", *options))
-    return bool(plan) and _NESTED_PLATFORM.search(read_builtin(plan)) is not None
+    plan = find_plan((verb, *options))
+    if not plan:
+        return False
+    shape = load_outline(read_builtin(plan), plan).shape
+    platforms = [*shape.platforms, *chain.from_iterable(entry.platforms or () for entry in shape.entries)]
+    return any(platform.is_nested for platform in platforms)
 
 
 def briefly(words: list[str]) -> list[str]:
@@ -230,7 +234,7 @@ def briefly(words: list[str]) -> list[str]:
     verb, *rest = words
     if os.environ.get(KNOWN_PLAN) and "--prepare-only" not in rest:
         return [verb, "--list", *rest]
-    is_slow = "--prove" in rest or _starts_nested(rest)
+    is_slow = "--prove" in rest or _starts_nested(verb, rest)
     command = rest.index("--") if "--" in rest else len(rest)
     # A loop of a few turns is the same loop.
     options, command_line = rest[:command], [_TURNS.sub("seq 3", word) for word in rest[command:]]

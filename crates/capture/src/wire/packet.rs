@@ -128,7 +128,7 @@ pub struct Segment {
     pub direction: Direction,
     /// Whether the sequence number is known (it is not in some rows of a packet list).
     pub seq_known: bool,
-    /// Whether it is a datagram of which its protocol shows that its sender says the same once more.
+    /// Whether its protocol shows that this datagram repeats an earlier one of the same sender.
     pub said_again: bool,
     /// Number of the frame in the input, beginning with 1; 0 if it was not numbered.
     pub frame: u64,

@@ -55,5 +55,5 @@ def format_ratio(comparison: Comparison) -> str:
 
 
 def name_row_durability(result: CellResult) -> str:
-    """Return the word for what a row keeps, as tables of durability have it; `unknown` without evidence."""
+    """Return the word that tables use for a row's durability; `unknown` without evidence."""
     return describe_row_durability(result) or "unknown"

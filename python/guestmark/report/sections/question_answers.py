@@ -15,13 +15,7 @@ from guestmark.page.json_text import list_interval
 from guestmark.page.names import name_across_workloads
 from guestmark.page.nodes import Bullets, Node, Note, Paragraph
 from guestmark.page.sentence_names import PairNames
-from guestmark.page.tables import (
-    Align,
-    Cell,
-    make_figure_cell,
-    make_grid_table,
-    make_word_cell,
-)
+from guestmark.page.tables import Align, Cell, make_figure_cell, make_grid_table, make_word_cell
 from guestmark.page.text import Inline, Tone, join_plain_text, line, spans
 from guestmark.report.sections.answer_words import (
     list_cell_ids,
@@ -32,10 +26,7 @@ from guestmark.report.sections.answer_words import (
 from guestmark.report.sections.durability_answers import describe_durability
 from guestmark.report.sections.pair_answers import describe_conclusion, describe_pair
 from guestmark.report.sections.ranking_answers import RANKING_LEGEND, describe_ranking, make_ranking_table
-from guestmark.report.sections.verdict_words import (
-    LEGEND,
-    mark_verdict,
-)
+from guestmark.report.sections.verdict_words import LEGEND, mark_verdict
 from guestmark.stats.analysis import Analysis, CellResult
 from guestmark.stats.compare import Comparison
 from guestmark.stats.questions import (

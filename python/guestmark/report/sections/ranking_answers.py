@@ -155,7 +155,7 @@ def _describe_doubt(ranking: Ranking) -> str:
 
 
 def _forecast_blocks_for_all(comparisons: Sequence[Comparison]) -> int | None:
-    """Return how many more blocks help with all of the comparisons; None if that is unknown for one of them."""
+    """Return how many more blocks would settle all of the comparisons; None if that is unknown for one."""
     most = 0
     for comparison in comparisons:
         blocks = forecast_more_blocks(comparison)

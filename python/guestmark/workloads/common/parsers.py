@@ -28,14 +28,14 @@ def parse_positive_duration(text: str) -> float:
 
 
 def check_duration(text: str, shortest_s: float, longest_s: float) -> str:
-    """Returns the text of a duration. Raises `ValueError` if it is shorter or longer."""
+    """Returns `text`, a duration. Raises `ValueError` if it is shorter or longer than the limits."""
     if not shortest_s <= parse_duration(text) <= longest_s:
         raise ValueError(f"{text!r} is not between {shortest_s * 1e3:.0f} ms and {longest_s:.0f} s")
     return text
 
 
 def order_names(kind: str, wanted: Collection[str], known: Sequence[str]) -> list[str]:
-    """Returns the wanted names in the order of all known ones. Raises `ValueError` for an unknown name, or for none."""
+    """Returns the wanted names in the order of `known`. Raises `ValueError` if one is unknown, or if there are none."""
     for name in wanted:
         if name not in known:
             raise ValueError(make_unknown_name_error(kind, name, known).message)
