@@ -3,7 +3,7 @@
 #   .venv/             Python environment with the locked dependencies; .venv/.guestmark says from which lock
 #                      (-dev, -fleet and -history: what the checks, fleets and change points need besides)
 #   target/            the agent, built by cargo; .setup/agent says from which sources; .setup/capture the same of the
-#                      capture engine, which is built when it is first used
+#                      capture engine, which is built when it is first used; .setup/stacks of what only long tests need
 #   .setup/stamp       everything is there; its time is that of the beginning of set-up, so an edit made meanwhile counts
 #   .setup/setup.log   what cargo and apt-get said last; python.log: what pip said
 #   .setup/lock        held while setting up
@@ -31,6 +31,7 @@ part_key() { locked $(groups_of "$1") | sha256sum | cut -d' ' -f1; } # PART
 venv_key() { part_key venv; }
 agent_key() { key_of Cargo.toml Cargo.lock .cargo crates/agent crates/wire; }
 capture_key() { key_of Cargo.toml Cargo.lock .cargo crates; }
+stacks_key() { key_of .cargo tests/stacks/smoltcp; }
 holds() { [ -f "$1" ] && [ "$(cat "$1")" = "$2" ]; }
 
 venv_ready() { [ -x "$root/.venv/bin/python" ] && holds "$root/.venv/.guestmark" "$(venv_key)"; }
@@ -44,6 +45,7 @@ capture_there() {
     return 1
 }
 capture_ready() { program_ready "$state/capture" "$(capture_key)"; }
+stacks_ready() { program_ready "$state/stacks" "$(stacks_key)"; }
 
 # Modules that no start imports: compiled they would take 20 MB.
 seldom='/site-packages/(pip|pygments/(lexers|styles)|numpy/(distutils|f2py|typing)|sqlalchemy/(ext|orm|testing))/'
@@ -86,22 +88,26 @@ make_venv() {
     write_file "$root/.venv/.guestmark" "$key"
 }
 
+# The user's own flags would replace those in .cargo/config.toml, and with them the static linking.
+build() { # WHAT PROGRAM OPTION…: sets $program, which is in target/
+    what=$1 program=target/$2
+    shift 2
+    step "$what" sh -c 'cd "$0" && exec "$@"' "$root" env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS -u CARGO_BUILD_RUSTFLAGS \
+        "$cargo" build --locked --target "$(rust_host)" "$@"
+    [ -x "$root/$program" ] || fail 3 "cargo built no $program" "the full log: $log"
+}
+
 # Built to be there soon (the profile `checkout`); the package's programs are built to be fast and small.
-build() { # WHAT NAME OPTION…: sets $program
+build_own() { # WHAT NAME OPTION…
     what=$1 name=$2
     shift 2
-    host=$(rust_host)
-    program=target/$host/checkout/$name
-    # The user's own flags would replace those in .cargo/config.toml, and with them the static linking.
-    step "$what" sh -c 'cd "$0" && exec "$@"' "$root" env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS -u CARGO_BUILD_RUSTFLAGS \
-        "$cargo" build --profile checkout --locked --package guestmark-agent --bin "$name" --target "$host" \
+    build "$what" "$(rust_host)/checkout/$name" --profile checkout --package guestmark-agent --bin "$name" \
         --target-dir "$root/target" "$@"
-    [ -x "$root/$program" ] || fail 3 "cargo built no $program" "the full log: $log"
 }
 
 make_agent() {
     key=$(agent_key)
-    build "building the agent" guestmark-agent --no-default-features
+    build_own "building the agent" guestmark-agent --no-default-features
     agent=$program
     write_file "$state/agent" "$program
 $key"
@@ -109,8 +115,16 @@ $key"
 
 make_capture() {
     key=$(capture_key)
-    build "building the capture engine" guestmark-capture
+    build_own "building the capture engine" guestmark-capture
     write_file "$state/capture" "$program
+$key"
+}
+
+make_stacks() {
+    key=$(stacks_key)
+    build "building another network stack" "stacks/$(rust_host)/release/smoltcp-server" --release \
+        --target-dir "$root/target/stacks" --manifest-path "$root/tests/stacks/smoltcp/Cargo.toml"
+    write_file "$state/stacks" "$program
 $key"
 }
 
@@ -156,13 +170,14 @@ make_part() { # PART
 
 make() { # PART
     case $1 in
-        venv | agent | capture) "make_$1" ;;
+        venv | agent | capture | stacks) "make_$1" ;;
         *) make_part "$1" ;;
     esac
 }
 
 all_ready() {
     venv_ready && agent_ready && { [ -z "$want_capture" ] || capture_ready; } || return 1
+    [ "$want_dev" != long ] || stacks_ready || return 1
     for part in $want_parts; do
         if [ "$part" = dev ]; then dev_ready; else part_ready "$part"; fi || return 1
     done
@@ -235,6 +250,7 @@ prepare() {
         for part in $want_parts; do part_ready "$part" || parts="$parts $part"; done
         agent_ready || builds=agent
         [ -z "$want_capture" ] || capture_ready || builds="$builds capture"
+        [ "$want_dev" != long ] || stacks_ready || builds="$builds stacks"
         if [ -n "$parts" ] && [ -n "$builds" ]; then
             make_beside "$parts" "$builds"
         else

@@ -15,7 +15,15 @@ from guestmark.platforms import libguestfs
 _GUESTFISH = """#!/bin/sh
 cd "$LIBGUESTFS_CACHEDIR" && mkdir -p .guestfs-{user}/appliance.d && cd .guestfs-{user}/appliance.d
 echo x >> ../../built
-touch kernel initrd; sleep 0.05; {meanwhile}; touch root
+touch kernel initrd; sleep 0.05
+{meanwhile}
+touch root
+"""
+
+# libguestfs caches that KVM does not work, and then launches nothing that is forced to use it.
+_WITHOUT_KVM = """\
+echo '{{"return": {{"enabled": false, "present": true}}}}' >../qemu-18397984-1779741869.query-kvm
+[ "$LIBGUESTFS_BACKEND_SETTINGS" != force_kvm ] || exit 1
 """
 
 
@@ -57,13 +65,11 @@ def test_one_that_is_newer_than_all_packages_is_kept(tmp_path: Path, monkeypatch
 def test_a_cached_answer_without_kvm_keeps_no_launch_from_trying(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accelerator: str
 ) -> None:
-    """The appliance is built without /dev/kvm, and an outer guest reads the same cache as its host."""
-    home, _ = _appliance(tmp_path, monkeypatch, "true")
+    """The appliance is built without /dev/kvm, for whichever is used first; an outer guest reads its host's cache."""
+    home, _ = _appliance(tmp_path, monkeypatch, _WITHOUT_KVM)
     monkeypatch.setattr(libguestfs, "locate_cache", lambda: home)
     monkeypatch.setattr(libguestfs, "_build_kernel_environment", lambda _: {})
     monkeypatch.setattr(shutil, "which", lambda program: program)
+    assert libguestfs.prepare(accelerator)["LIBGUESTFS_BACKEND_SETTINGS"] == f"force_{accelerator}"
     answer = home / "libguestfs" / f".guestfs-{os.geteuid()}" / "qemu-18397984-1779741869.query-kvm"
-    answer.parent.mkdir(parents=True)
-    answer.write_text('{"return": {"enabled": false, "present": true}}\n')
-    libguestfs.prepare(accelerator)
     assert answer.read_text() == '{"return": {"enabled": true, "present": true}}\n'
