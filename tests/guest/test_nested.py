@@ -186,14 +186,18 @@ def test_three_layers() -> None:
 @pytest.mark.long
 @pytest.mark.alone  # beside three others it starts three times as slowly, which is at its limit
 @pytest.mark.timeout(1200)
-def test_a_command_in_an_emulator_in_an_emulator_is_answered_after_one_start(guestmark: CommandLine) -> None:
+def test_an_emulator_in_an_emulator_is_started_for_trials_only(guestmark: CommandLine) -> None:
     """It takes a minute or more, so it is not started to see whether it starts, nor again for a copy."""
+    begun = time.monotonic()
     done = guestmark.measure("--on", "tcg/tcg", "--set", "memory=256M", "--", "true", timeout=1000)
+    took_s = time.monotonic() - begun
     assert done.status == 0, done.stderr
     (cell,) = done.document()["cells"]
-    (trial,) = cell["trials"]
-    assert trial["attestation"]["inner"]["vmm"]["accelerator"] == "tcg"
-    assert trial["attestation"]["outer"]["inner_guest"] == 1
+    for trial in cell["trials"]:
+        assert trial["attestation"]["inner"]["vmm"]["accelerator"] == "tcg"
+        assert trial["attestation"]["outer"]["inner_guest"] == 1
+    in_trials_s = [trial["duration_s"] for trial in cell["trials"]]
+    assert took_s - sum(in_trials_s) < min(in_trials_s) / 2
 
 
 @pytest.mark.long
