@@ -1,14 +1,14 @@
 """What a hypervisor could do to its host if somebody else's code ran in it. Run as a program, in its place.
 
 Each attempt is aimed at something that exists: `targets` are the host's, made by `tests.adversary.host`. A line is
-printed
-for each attempt: its name, and `reached` or why not. Only the standard library is used.
+printed for each attempt: its name, and `reached` or why not. Only the standard library is used.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import json
 import mmap
@@ -240,10 +240,18 @@ def mounted_again() -> None:
 
 def loop_device() -> None:
     """A loop device over a file that can be read, by a device that can be read."""
-    number = fcntl.ioctl(os.open("/dev/loop-control", os.O_RDONLY), 0x4C82)
-    device = os.open(f"/dev/loop{number}", os.O_RDONLY)
-    fcntl.ioctl(device, 0x4C00, os.open(targets["victim"], os.O_RDONLY))
-    fcntl.ioctl(device, 0x4C01)
+    control, victim = (os.open(path, os.O_RDONLY) for path in ("/dev/loop-control", targets["victim"]))
+    for left in reversed(range(20)):
+        try:
+            device = os.open(f"/dev/loop{fcntl.ioctl(control, 0x4C82)}", os.O_RDONLY)
+            fcntl.ioctl(device, 0x4C00, victim)
+        except OSError as error:
+            # Another process can take a free device first, or be about to return it.
+            if error.errno not in {errno.EBUSY, errno.ENXIO} or not left:
+                raise
+        else:
+            fcntl.ioctl(device, 0x4C01)
+            return
 
 
 def typed() -> None:

@@ -70,7 +70,7 @@ SCENARIOS = {
         "client", turns=1, reply=3_000_000, read=20_000, read_ms=20, share=0.5
     ),
     "a long way": Scenario("latency", turns=10, reply=1000, way_ms=40),
-    "a way that loses": Scenario("recovery", turns=4, reply=30_000, way_ms=5, loss=0.1, share=0.5),
+    "a way that loses": Scenario("recovery", turns=6, reply=30_000, way_ms=5, loss=0.15, share=0.5),
 }
 
 
