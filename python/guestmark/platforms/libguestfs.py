@@ -46,16 +46,13 @@ def prepare(accelerator: str) -> dict[str, str]:
     home.mkdir(exist_ok=True)
     environment = {
         "LIBGUESTFS_BACKEND": "direct",
+        "LIBGUESTFS_BACKEND_SETTINGS": "force_tcg",  # the appliance is built without /dev/kvm
         "LIBGUESTFS_CACHEDIR": str(home),
         **_build_kernel_environment(home),
     }
     _build_appliance(home, environment)
     _let_launch_find_kvm(find_appliance_home(home))
-    return environment | _force(accelerator)
-
-
-def _force(accelerator: str) -> dict[str, str]:
-    return {"LIBGUESTFS_BACKEND_SETTINGS": f"force_{accelerator}"}
+    return {**environment, "LIBGUESTFS_BACKEND_SETTINGS": f"force_{accelerator}"}
 
 
 def _build_kernel_environment(home: Path) -> dict[str, str]:
@@ -121,7 +118,7 @@ def _link_or_copy(source: str, target: str) -> None:
 def _build_appliance(home: Path, environment: Mapping[str, str]) -> None:
     """Has libguestfs build its appliance if it is missing or older than the host's packages.
 
-    Otherwise a measured launch would build it. This one is emulated, because the build is confined without /dev/kvm.
+    Otherwise a measured launch would build it.
     """
     appliance = find_appliance_home(home) / "appliance.d"
     changed = max(
@@ -135,13 +132,7 @@ def _build_appliance(home: Path, environment: Mapping[str, str]) -> None:
     process = SupervisedProcess(GUESTFISH, replace(BUILDER, writes_tmp=True, sockets=True))
     try:
         process.start(
-            [
-                *build_environment_prefix({**environment, **_force("tcg")}, process.scratch),
-                GUESTFISH,
-                "-a",
-                "/dev/null",
-                "run",
-            ],
+            [*build_environment_prefix(environment, process.scratch), GUESTFISH, "-a", "/dev/null", "run"],
             writable=[home],
         )
         status = process.wait(_BUILD_S)

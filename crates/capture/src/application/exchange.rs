@@ -74,8 +74,8 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Note one message; `what` identifies its contents. Return whether it repeats its sender's last message, which it may
-    /// do even after an answer: that may have been lost.
+    /// Note one message; `what` identifies its contents. Return whether it repeats its sender's last message. It can do
+    /// so even after an answer, as the answer may have been lost.
     pub(crate) fn note_message(&mut self, ts: i64, is_client: bool, kind: &str, what: u64) -> bool {
         let answered = self.last.1 != is_client;
         let again = self.said[usize::from(is_client)].is_some_and(|(at, before)| {
