@@ -5,19 +5,22 @@ row that is compared, and each group of which one is best, unless this machine h
 Markdown has the answers, lines of the page, the wall time, where the time of trials went, and how many blocks took the
 time that the blocks before them predicted, within ×1.3. Leave the machine alone meanwhile. With `--again 10` each also
 runs ten times as long, and answers that changed are named. Exits with 1 if an experiment answers less than nine tenths
-of what it asks, or an answer changed.
+of what it asks, or an answer changed. With `--keep FOLDER` the documents stay there, and those that other runs left in
+it are compared too: answers are then known to be the same hours later.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,7 +70,7 @@ class Outcome:
 
 def run(name: str, budget_s: float, folder: Path) -> tuple[Outcome, Mapping[str, Any]]:
     """Run one experiment; return what it took and its document."""
-    document = folder / f"{name.replace(' ', '-')}-{budget_s:.0f}.json"
+    document = folder / f"{_name_documents(name)}{budget_s:.0f}-{time.time():.0f}.json"
     words = list(EXPERIMENTS[name])
     if words[0] == "run":
         words += ["--published", "--for", f"{budget_s:.0f}s"]
@@ -102,8 +105,33 @@ def run(name: str, budget_s: float, folder: Path) -> tuple[Outcome, Mapping[str,
     return outcome, found
 
 
+def _name_documents(name: str) -> str:
+    """Return what the names of an experiment's documents begin with, and no other's."""
+    return f"{name.replace(' ', '_')}-"
+
+
+@contextmanager
+def _open_folder(kept: Path | None) -> Iterator[Path]:
+    """Yield the folder of the documents, which is removed at the end unless the user named it."""
+    if kept is not None:
+        kept.mkdir(parents=True, exist_ok=True)
+        yield kept
+        return
+    with tempfile.TemporaryDirectory(prefix="guestmark-quarter-") as folder:
+        yield Path(folder)
+
+
+def _read_documents(name: str, folder: Path) -> list[Mapping[str, Any]]:
+    """Return the documents of this experiment's earlier runs in the folder."""
+    return [json.loads(path.read_text()) for path in sorted(folder.glob(f"{_name_documents(name)}*.json"))]
+
+
 def find_contradictions(short: Mapping[str, Any], long: Mapping[str, Any]) -> tuple[int, list[str]]:
-    """Return how many answers both documents give, and the ones of the short run that the long one contradicts."""
+    """Return how many answers both documents give, and the ones of the short run that the long one contradicts.
+
+    A group's answers contradict each other if no cell may be the best by both; those of a pair if their verdicts
+    differ and their intervals are disjoint, as a long run finds differences within the bounds of a short one.
+    """
     known = {key: answer for key, answer in _list_answers(long) if _is_answered(answer)}
     both = 0
     wrong = []
@@ -112,11 +140,24 @@ def find_contradictions(short: Mapping[str, Any], long: Mapping[str, Any]) -> tu
         if other is None or not _is_answered(answer):
             continue
         both += 1
-        if "best" in answer and answer["best"] not in (other["best"], *other["not_worse"]):
-            wrong.append(f"{' '.join(key)}: {answer['best']}, then {other['best']}")
-        elif answer.get("verdict") != other.get("verdict"):
-            wrong.append(f"{' '.join(key)}: {answer.get('verdict')}, then {other.get('verdict')}")
+        if "best" in answer:
+            if not {answer["best"], *answer["not_worse"]} & {other["best"], *other["not_worse"]}:
+                wrong.append(f"{' '.join(key)}: {answer['best']}, then {other['best']}")
+        elif answer["verdict"] != other["verdict"] and not _overlap(answer["ci"], other["ci"]):
+            wrong.append(f"{' '.join(key)}: {answer['verdict']}, then {other['verdict']}")
     return both, wrong
+
+
+def _overlap(one: Sequence[float | None], other: Sequence[float | None]) -> bool:
+    """Return whether two intervals overlap; an end that is None is open."""
+    return _begins_within(one, other) or _begins_within(other, one)
+
+
+def _begins_within(one: Sequence[float | None], other: Sequence[float | None]) -> bool:
+    begin = -math.inf if one[0] is None else one[0]
+    low = -math.inf if other[0] is None else other[0]
+    high = math.inf if other[1] is None else other[1]
+    return low <= begin <= high
 
 
 def _list_answers(document: Mapping[str, Any]) -> list[tuple[tuple[str, ...], Mapping[str, Any]]]:
@@ -126,7 +167,7 @@ def _list_answers(document: Mapping[str, Any]) -> list[tuple[tuple[str, ...], Ma
         for answer in question["answers"]:
             about = answer.get("of", [answer.get("cell"), answer.get("against")])
             if "best" in answer or "verdict" in answer:
-                found.append(((question["ask"], *map(str, about)), answer))
+                found.append(((question["ask"], *map(str, about), answer["metric"]), answer))
     return found
 
 
@@ -197,6 +238,12 @@ def main() -> int:
     parser.add_argument(
         "--again", type=float, metavar="N", help="also run each N times as long, and name answers that change"
     )
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        metavar="FOLDER",
+        help="keep documents here, and name answers that those here contradict",
+    )
     given = parser.parse_args()
     names = given.names or [name for name in EXPERIMENTS if "sparc64" not in name]
     sys.path.insert(0, str(ROOT / "python"))
@@ -204,16 +251,20 @@ def main() -> int:
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     from guestmark.core.units import parse_duration
 
+    budget_s = parse_duration(given.budget)
     outcomes = []
     wrong: list[str] = []
-    with tempfile.TemporaryDirectory(prefix="guestmark-quarter-") as folder:
+    with _open_folder(given.keep) as folder:
         for name in names:
-            outcome, found = run(name, parse_duration(given.budget), Path(folder))
+            earlier = _read_documents(name, folder)
+            outcome, found = run(name, budget_s, folder)
             outcomes.append(outcome)
             print(outcome.row, flush=True)
             if given.again and name != "tour":
-                _, longer = run(name, given.again * parse_duration(given.budget), Path(folder))
-                both, changed = find_contradictions(found, longer)
+                _, longer = run(name, given.again * budget_s, folder)
+                earlier.append(longer)
+            for other in earlier:
+                both, changed = find_contradictions(found, other)
                 wrong += changed
                 print(f"{name}: {len(changed)} of {both} answers changed", file=sys.stderr)
     print(*wrong, sep="\n", file=sys.stderr)

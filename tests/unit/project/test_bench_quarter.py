@@ -10,23 +10,34 @@ def ask(*answers: dict[str, Any]) -> dict[str, Any]:
     return {"questions": [{"ask": "Which?", "answers": list(answers)}]}
 
 
-def pair(verdict: str, *, answered: bool = True) -> dict[str, Any]:
-    return {"cell": "a", "against": "b", "verdict": verdict, "answered": answered}
+def pair(verdict: str, *ends: float | None, answered: bool = True) -> dict[str, Any]:
+    about = {"cell": "a", "against": "b", "metric": "wall_s"}
+    return {**about, "verdict": verdict, "ci": list(ends), "answered": answered}
 
 
 def best(cell: str, *alike: str) -> dict[str, Any]:
-    return {"of": ["tcg"], "best": cell, "not_worse": [cell, *alike], "answered": True}
+    return {"of": ["tcg"], "metric": "wall_s", "best": cell, "not_worse": [cell, *alike], "answered": True}
 
 
 def test_only_answers_that_both_give_can_contradict() -> None:
-    assert find_contradictions(ask(pair("faster")), ask(pair("faster"))) == (1, [])
-    assert find_contradictions(ask(pair("faster")), ask(pair("slower", answered=False))) == (0, [])
-    assert find_contradictions(ask(pair("faster")), ask(pair("slower"))) == (
-        1,
-        ["Which? a b: faster, then slower"],
-    )
+    faster, slower = pair("faster", 0.8, 0.9), pair("slower", 1.1, 1.2)
+    assert find_contradictions(ask(faster), ask(faster)) == (1, [])
+    assert find_contradictions(ask(faster), ask(pair("slower", 1.1, 1.2, answered=False))) == (0, [])
+    assert find_contradictions(ask(faster), ask(slower)) == (1, ["Which? a b wall_s: faster, then slower"])
     assert find_contradictions(ask(best("x")), ask(best("y", "x"))) == (1, [])
-    assert find_contradictions(ask(best("x")), ask(best("y"))) == (1, ["Which? tcg: x, then y"])
+    assert find_contradictions(ask(best("x")), ask(best("y"))) == (1, ["Which? tcg wall_s: x, then y"])
+
+
+def test_an_answer_is_not_contradicted_by_a_closer_one() -> None:
+    bound = pair("no difference", 0.98, 1.02)
+
+    assert find_contradictions(ask(bound), ask(pair("slower", 1.005, 1.01))) == (1, [])
+    assert find_contradictions(ask(bound), ask(pair("slower", 1.03, 1.04)))[1]
+    assert find_contradictions(ask(pair("inconclusive", 0.9, None)), ask(pair("slower", 30.0, None))) == (
+        1,
+        [],
+    )
+    assert find_contradictions(ask(best("x", "y")), ask(best("y"))) == (1, [])
 
 
 def test_sharing_is_found_where_every_block_shows_it() -> None:
