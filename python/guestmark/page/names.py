@@ -22,10 +22,10 @@ def name_rows(
     """
     headings, columns = _make_name_columns(results)
     numbers = {result.cell.id: number for number, result in enumerate(workload.cells, start=1)}
+    shorts = _choose_short_names(results, workload)
     names = []
-    for result, parts in zip(results, zip(*columns, strict=True), strict=True):
-        short, number = _choose_short_name(result, workload), numbers.get(result.cell.id, 0)
-        names.append(RowName(parts, short, number, result.cell.id))
+    for result, short, parts in zip(results, shorts, zip(*columns, strict=True), strict=True):
+        names.append(RowName(parts, short, numbers.get(result.cell.id, 0), result.cell.id))
     return tuple(headings), names
 
 
@@ -85,7 +85,7 @@ def name_across_workloads(results: Sequence[CellResult]) -> dict[str, str]:
 def name_in_chart(result: CellResult, workload: WorkloadResult) -> str:
     """Return a cell's name for a chart: as in sentences if that is short."""
     name = name_in_sentences(workload).get(result.cell.id, result.cell.id)
-    return name if len(name) <= _LONGEST_IN_CHART else _choose_short_name(result, workload)
+    return name if len(name) <= _LONGEST_IN_CHART else _choose_short_names([result], workload)[0]
 
 
 def make_name_key(workload: WorkloadResult) -> Table | None:
@@ -242,25 +242,31 @@ def _flatten_params(params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _choose_short_name(result: CellResult, workload: WorkloadResult) -> str:
-    """Return the workload and the levels that differ from the baseline's: `dd full sync`."""
+def _choose_short_names(results: Iterable[CellResult], workload: WorkloadResult) -> list[str]:
+    """Return of each cell the workload and the levels that differ from the baseline's: `dd full sync`."""
     shown = workload.shown_cells
     usual = (workload.baseline or shown[0]).cell
-    words = []
-    if len({each.cell.workload.key for each in shown}) > 1:
-        words.append(_find_workload_key(result))
-    if len({format_platform(each.cell) for each in shown}) > 1:
-        words.append(format_platform(result.cell))
-    for name in list_factors_that_vary(shown):
-        level = result.cell.get_displayed_level(name) or ""
-        if level and level != _find_usual_level(name, level, usual, shown):
-            words.append(level)
-    return " ".join(words) or result.cell.id
+    with_workload = len({each.cell.workload.key for each in shown}) > 1
+    with_platform = len({format_platform(each.cell) for each in shown}) > 1
+    usual_levels = {name: _find_usual_level(name, usual, shown) for name in list_factors_that_vary(shown)}
+    names = []
+    for result in results:
+        words = []
+        if with_workload:
+            words.append(_find_workload_key(result))
+        if with_platform:
+            words.append(format_platform(result.cell))
+        for name, usual_level in usual_levels.items():
+            level = result.cell.get_displayed_level(name) or ""
+            if level and level != usual_level:
+                words.append(level)
+        names.append(" ".join(words) or result.cell.id)
+    return names
 
 
-def _find_usual_level(name: str, level: str, usual: Cell, shown: Sequence[CellResult]) -> str:
+def _find_usual_level(name: str, usual: Cell, shown: Sequence[CellResult]) -> str:
     """Return the level that need not be named: the usual cell's or, if that cell lacks the factor, the only one."""
     if name in usual.factors:
         return usual.get_displayed_level(name) or ""
     levels = {each.cell.get_displayed_level(name) or "" for each in shown if name in each.cell.factors}
-    return level if len(levels) == 1 else ""
+    return levels.pop() if len(levels) == 1 else ""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from guestmark.ledger.model import StoredRun
 from guestmark.page.nodes import Page
-from guestmark.report.short_report import Extent, make_short_report
+from guestmark.report.short_report import WHOLE, Extent, make_short_report
 from guestmark.stats.analysis import Analysis
 
 # A terminal of 80 columns has 24 lines.
@@ -29,27 +30,54 @@ def make_screen_report(
     It is shortened in this order: last rows of long tables, explanations of figures (the last one first), words of
     answers, more rows, and tables. In the end only answers may be left, or a part of them.
     """
-    page = make_short_report(run, analysis, width=width, latest=latest)
-    for extent in _yield_shorter_extents(bool(run.plan.questions)):
+
+    def make(extent: Extent) -> Page:
+        return make_short_report(run, analysis, width=width, latest=latest, extent=extent)
+
+    page = make(WHOLE)
+    for extents in _list_shortenings(bool(run.plan.questions)):
         if count_lines(page) <= lines:
             break
-        page = make_short_report(run, analysis, width=width, latest=latest, extent=extent)
+        page = _find_longest(extents, make, lambda page: count_lines(page) <= lines)
     return page
 
 
-def _yield_shorter_extents(asked: bool) -> Iterator[Extent]:
-    """Yield ever shorter extents. Where something was `asked`, the answers outlast the tables."""
-    for rows in reversed(range(5, _MOST)):
-        yield Extent(explanations=_MOST, rows=rows)
-    for explanations in reversed(range(_MOST // 2)):
-        yield Extent(explanations=explanations)
-    yield Extent(explanations=0, brief=True)
-    for rows in reversed(range(3, _MOST)):
-        yield Extent(explanations=0, brief=True, rows=rows)
+def _find_longest(
+    extents: Sequence[Extent], make: Callable[[Extent], Page], fits: Callable[[Page], bool]
+) -> Page:
+    """Return the page of the first of these ever shorter extents that fits; of the last one if none does."""
+    found = make(extents[-1])
+    if not fits(found):
+        return found
+    too_long, fitting = -1, len(extents) - 1
+    while fitting - too_long > 1:
+        middle = (too_long + fitting) // 2
+        page = make(extents[middle])
+        if fits(page):
+            found, fitting = page, middle
+        else:
+            too_long = middle
+    return found
+
+
+def _list_shortenings(asked: bool) -> list[list[Extent]]:
+    """Return the ways to shorten, in order, each as ever shorter extents.
+
+    Where something was `asked`, the answers outlast the tables.
+    """
+    shortenings = [
+        [Extent(explanations=_MOST, rows=rows) for rows in reversed(range(5, _MOST))],
+        [Extent(explanations=explanations) for explanations in reversed(range(_MOST // 2))],
+        [Extent(explanations=0, brief=True)],
+        [Extent(explanations=0, brief=True, rows=rows) for rows in reversed(range(3, _MOST))],
+    ]
     if asked:
-        yield Extent(explanations=0, brief=True, rows=3, tables=0)
-        for answers in reversed(range(1, _MOST)):
-            yield Extent(explanations=0, brief=True, tables=0, answers=answers)
-    for tables in reversed(range(1, _MOST // 4)):
-        yield Extent(explanations=0, brief=True, rows=3, tables=tables)
-    yield Extent(explanations=0, brief=True, rows=1, tables=1)
+        without = Extent(explanations=0, brief=True, rows=3, tables=0)
+        shortenings += [
+            [without],
+            [replace(without, rows=None, answers=answers) for answers in reversed(range(1, _MOST))],
+        ]
+    few = [
+        Extent(explanations=0, brief=True, rows=3, tables=tables) for tables in reversed(range(1, _MOST // 4))
+    ]
+    return [*shortenings, [*few, Extent(explanations=0, brief=True, rows=1, tables=1)]]
