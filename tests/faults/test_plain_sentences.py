@@ -77,6 +77,7 @@ def test_the_command_that_continues_an_imported_run_works(guestmark: CommandLine
     assert done.status == 0, done.stderr
 
 
+@pytest.mark.long
 def test_one_interruption_ends_a_run_whose_server_is_gone(guestmark: CommandLine, server: Server) -> None:
     process = guestmark.start(
         "exec", "--on", "host", "-r", "200", "--ledger", server.url, "--", "sleep", "0.2"

@@ -99,4 +99,8 @@ def test_the_doctor_s_answer_is_one_screen_with_the_platforms_last(guestmark: Co
     expected = [[one["name"], words[one["usable"]]] for one in report["platforms"]]
     assert sorted(row for row in rows if row[1:] and row[1] in words.values()) == sorted(expected)
     assert "qemu-img" not in done.stdout
+
+
+@pytest.mark.long
+def test_the_doctor_s_details_name_programs(guestmark: CommandLine) -> None:
     assert "qemu-img" in guestmark("doctor", "--details", timeout=120).stdout

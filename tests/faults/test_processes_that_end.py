@@ -89,6 +89,7 @@ def test_a_process_may_end_while_it_is_looked_at(name: str) -> None:
     assert int(done.stdout) > 0 or name == "mountinfo"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("short_lived")
 def test_clean_and_doctor_beside_processes_that_end(guestmark: CommandLine) -> None:
     said: list[str] = []

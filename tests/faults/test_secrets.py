@@ -56,8 +56,7 @@ def with_secret(url: str) -> str:
     "way",
     [
         "option",
-        "PGPASSWORD",
-        *(long(way) for way in ("equals", "parameter", "variable", "passfile")),
+        *(long(way) for way in ("PGPASSWORD", "equals", "parameter", "variable", "passfile")),
     ],
 )
 def test_nothing_that_is_stored_or_printed_has_the_password(

@@ -11,7 +11,7 @@ from guestmark.engine.interrupt import Interruption
 from guestmark.engine.progress import SilentObserver
 from tests.framework.cells import cell_of, plan_of
 from tests.framework.command_line import CommandLine
-from tests.framework.marks import long_but
+from tests.framework.marks import long, long_but
 
 pytestmark = [
     pytest.mark.skipif(os.getuid() != 0, reason="a loop device of this host takes root"),
@@ -92,8 +92,8 @@ os._exit(0)
 @pytest.mark.parametrize(
     ("synchronous", "words"),
     [
-        ("full", {Durability.PROVEN}),
-        ("normal", {Durability.SYNCED_PART_PROVEN}),
+        long("full", {Durability.PROVEN}),
+        long("normal", {Durability.SYNCED_PART_PROVEN}),
         ("off", {Durability.SYNCED_PART_PROVEN, Durability.NOTHING}),
     ],
 )

@@ -155,7 +155,7 @@ def test_what_has_no_disk_is_refused_before_it_is_tried(platform: str, tmp_path:
         trials("true", tmp_path / "l.sqlite", filesystem="none")
 
 
-@pytest.mark.parametrize("filesystem", ["xfs", "btrfs"])
+@pytest.mark.parametrize("filesystem", [long("xfs"), "btrfs"])
 def test_two_disks_of_one_template_are_used_at_once(
     guestmark: CommandLine, tmp_path: Path, filesystem: str
 ) -> None:

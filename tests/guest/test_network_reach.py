@@ -14,7 +14,7 @@ from tests.adversary.network import ADDRESSES
 from tests.framework.marks import long
 
 LEVELS = [
-    ("host", "veth"), ("host", "host"), ("host", "pasta"), ("host", "slirp4netns"), long("bwrap", "veth"),
+    ("host", "veth"), long("host", "host"), long("host", "pasta"), long("host", "slirp4netns"), long("bwrap", "veth"),
     long("gvisor", "veth"), ("tcg", "tap"), long("tcg", "user"), long("tcg", "passt"), long("uml", "tap"),
     long("uml", "raw"), long("uml", "hybrid"), long("uml", "slirp"),
 ]  # fmt: skip

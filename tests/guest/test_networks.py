@@ -396,6 +396,7 @@ def test_a_process_that_shares_the_tap_is_found() -> None:
                 machine.attest()
 
 
+@pytest.mark.long
 def test_packets_that_came_through_a_router_are_not_taken_for_direct_ones() -> None:
     with networked("host", "veth") as (machine, network):
         spaces = network.namespaces
@@ -524,6 +525,7 @@ def test_without_tun_one_line_says_what_is_needed() -> None:
     assert "module tun" in done.stdout
 
 
+@pytest.mark.long
 def test_a_link_that_goes_down_is_told_from_a_slow_one() -> None:
     with networked("host", "veth") as (machine, network):
         spaces = network.namespaces
@@ -581,7 +583,7 @@ def test_a_link_that_goes_down_in_the_middle_costs_one_line(test: TrafficTest) -
             )
 
 
-@pytest.mark.parametrize("test", [TrafficTest.UPLOAD, TrafficTest.DOWNLOAD])
+@pytest.mark.parametrize("test", [TrafficTest.UPLOAD, long(TrafficTest.DOWNLOAD)])
 def test_two_hundred_streams_are_all_counted(test: TrafficTest) -> None:
     with networked("host", "veth") as (machine, network), serve_traffic(network.peer) as ports:
         task = TrafficTask(test=test, time_ns=3 * 10**8, flows=200, request=1, response=1, size=0)

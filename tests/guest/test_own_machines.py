@@ -110,13 +110,7 @@ FAULTS = {
     ),
     "the same disk": ("create", KEEPS, "each machine is a new one", "make a new machine"),
 }  # fmt: skip
-QUICK = {
-    "create returns early",
-    "streams are merged",
-    "the status is lost",
-    "destroy takes all",
-    "the same disk",
-}
+QUICK = {"create returns early", "streams are merged"}
 
 
 @pytest.mark.parametrize("fault", [fault if fault in QUICK else long(fault) for fault in FAULTS])

@@ -135,6 +135,7 @@ def test_machine_check_says_what_an_empty_command_takes(guestmark: CommandLine, 
     assert "pass both ways" not in done.stdout
 
 
+@pytest.mark.long
 def test_a_command_that_its_killed_exec_leaves_behind_is_a_fault(plain: Path) -> None:
     """The server does not notice that its client was killed, and no other process of this host can end it."""
     with create_machine(read_definition(plain), {}) as made:

@@ -96,6 +96,7 @@ def test_machine_check_says_what_goes_on(guestmark: CommandLine, tmp_path: Path)
     assert nothing_left(guestmark, tmp_path)
 
 
+@pytest.mark.long
 def test_machine_check_finds_a_restore_that_makes_a_new_machine(
     guestmark: CommandLine, tmp_path: Path
 ) -> None:

@@ -134,6 +134,7 @@ def test_a_check_that_fails_by_chance_says_nothing_of_the_program(
     assert "again" not in found
 
 
+@pytest.mark.long
 def test_a_check_that_takes_too_long_is_no_loss(guestmark: CommandLine, programs: Programs) -> None:
     slow = programs.shell(
         "slow.sh",
@@ -165,13 +166,13 @@ def test_a_check_that_takes_too_long_is_no_loss(guestmark: CommandLine, programs
     [
         ("kill -9 $$", "it was killed ("),
         ("sh -c 'kill -9 $$'; exit $?", "it was killed (exit status 137)"),
-        ("ulimit -t 1; while :; do :; done", "it was killed ("),
+        long("ulimit -t 1; while :; do :; done", "it was killed (", name="its own limit of time"),
         (
             "ulimit -f 1; dd if=/dev/zero of=/tmp/large bs=1M count=1; exit $?",
             "it was killed (exit status 153)",
         ),
     ],
-    ids=["killed", "a part killed", "its own limit of time", "its own limit of size"],
+    ids=["killed", "a part killed", None, "its own limit of size"],
 )
 def test_a_check_that_is_killed_is_no_loss(
     guestmark: CommandLine, programs: Programs, end: str, said: str
@@ -386,7 +387,7 @@ for name in ("one", "two"):
 
 @pytest.mark.parametrize(
     ("how", "word", "said"),
-    [("renamed", "consistent", "the check passes on all"), ("in-place", "broken", "is torn")],
+    [("renamed", "consistent", "the check passes on all"), long("in-place", "broken", "is torn")],
 )
 def test_a_program_that_acknowledges_nothing_has_to_be_whole(
     guestmark: CommandLine, programs: Programs, how: str, word: str, said: str
@@ -487,6 +488,7 @@ def test_a_budget_is_kept_and_what_was_judged_is_a_fair_sample(
     assert "crash states were judged, until time ran out" in " ".join(guestmark("show").stdout.split())
 
 
+@pytest.mark.long
 def test_an_interrupted_run_reports_what_it_judged(guestmark: CommandLine, programs: Programs) -> None:
     slow = programs.shell("slow.sh", f"sleep 1; exec {programs.check}")
     process = guestmark.start(
@@ -517,7 +519,8 @@ def test_states_with_the_same_files_are_judged_once(guestmark: CommandLine, prog
     assert not count.exists()
 
 
-@pytest.mark.parametrize("filesystem", [long("ext2"), long("ext3"), "ext4", long("xfs"), long("btrfs")])
+@pytest.mark.long
+@pytest.mark.parametrize("filesystem", ["ext2", "ext3", "ext4", "xfs", "btrfs"])
 def test_equal_states_have_the_answers_that_each_would_have(
     guestmark: CommandLine, programs: Programs, filesystem: str
 ) -> None:
@@ -643,7 +646,7 @@ def test_a_check_reaches_no_device_of_the_host(tmp_path: Path) -> None:
     ],
     ids=["removed", "crashed", "passed", "not full"],
 )
-@pytest.mark.parametrize("where", ["/tmp", "/dev/shm"])
+@pytest.mark.parametrize("where", ["/tmp", long("/dev/shm")])
 def test_a_check_whose_tmp_was_full_says_nothing_of_the_disk(
     tmp_path: Path, where: str, script: str, ending: Ending
 ) -> None:

@@ -168,7 +168,9 @@ def repository(folder: Path, commits: int, removed_at: int) -> Path:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="a loop device of this host takes root")
-@pytest.mark.parametrize(("commits", "removed_at"), [(4, 2), long(16, 5), thorough(16, 15), thorough(16, 1)])
+@pytest.mark.parametrize(
+    ("commits", "removed_at"), [long(4, 2), long(16, 5), thorough(16, 15), thorough(16, 1)]
+)
 def test_the_commit_that_removed_a_sync_is_found(
     guestmark: CommandLine, tmp_path: Path, commits: int, removed_at: int
 ) -> None:

@@ -60,8 +60,8 @@ else:
 
 
 @pytest.fixture
-def sandbox(guestmark: CommandLine, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    """A folder with every file that the pages name, and a ledger with the runs that they name."""
+def shown_files(tmp_path: Path) -> Path:
+    """A folder with the files that the pages name and commands do not make."""
     here = tmp_path / "here"
     here.mkdir()
     wrapper = _WRAPPER.format(python=sys.executable, paths=[str(CHECKOUT), str(PACKAGES)])
@@ -95,6 +95,13 @@ def sandbox(guestmark: CommandLine, tmp_path: Path, request: pytest.FixtureReque
         "one",
     ]
     subprocess.run(commit, cwd=here, check=True)
+    return here
+
+
+@pytest.fixture
+def sandbox(guestmark: CommandLine, shown_files: Path, request: pytest.FixtureRequest) -> Path:
+    """A folder with every file that the pages name, and a ledger with the runs that they name."""
+    here = shown_files
     run = host_uml_tcg(blocks=12)
     names = [f"{side}{number}" for side in ("OLD", "NEW", "RUN") for number in (1, 2, 3)]
     with open_ledger(guestmark.ledger) as ledger:
@@ -210,9 +217,9 @@ def test_what_does_not_run_is_counted_and_says_why() -> None:
 
 @pytest.mark.parametrize("page", [name for name, page in PAGES.items() if "```toml" in page.read_text()])
 def test_every_file_of_a_page_is_what_it_shows(
-    sandbox: Path, monkeypatch: pytest.MonkeyPatch, page: str
+    shown_files: Path, monkeypatch: pytest.MonkeyPatch, page: str
 ) -> None:
-    monkeypatch.chdir(sandbox)
+    monkeypatch.chdir(shown_files)
     plans = [
         each for each in documented.blocks(PAGES[page]) if each.language == "toml" and not each.why_not("")
     ]

@@ -228,6 +228,7 @@ def run_tests(folder: Path, *options: str) -> "subprocess.CompletedProcess[str]"
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_what_is_left_and_what_is_close_is_said_with_the_test(tmp_path: Path) -> None:
     planted = Path("/var/tmp/guestmark-tcg-0123456789ab")
     try:

@@ -56,7 +56,7 @@ EACH, TOGETHER = (
     0.026,
 )  # runs of each kind, and the share of them that claimed something when this was written
 # The others are for `./test --long`.
-REPRESENTATIVE = ["guest: unequal variance", "guest: iid"]
+REPRESENTATIVE = ["guest: unequal variance"]
 CLAIMS, UNCOVERED, EQUAL_CALLED = 0.05, 0.07, 0.05  # error rates that are promised
 
 
