@@ -15,7 +15,7 @@ from tests.framework.marks import long
 
 LEVELS = [
     ("host", "veth"), long("host", "host"), long("host", "pasta"), long("host", "slirp4netns"), long("bwrap", "veth"),
-    long("gvisor", "veth"), ("tcg", "tap"), long("tcg", "user"), long("tcg", "passt"), long("uml", "tap"),
+    long("gvisor", "veth"), long("tcg", "tap"), long("tcg", "user"), long("tcg", "passt"), long("uml", "tap"),
     long("uml", "raw"), long("uml", "hybrid"), long("uml", "slirp"),
 ]  # fmt: skip
 

@@ -67,6 +67,7 @@ def test_commands_are_timed_from_outside_less_an_empty_one(guestmark: CommandLin
     assert left(plain.parent) == []
 
 
+@pytest.mark.long
 def test_a_command_shorter_than_the_uncertainty_is_said_to_be(guestmark: CommandLine, plain: Path) -> None:
     done = guestmark.measure("--on", "own:cell", "--null", "none", "-r", "2", "--", "true")
     assert done.status == 0, done
@@ -128,6 +129,7 @@ def test_density_is_refused(guestmark: CommandLine, plain: Path) -> None:
     assert left(plain.parent) == []
 
 
+@pytest.mark.long
 def test_machine_check_says_what_an_empty_command_takes(guestmark: CommandLine, plain: Path) -> None:
     done = guestmark("machine", "check", plain)
     assert done.status == 0, done

@@ -88,6 +88,7 @@ def test_a_machine_that_is_not_restored_is_no_trial(
     assert nothing_left(guestmark, tmp_path)
 
 
+@pytest.mark.long
 def test_machine_check_says_what_goes_on(guestmark: CommandLine, tmp_path: Path) -> None:
     path = restorable(guestmark, tmp_path)
     done = guestmark("machine", "check", path)

@@ -197,6 +197,7 @@ held = bytearray(3 << 30) if len(lines) == 3 else b""
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not os.access(_GROUPS / "cgroup.procs", os.W_OK), reason="no group may be made here")
 def test_a_check_that_finds_no_memory_is_no_loss(guestmark: CommandLine, programs: Programs) -> None:
     """The kernel ends it, or only the part of it that takes the memory."""
@@ -466,6 +467,7 @@ def test_a_program_that_finds_no_room_is_told_what_helps(guestmark: CommandLine)
     assert proof(enough)["acknowledged"] == 1  # on a disk of the usual size
 
 
+@pytest.mark.long
 def test_a_budget_is_kept_and_what_was_judged_is_a_fair_sample(
     guestmark: CommandLine, programs: Programs
 ) -> None:
@@ -744,7 +746,7 @@ def test_a_check_that_accepts_nothing_newer_calls_nobody_lost(
 @pytest.mark.parametrize(
     ("how", "call", "added"),
     [
-        (
+        long(
             "name", "the rename of d/new to d/number was never followed by a sync of d", "rename d/number",
         ),
         (

@@ -23,7 +23,7 @@ from guestmark.platforms.sandbox.runtimes import RUNTIMES
 from guestmark.testing import check_platform
 from tests.framework.command_line import CommandLine
 from tests.framework.guests import start
-from tests.framework.marks import long_but
+from tests.framework.marks import long, long_but
 
 HERE = [name for name in RUNTIMES if index_platform_kinds()[name].programs[0].path]
 every = pytest.mark.parametrize("name", HERE)
@@ -243,7 +243,9 @@ def test_nothing_is_left_of_one_whose_guestmark_is_killed(name: str) -> None:
     pytest.fail(f"left: {left}")
 
 
-@pytest.mark.parametrize("command", ["dd if=/dev/zero of=written bs=64k count=4 conv=fdatasync", "true"])
+@pytest.mark.parametrize(
+    "command", ["dd if=/dev/zero of=written bs=64k count=4 conv=fdatasync", long("true")]
+)
 def test_rows_are_told_that_write_to_a_layer_where_the_host_writes_to_a_disk(
     guestmark: CommandLine, command: str
 ) -> None:

@@ -22,6 +22,7 @@ from guestmark.capture.model import Served, Trace
 from guestmark.capture.table import describe_requests
 from tests.framework import captures as cf
 from tests.framework import traffic as ct
+from tests.framework.marks import long
 from tests.framework.relay import relay
 from tests.framework.scenarios import SCENARIOS
 
@@ -393,7 +394,7 @@ def test_pipelined_answers_end_where_tshark_says(tmp_path: Path) -> None:
     assert ours[0][1] == pytest.approx(float(whole[0][2]), abs=2e-9)
 
 
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("version", [long(ssl.TLSVersion.TLSv1_2), ssl.TLSVersion.TLSv1_3])
 def test_handshakes_take_as_long_as_tshark_says(version: ssl.TLSVersion, tmp_path: Path) -> None:
     ct.need("dumpcap", "tshark", "openssl")
     key, certificate, path = tmp_path / "key", tmp_path / "certificate", tmp_path / "tls.pcapng"

@@ -27,6 +27,7 @@ from guestmark.ledger.run_manager import RunManager
 from guestmark.ledger.store import Ledger
 from tests.framework import recorded
 from tests.framework.command_line import CommandLine
+from tests.framework.marks import long
 from tests.framework.runs import EXEC, constructed
 
 SAID = Annotations("before", ("a note", "another"), {"commit": "1a2b"}, ("release",))
@@ -89,7 +90,7 @@ def changes(link: sqlite3.Connection) -> Iterator[tuple[str, str, tuple[Any, ...
                     yield script, name, (other, value, row[0])
 
 
-@pytest.mark.parametrize("whose", ["mine", "trusted", "theirs"])
+@pytest.mark.parametrize("whose", ["mine", long("trusted"), long("theirs")])
 def test_a_run_with_any_single_byte_changed_is_distrusted_or_refused(tmp_path: Path, whose: str) -> None:
     """Every byte of every column of every row of it; trusted before and again when it is as it was, or never."""
     file = tmp_path / "ledger.sqlite"
