@@ -93,6 +93,16 @@ def test_a_budget_far_too_short_says_so(guestmark: CommandLine, tmp_path: Path, 
 
 
 @pytest.mark.long
+def test_cells_that_the_first_block_did_not_reach_are_named(guestmark: CommandLine, tmp_path: Path) -> None:
+    # The first cell of this order takes all of the time.
+    document, answered, said = run_plan(guestmark, tmp_path, ["sleep", "5"], "5s", "--seed", "4")
+
+    assert len(find_other(document)["trials"]) == 1
+    assert not any(answered.values())
+    assert "no time for short host, long host: the first block took all of it" in said
+
+
+@pytest.mark.long
 def test_a_cell_that_takes_ten_times_as_long_leaves_the_others_their_answer(
     guestmark: CommandLine, tmp_path: Path
 ) -> None:

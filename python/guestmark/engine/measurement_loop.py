@@ -284,11 +284,21 @@ class MeasurementLoop:
                 return self._choose_final_state(RunState.FAILED)
             self._wait_for_start(block)
             if self._measure_missing_trials(block):
+                self._note_unreached_cells()
                 return self._choose_final_state(RunState.STOPPED)
             came_back = self._fit_cells_to_budget()
             # In a run of one block there is no other block for them.
             if not (came_back and self._plan.policy.blocks == 1):
                 block += 1
+
+    def _note_unreached_cells(self) -> None:
+        """Name the cells without a trial, as the time was up before the end of the first block."""
+        tried = {trial.cell_id for trial in self._trials}
+        unreached = [cell for cell in self._cells.planned if cell.id not in tried]
+        if names := list_original_ids(unreached):
+            self._observer.note(
+                f"no time for {list_first_names(names, 'cell')}: the first block took all of it"
+            )
 
     def find_open_blocks(self) -> tuple[RunState | None, Sequence[int]]:
         """Return the run's final state, or None with the blocks that may be measured.
