@@ -4,9 +4,9 @@ Runs each as a user types it, in a ledger without earlier runs, and counts how m
 row that is compared, and each group of which one is best, unless this machine has only one of the group. A table in
 Markdown has the answers, lines of the page, the wall time, where the time of trials went, and how many blocks took the
 time that the blocks before them predicted, within ×1.3. Leave the machine alone meanwhile. With `--again 10` each also
-runs ten times as long, and answers that changed are named. Exits with 1 if an experiment answers less than nine tenths
-of what it asks, or an answer changed. With `--keep FOLDER` the documents stay there, and those that other runs left in
-it are compared too: answers are then known to be the same hours later.
+runs ten times as long, and answers that changed are named. With `--keep FOLDER` the documents stay there, and are
+compared with those that earlier runs left in it. The exit status is 1 if an experiment answers less than nine tenths of
+its questions, or if an answer changed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,17 +110,6 @@ def _name_documents(name: str) -> str:
     return f"{name.replace(' ', '_')}-"
 
 
-@contextmanager
-def _open_folder(kept: Path | None) -> Iterator[Path]:
-    """Yield the folder of the documents, which is removed at the end unless the user named it."""
-    if kept is not None:
-        kept.mkdir(parents=True, exist_ok=True)
-        yield kept
-        return
-    with tempfile.TemporaryDirectory(prefix="guestmark-quarter-") as folder:
-        yield Path(folder)
-
-
 def _read_documents(name: str, folder: Path) -> list[Mapping[str, Any]]:
     """Return the documents of this experiment's earlier runs in the folder."""
     return [json.loads(path.read_text()) for path in sorted(folder.glob(f"{_name_documents(name)}*.json"))]
@@ -132,6 +121,8 @@ def find_contradictions(short: Mapping[str, Any], long: Mapping[str, Any]) -> tu
     A group's answers contradict each other if no cell may be the best by both; those of a pair if their verdicts
     differ and their intervals are disjoint, as a long run finds differences within the bounds of a short one.
     """
+    from guestmark.stats.cell_answers import are_disjoint
+
     known = {key: answer for key, answer in _list_answers(long) if _is_answered(answer)}
     both = 0
     wrong = []
@@ -143,21 +134,19 @@ def find_contradictions(short: Mapping[str, Any], long: Mapping[str, Any]) -> tu
         if "best" in answer:
             if not {answer["best"], *answer["not_worse"]} & {other["best"], *other["not_worse"]}:
                 wrong.append(f"{' '.join(key)}: {answer['best']}, then {other['best']}")
-        elif answer["verdict"] != other["verdict"] and not _overlap(answer["ci"], other["ci"]):
+        elif answer["verdict"] != other["verdict"] and are_disjoint(
+            _read_interval(answer["ci"]), _read_interval(other["ci"])
+        ):
             wrong.append(f"{' '.join(key)}: {answer['verdict']}, then {other['verdict']}")
     return both, wrong
 
 
-def _overlap(one: Sequence[float | None], other: Sequence[float | None]) -> bool:
-    """Return whether two intervals overlap; an end that is None is open."""
-    return _begins_within(one, other) or _begins_within(other, one)
-
-
-def _begins_within(one: Sequence[float | None], other: Sequence[float | None]) -> bool:
-    begin = -math.inf if one[0] is None else one[0]
-    low = -math.inf if other[0] is None else other[0]
-    high = math.inf if other[1] is None else other[1]
-    return low <= begin <= high
+def _read_interval(ends: Sequence[float | None] | None) -> tuple[float, float] | None:
+    """Return an interval from JSON, where open ends are null."""
+    if ends is None:
+        return None
+    low, high = ends
+    return (-math.inf if low is None else low, math.inf if high is None else high)
 
 
 def _list_answers(document: Mapping[str, Any]) -> list[tuple[tuple[str, ...], Mapping[str, Any]]]:
@@ -254,7 +243,13 @@ def main() -> int:
     budget_s = parse_duration(given.budget)
     outcomes = []
     wrong: list[str] = []
-    with _open_folder(given.keep) as folder:
+    if given.keep is not None:
+        given.keep.mkdir(parents=True, exist_ok=True)
+    opened = (
+        nullcontext(given.keep) if given.keep else tempfile.TemporaryDirectory(prefix="guestmark-quarter-")
+    )
+    with opened as path:
+        folder = Path(path)
         for name in names:
             earlier = _read_documents(name, folder)
             outcome, found = run(name, budget_s, folder)

@@ -205,12 +205,12 @@ def _main() -> None:
         runpy.run_module("guestmark", run_name="__main__", alter_sys=True)
     except SystemExit as ending:
         if isinstance(ending.code, int):
-            _end(ending.code)
+            _end_without_freeing(ending.code)
         raise
 
 
-def _end(status: int) -> None:
-    """End as the interpreter does, but without freeing what is loaded: 60 MB, which would be copied for that.
+def _end_without_freeing(status: int) -> None:
+    """End as the interpreter does, but do not free what is loaded: that would copy 60 MB first.
 
     Returns if standard output or error cannot be written; the interpreter then says so.
     """

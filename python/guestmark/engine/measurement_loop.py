@@ -292,13 +292,11 @@ class MeasurementLoop:
                 block += 1
 
     def _note_unreached_cells(self) -> None:
-        """Name the cells without a trial, as the time was up before the end of the first block."""
+        """Name the cells that still have no trial when the time is up."""
         tried = {trial.cell_id for trial in self._trials}
         unreached = [cell for cell in self._cells.planned if cell.id not in tried]
         if names := list_original_ids(unreached):
-            self._observer.note(
-                f"no time for {list_first_names(names, 'cell')}: the first block took all of it"
-            )
+            self._observer.note(f"no time for {list_first_names(names, 'cell')}, not measured at all")
 
     def find_open_blocks(self) -> tuple[RunState | None, Sequence[int]]:
         """Return the run's final state, or None with the blocks that may be measured.

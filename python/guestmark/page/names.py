@@ -22,9 +22,9 @@ def name_rows(
     """
     headings, columns = _make_name_columns(results)
     numbers = {result.cell.id: number for number, result in enumerate(workload.cells, start=1)}
-    shorts = _choose_short_names(results, workload)
+    short_names = _choose_short_names(results, workload)
     names = []
-    for result, short, parts in zip(results, shorts, zip(*columns, strict=True), strict=True):
+    for result, short, parts in zip(results, short_names, zip(*columns, strict=True), strict=True):
         names.append(RowName(parts, short, numbers.get(result.cell.id, 0), result.cell.id))
     return tuple(headings), names
 
@@ -82,10 +82,13 @@ def name_across_workloads(results: Sequence[CellResult]) -> dict[str, str]:
     return names
 
 
-def name_in_chart(result: CellResult, workload: WorkloadResult) -> str:
-    """Return a cell's name for a chart: as in sentences if that is short."""
-    name = name_in_sentences(workload).get(result.cell.id, result.cell.id)
-    return name if len(name) <= _LONGEST_IN_CHART else _choose_short_names([result], workload)[0]
+def name_in_charts(workload: WorkloadResult) -> dict[str, str]:
+    """Return names of a table's cells for charts, by id: as in sentences where those are short."""
+    names = name_in_sentences(workload)
+    for result, short in zip(workload.cells, _choose_short_names(workload.cells, workload), strict=True):
+        if len(names[result.cell.id]) > _LONGEST_IN_CHART:
+            names[result.cell.id] = short
+    return names
 
 
 def make_name_key(workload: WorkloadResult) -> Table | None:
@@ -243,7 +246,7 @@ def _flatten_params(params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _choose_short_names(results: Iterable[CellResult], workload: WorkloadResult) -> list[str]:
-    """Return of each cell the workload and the levels that differ from the baseline's: `dd full sync`."""
+    """Return for each cell its workload and the levels that differ from the baseline's, as in `dd full sync`."""
     shown = workload.shown_cells
     usual = (workload.baseline or shown[0]).cell
     with_workload = len({each.cell.workload.key for each in shown}) > 1

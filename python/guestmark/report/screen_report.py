@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import bisect
+import functools
+from collections.abc import Callable
 from dataclasses import replace
 
 from guestmark.ledger.model import StoredRun
@@ -31,41 +33,28 @@ def make_screen_report(
     answers, more rows, and tables. In the end only answers may be left, or a part of them.
     """
 
-    def make(extent: Extent) -> Page:
+    @functools.cache
+    def make_page(extent: Extent) -> Page:
         return make_short_report(run, analysis, width=width, latest=latest, extent=extent)
 
-    page = make(WHOLE)
-    for extents in _list_shortenings(bool(run.plan.questions)):
-        if count_lines(page) <= lines:
-            break
-        page = _find_longest(extents, make, lambda page: count_lines(page) <= lines)
-    return page
+    @functools.cache
+    def fits(extent: Extent) -> bool:
+        return count_lines(make_page(extent)) <= lines
 
-
-def _find_longest(
-    extents: Sequence[Extent], make: Callable[[Extent], Page], fits: Callable[[Page], bool]
-) -> Page:
-    """Return the page of the first of these ever shorter extents that fits; of the last one if none does."""
-    found = make(extents[-1])
-    if not fits(found):
-        return found
-    too_long, fitting = -1, len(extents) - 1
-    while fitting - too_long > 1:
-        middle = (too_long + fitting) // 2
-        page = make(extents[middle])
-        if fits(page):
-            found, fitting = page, middle
-        else:
-            too_long = middle
-    return found
+    shortenings = _list_shortenings(bool(run.plan.questions))
+    for extents in shortenings:
+        if fits(extents[-1]):
+            return make_page(extents[bisect.bisect_left(extents, True, key=fits)])
+    return make_page(shortenings[-1][-1])
 
 
 def _list_shortenings(asked: bool) -> list[list[Extent]]:
-    """Return the ways to shorten, in order, each as ever shorter extents.
+    """Return lists of extents in the order in which to try them, each from its longest extent to its shortest.
 
     Where something was `asked`, the answers outlast the tables.
     """
     shortenings = [
+        [WHOLE],
         [Extent(explanations=_MOST, rows=rows) for rows in reversed(range(5, _MOST))],
         [Extent(explanations=explanations) for explanations in reversed(range(_MOST // 2))],
         [Extent(explanations=0, brief=True)],

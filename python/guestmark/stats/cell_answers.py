@@ -122,7 +122,7 @@ class Answers:
         return replace(self, typical=change(self.typical), total=total, first=first)
 
     def _total_differs_from_typical(self, total: Comparison) -> bool:
-        if _are_disjoint(total.ci, self.typical.ci):
+        if are_disjoint(total.ci, self.typical.ci):
             return True
         if total.verdict is self.typical.verdict:
             return False
@@ -130,7 +130,8 @@ class Answers:
         return self.typical.differs or total.verdict is not Verdict.INCONCLUSIVE
 
 
-def _are_disjoint(one: tuple[float, float] | None, other: tuple[float, float] | None) -> bool:
+def are_disjoint(one: tuple[float, float] | None, other: tuple[float, float] | None) -> bool:
+    """Return whether two intervals have no value in common; False if one of them is unknown."""
     return one is not None and other is not None and (one[1] < other[0] or other[1] < one[0])
 
 

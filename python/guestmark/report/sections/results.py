@@ -7,7 +7,7 @@ from guestmark.core.model import CellStatus
 from guestmark.ledger.model import StoredRun
 from guestmark.page import figures
 from guestmark.page.charts import RatioRow, Ratios
-from guestmark.page.names import name_in_chart, name_in_sentences, name_rows
+from guestmark.page.names import name_in_charts, name_in_sentences, name_rows
 from guestmark.page.nodes import Chart, Node, Note
 from guestmark.page.tables import Align, Cell, Table, TableBuilder, make_figure_cell, make_word_cell
 from guestmark.page.text import Tone, line
@@ -171,7 +171,7 @@ def _make_ratio_charts(workload: WorkloadResult) -> list[Chart]:
     metric, baseline = workload.metrics[0], workload.baseline
     if baseline is None:
         return []
-    names = name_in_sentences(workload)
+    names, in_charts = name_in_sentences(workload), name_in_charts(workload)
     by_id = {result.cell.id: result for result in workload.cells}
     rows, texts = [], []
     for result in workload.cells:
@@ -184,7 +184,7 @@ def _make_ratio_charts(workload: WorkloadResult) -> list[Chart]:
         text = figures.format_ratio(comparison.ratio, comparison.ci)
         rows.append(
             RatioRow(
-                name_in_chart(result, workload),
+                in_charts[result.cell.id],
                 choose_verdict_tone(comparison),
                 tuple((block + 1, value) for block, value in blocks.items()),
                 comparison.ratio,

@@ -10,7 +10,7 @@ from guestmark.page.names import (
     format_platform,
     format_workload_label,
     list_factors_that_vary,
-    name_in_chart,
+    name_in_charts,
     name_rows,
 )
 from guestmark.page.nodes import Chart, Matrix, MatrixCell, Node
@@ -98,10 +98,11 @@ class _SpreadNodes:
         )
 
     def _make_distribution_chart(self, texts: Sequence[Sequence[str]], described: str) -> Chart:
+        names = name_in_charts(self._workload)
         rows = []
         for result, (_, _, middle, _, _) in zip(self._shown, texts, strict=True):
             points = tuple(value / self._unit.size for value in self._values[result.cell.id].values())
-            rows.append(SpreadRow(name_in_chart(result, self._workload), middle, points))
+            rows.append(SpreadRow(names[result.cell.id], middle, points))
         return Chart(
             f"Distribution of the trials: {self._heading}",
             "A dot for each trial; the box holds the middle half, the line is the median.",
@@ -111,6 +112,7 @@ class _SpreadNodes:
 
     def _make_course_chart(self, texts: Sequence[Sequence[str]], described: str) -> Chart | None:
         """Return the chart; None if no cell has a median above 0 to be shown against."""
+        names = name_in_charts(self._workload)
         rows = []
         for result, (low, _, _, _, high) in zip(self._shown, texts, strict=True):
             values = self._values[result.cell.id]
@@ -119,7 +121,7 @@ class _SpreadNodes:
             middle = median(list(values.values()))
             if middle > 0:
                 points = tuple((block + 1, value / middle) for block, value in sorted(values.items()))
-                rows.append(SeriesRow(name_in_chart(result, self._workload), f"{low} to {high}", points))
+                rows.append(SeriesRow(names[result.cell.id], f"{low} to {high}", points))
         if not rows:
             return None
         # Shading every block would show nothing.

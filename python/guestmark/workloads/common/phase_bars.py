@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from guestmark.core.metric import Metric
 from guestmark.page import figures
 from guestmark.page.charts import Stack, StackRow
-from guestmark.page.names import name_in_chart, name_in_sentences
+from guestmark.page.names import name_in_charts, name_in_sentences
 from guestmark.page.nodes import Chart
 from guestmark.stats.analysis import CellResult, WorkloadResult
 
@@ -43,15 +43,16 @@ def draw_phase_bars(
     """
     sums = [sum(parts) for _, parts in lengths]
     unit = figures.choose_table_unit("s", sums)
+    in_charts, in_sentences = name_in_charts(workload), name_in_sentences(workload)
     rows, said = [], []
     for (result, seconds), total in zip(lengths, sums, strict=True):
         value = total / unit.size
         text = f"{figures.format_number(value, figures.count_decimals(None, value))} {unit.name}"
         whole = (total or 1.0) / 100.0 if shares else unit.size
         parts = tuple(second / whole for second in seconds)
-        rows.append(StackRow(name_in_chart(result, workload), parts, text))
+        rows.append(StackRow(in_charts[result.cell.id], parts, text))
         most = max(range(len(parts)), key=parts.__getitem__)
-        said.append(f"{name_in_sentences(workload)[result.cell.id]} {text}, most of it {phases[most]}")
+        said.append(f"{in_sentences[result.cell.id]} {text}, most of it {phases[most]}")
     label = "% of the sum" if shares else f"sum, {unit.name}"
     stack = Stack(tuple(rows), tuple(phases), letters, label)
     return Chart(title, caption, summary("; ".join(said)), stack)
