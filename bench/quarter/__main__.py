@@ -1,12 +1,12 @@
 """Measure what published experiments answer in a quarter of an hour: `.venv/bin/python -m bench.quarter [NAME...]`.
 
 Runs each as a user types it, in a ledger without earlier runs, and counts how many of its questions are answered: each
-row that is compared, and each group of which one is best, unless this machine has only one of the group. A table in
-Markdown has the answers, lines of the page, the wall time, where the time of trials went, and how many blocks took the
-time that the blocks before them predicted, within ×1.3. Leave the machine alone meanwhile. With `--again 10` each also
-runs ten times as long, and answers that changed are named. With `--keep FOLDER` the documents stay there, and are
-compared with those that earlier runs left in it. The exit status is 1 if an experiment answers less than nine tenths of
-its questions, or if an answer changed.
+row that is compared, each group of which one is best, unless this machine has only one of the group, and whether each
+published ratio is repeated. A table in Markdown has the answers, lines of the page, the wall time, where the time of
+trials went, and how many blocks took the time that the blocks before them predicted, within ×1.3. Leave the machine
+alone meanwhile. With `--again 10` each also runs ten times as long, and answers that changed are named. With
+`--keep FOLDER` the documents stay there, and are compared with those that earlier runs left in it. The exit status is 1
+if an experiment answers less than nine tenths of its questions, or if an answer changed.
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ EXPERIMENTS: Mapping[str, Sequence[str]] = {
     "filesystems on sparc64": ("run", "filesystems", "--on", "host,tcg@sparc64"),
 }
 
+# Answers by what they are about.
+_Answers = list[tuple[tuple[str, ...], Mapping[str, Any]]]
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -62,8 +65,9 @@ class Outcome:
     def row(self) -> str:
         shares = " / ".join(f"{self.shares.get(name, 0.0):.0%}" for name in ("starting", "measuring"))
         failed = f", {self.failed} failed" if self.failed else ""
+        answered = f"{self.answered} of {self.asked}" if self.asked else "–"
         return (
-            f"| `{self.name}` | {self.answered} of {self.asked} | {self.seconds:.0f} s | {self.lines} | "
+            f"| `{self.name}` | {answered} | {self.seconds:.0f} s | {self.lines} | "
             f"{self.cells} | {self.blocks}{failed} | {shares} | {self.foretold} of {self.later} |"
         )
 
@@ -88,6 +92,10 @@ def run(name: str, budget_s: float, folder: Path) -> tuple[Outcome, Mapping[str,
     print(done.stdout, file=sys.stderr)
     found = json.loads(document.read_text()) if document.exists() else {}
     answers = [each for question in found.get("questions", ()) for each in question["answers"]]
+    answers += [answer for _, answer in _list_published(found)]
+    if words[0] != "run":
+        # A tour gives magnitudes, which are no verdicts.
+        answers = []
     trials = _read_trials(found)
     outcome = Outcome(
         name,
@@ -149,14 +157,25 @@ def _read_interval(ends: Sequence[float | None] | None) -> tuple[float, float] |
     return (-math.inf if low is None else low, math.inf if high is None else high)
 
 
-def _list_answers(document: Mapping[str, Any]) -> list[tuple[tuple[str, ...], Mapping[str, Any]]]:
-    """Return each answer about which of some cells is best, or how two compare, by what it is about."""
-    found = []
+def _list_answers(document: Mapping[str, Any]) -> _Answers:
+    """Return each answer by what it is about: which cell is best, how two compare, what became of a published ratio."""
+    found = _list_published(document)
     for question in document.get("questions", ()):
         for answer in question["answers"]:
             about = answer.get("of", [answer.get("cell"), answer.get("against")])
             if "best" in answer or "verdict" in answer:
                 found.append(((question["ask"], *map(str, about), answer["metric"]), answer))
+    return found
+
+
+def _list_published(document: Mapping[str, Any]) -> _Answers:
+    """Return what became of each published ratio, in the form of an answer."""
+    cells = {cell["id"]: cell for cell in document.get("cells", ())}
+    found: _Answers = []
+    for each in document.get("published", ()):
+        now = cells[each["cell"]]["vs_baseline"].get(each["metric"], {"ci": None})
+        answer = {"verdict": each["verdict"], "answered": each["verdict"] != "open", "ci": now["ci"]}
+        found.append((("then and now", each["name"], each["cell"], each["metric"]), answer))
     return found
 
 
@@ -221,7 +240,11 @@ def main() -> int:
     """Print the table, a row as soon as its experiment has ended."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
-        "names", nargs="*", choices=[[], *EXPERIMENTS], help="which experiments; all but sparc64"
+        "names",
+        nargs="*",
+        choices=[[], *EXPERIMENTS],
+        metavar="NAME",
+        help=f"which of {', '.join(EXPERIMENTS)}; all but sparc64",
     )
     parser.add_argument("--for", dest="budget", default="15m", help="wall time of each (default: 15m)")
     parser.add_argument(

@@ -130,7 +130,7 @@ def test_a_run_goes_on_after_its_budget(guestmark: CommandLine, tmp_path: Path) 
     first, _, _ = run_plan(guestmark, tmp_path, ["sleep", "1"], "6s")
     before = sum(len(cell["trials"]) for cell in first["cells"])
 
-    done = guestmark("resume", first["run"]["id"], "--time-limit", "15s", "--json", "-", timeout=100)
+    done = guestmark("resume", first["run"]["id"], "--time-limit", "60s", "--json", "-", timeout=150)
 
     document = json.loads(done.stdout)
     assert sum(len(cell["trials"]) for cell in document["cells"]) > before

@@ -34,7 +34,7 @@ from guestmark.ledger.store import Ledger
 from guestmark.stats import stopping
 from guestmark.stats.analysis import Analysis
 from guestmark.stats.paired import MIN_BLOCKS
-from guestmark.stats.published import list_published_ratios
+from guestmark.stats.published import Repetition, list_distinct_publications, list_published_ratios
 from guestmark.stats.stopping import is_given_up
 from guestmark.stats.tuning.race import list_candidates
 from guestmark.stats.tuning.screen import choose_informative
@@ -369,6 +369,29 @@ def compare_unasked_cells(plan: Plan, alive: Sequence[Cell], analysis: Analysis)
     return found
 
 
+def compare_published_cells(plan: Plan, alive: Iterable[Cell], analysis: Analysis) -> list[AskedPair]:
+    """Return the comparisons of those cells with their baselines that published ratios still need.
+
+    None without a budget: the blocks of such a run suffice for most of them. None of those either whose interval
+    excludes the published ratio, as that will not change.
+    """
+    found: list[AskedPair] = []
+    if plan.context.budget_s is None:
+        return found
+    margin = plan.policy.margin
+    able = {cell.id: cell for cell in alive}
+    baselines = [cell for cell in able.values() if cell.baseline]
+    for published in list_distinct_publications(plan):
+        for ratio in list_published_ratios(published, analysis.cells):
+            cell = able.get(ratio.result.cell.id)
+            if cell is None or ratio.now is None or ratio.judge(margin) is Repetition.EXCLUDED:
+                continue
+            found += [
+                AskedPair(cell.id, other.id, ratio.now) for other in baselines if other.compares_with(cell)
+            ]
+    return found
+
+
 def find_undecided_gates(plan: Plan, analysis: Analysis) -> set[str]:
     """Return the ids of cells with too few blocks to decide their gates; with them, those of all baselines."""
     gated = _find_gated_cells(plan, [gate for gate in read_plan_gates(plan) if gate.loss is None])
@@ -396,16 +419,16 @@ def find_open_cells(
 ) -> set[str]:
     """Return the ids of the cells of open questions; all ids while comparisons are not known.
 
-    A null copy is among them if the cell that it copies is. A published figure is open until its cell and the baseline
-    share three blocks, a gate until it has enough blocks to be decided.
+    A null copy is among them if the cell that it copies is. A gate is open until it has enough blocks to be decided.
     """
     cells = list(alive)
     if plan.context.budget_s is None or pairs is None:
         return {cell.id for cell in cells}
     known: set[str] = set()
-    wanted = _find_unrepeated_cells(plan, analysis) | find_undecided_gates(plan, analysis)
+    wanted = find_undecided_gates(plan, analysis)
     for pair in pairs:
         known |= {pair.first, pair.second}
+    for pair in (*pairs, *compare_published_cells(plan, cells, analysis)):
         if not stopping.is_settled(pair.comparison, plan.policy.precision):
             wanted |= {pair.first, pair.second}
     seen = {result.cell.id for result in analysis.cells if len(result.trials) >= _FEWEST_BLOCKS}
@@ -416,18 +439,6 @@ def find_open_cells(
             wanted |= part.cell_ids - settled
     wanted |= {cell.id for cell in find_unasked_cells(plan, cells)} - known - seen
     return {cell.id for cell in cells if (cell.null_of or cell.id) in wanted}
-
-
-def _find_unrepeated_cells(plan: Plan, analysis: Analysis) -> set[str]:
-    """Return the ids of cells whose published ratio has too few blocks for a verdict, and of their baselines."""
-    found: set[str] = set()
-    for published in plan.published:
-        for result, _ in list_published_ratios(published, analysis.cells):
-            comparison = result.comparison.get(published.metric)
-            if comparison is not None and comparison.n < _FEWEST_BLOCKS:
-                found |= {cell.id for cell in plan.cells if cell.baseline and result.cell.compares_with(cell)}
-                found.add(result.cell.id)
-    return found
 
 
 def is_out_of_share(plan: Plan, cell: Cell, trial: Trial, earlier: Iterable[Trial]) -> bool:

@@ -511,7 +511,8 @@ class MeasurementLoop:
         asked = None
         if pairs is not None:
             pairs += budget.compare_unasked_cells(self._plan, alive, analysis)
-            asked = [pair.comparison for pair in pairs]
+            published = budget.compare_published_cells(self._plan, alive, analysis)
+            asked = [pair.comparison for pair in (*pairs, *published)]
         answered = self._cells.rest(budget.find_open_cells(self._plan, pairs, alive, analysis))
         # Resting cells cost the next block nothing, so their trials are no longer among these.
         measured = self._cells.measured_trials

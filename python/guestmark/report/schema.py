@@ -18,6 +18,7 @@ from guestmark.core.model import CellStatus, LeftOut, Plan, QuestionKind, RunSta
 from guestmark.ledger.model import RunOrigin
 from guestmark.stats.compare import Verdict
 from guestmark.stats.gates import Outcome
+from guestmark.stats.published import Repetition
 from guestmark.stats.validity import Severity
 
 Interval = tuple[float | None, float | None]  # nulls without an interval
@@ -267,6 +268,19 @@ class QuestionPart(_Part):
     sentences: Annotated[list[str], Meta(description="the answers as the report words them")]
 
 
+class PublishedPart(_Part):
+    """A published ratio of a cell to its baseline; today's is in `vs_baseline` of the cell."""
+
+    source: str
+    name: Annotated[str, Meta(description="of the table in the publication; empty if it has one")]
+    metric: str
+    cell: str
+    ratio: float
+    verdict: Annotated[
+        Repetition, Meta(description="whether today's ratio agrees; `open` if it shows nothing")
+    ]
+
+
 class GatePart(_Part):
     """The outcome of a `--fail-if` limit."""
 
@@ -395,6 +409,9 @@ class ResultDocument(_Part):
     disturbances: Annotated[dict[str, int], Meta(description="number of disturbed blocks by rule")]
     more_time: MoreTimePart | None
     questions: list[QuestionPart]
+    published: Annotated[
+        list[PublishedPart], Meta(description="what became of published ratios, see `plan.published`")
+    ]
     gates: list[GatePart]
     validity: list[FindingPart]
     since_earlier_runs: Annotated[

@@ -317,14 +317,25 @@ def open_cells(run: StoredRun, blocks: int) -> set[str]:
     return budget.find_open_cells(plan, pairs, plan.cells, analysis)
 
 
-def test_a_published_figure_gets_three_blocks_whatever_is_asked() -> None:
+def test_a_published_ratio_is_open_until_it_has_a_verdict() -> None:
+    """Three blocks show a difference far beyond any scatter, but not one of three times (`paired.early_p`)."""
     run = run_of({"ext2": 1.0, "ext3": 2.0, "ext4": 1.0, "xfs": 3.0}, EXT3)
-    assert open_cells(run, 2) == {"ext3", "ext4"}
     figures = (PublishedFigure({"filesystem": "xfs"}, 2.0, 1.0),)
     then = Published("then", "throughput", "MB/s", "throughput", figures)
     published = replace(run, plan=replace(run.plan, published=(then,)))
-    assert open_cells(published, 2) == {"ext3", "ext4", "xfs", "ext2"}  # ext2 is the baseline
-    assert "xfs" not in open_cells(published, 3)
+    assert open_cells(run, 2) == open_cells(run, 3) == {"ext3", "ext4"}
+    for blocks in (2, 3):
+        assert open_cells(published, blocks) == {"ext3", "ext4", "xfs", "ext2"}  # ext2 is the baseline
+    assert not {"xfs", "ext2"} & open_cells(published, 6)
+    # Nor does the run end before.
+    plan = replace(published.plan, context=replace(published.plan.context, budget_s=600.0))
+    analysis = analyse_run(plan, [trial for trial in run.trials if trial.block < 3])
+    pairs = budget.compare_published_cells(plan, plan.cells, analysis)
+    assert [(pair.first, pair.second) for pair in pairs] == [("xfs", "ext2")]
+    open_yet = stopping.decide(plan, run.trials, 3, analysis, 100.0, [pair.comparison for pair in pairs])
+    assert open_yet.state is None
+    gone = [cell for cell in plan.cells if cell.id != "xfs"]
+    assert not budget.compare_published_cells(plan, gone, analysis)
 
 
 def test_what_becomes_of_flushes_takes_three_blocks() -> None:

@@ -40,6 +40,18 @@ def test_an_answer_is_not_contradicted_by_a_closer_one() -> None:
     assert find_contradictions(ask(best("x", "y")), ask(best("y"))) == (1, [])
 
 
+def test_a_published_ratio_is_an_answer_with_todays_interval() -> None:
+    def document(verdict: str, *ends: float | None) -> dict[str, Any]:
+        compared = {"wall_s": {"ci": list(ends)}}
+        part = {"name": "", "metric": "wall_s", "cell": "a", "ratio": 2.0, "verdict": verdict}
+        return {"cells": [{"id": "a", "vs_baseline": compared}], "published": [part]}
+
+    agrees = document("agrees", 1.8, 2.2)
+    assert find_contradictions(agrees, document("open", None, None)) == (0, [])
+    assert find_contradictions(agrees, document("same way", 1.5, 1.9)) == (1, [])
+    assert len(find_contradictions(agrees, document("opposite", 0.5, 0.6))[1]) == 1
+
+
 def test_sharing_is_found_where_every_block_shows_it() -> None:
     def cell(name: str, values: list[float], null_of: str | None = None) -> dict[str, Any]:
         trials = [{"block": number, "measurements": {"wall_s": value}} for number, value in enumerate(values)]

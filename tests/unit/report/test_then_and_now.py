@@ -18,8 +18,9 @@ from guestmark.ledger.model import StoredRun
 from guestmark.plan import library
 from guestmark.plan.load import load_outline
 from guestmark.plan.outline import Overrides, assemble_plan, override_outline
+from guestmark.report.document import make_result_document
 from guestmark.report.render.terminal import print_page
-from guestmark.report.sections.published import make_overview
+from guestmark.report.sections.published import SIGNS, make_overview
 from guestmark.report.short_report import make_then_and_now
 from guestmark.stats import compare_table
 from guestmark.stats.analysis import analyse_run
@@ -113,6 +114,23 @@ def test_a_perfect_repetition_disagrees_with_nothing(name: str, platforms: Seque
         assert not any("✗" in text for text in shown), shown
 
 
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_the_document_has_every_published_ratio_of_the_page(name: str) -> None:
+    outline = override_outline(
+        load_outline(library.read_builtin(name), name), Overrides(on=EXPERIMENTS[name])
+    )
+    run = measured(assemble_plan(outline, Caller()), 6)
+    analysis = analyse_run(run.plan, run.trials)
+    overview = make_overview(analysis)
+    assert overview is not None
+    shown = [span.text for row in overview.rows for cell in row.cells for span in cell.pieces]
+    listed = make_result_document(run, analysis)["published"]
+    verdicts = [Repetition(each["verdict"]) for each in listed]
+    for sign in "✓~✗?":
+        assert sum(sign in text for text in shown) == sum(SIGNS[each] == sign for each in verdicts)
+    assert {each["cell"] for each in listed} <= {cell.id for cell in run.plan.cells}
+
+
 def test_two_papers_about_the_same_cells_have_rows_of_their_own() -> None:
     """A later one without a name, or with another's, replaced the figures of the earlier one."""
     outline = override_outline(load_outline(library.read_builtin("upload"), "upload"), Overrides(on=["tcg"]))
@@ -158,9 +176,22 @@ def test_what_is_equal_now_may_have_been_different() -> None:
     assert judge_repetition(equal, 1.02, 0.03) is Repetition.SAME
 
 
+def test_a_ratio_far_outside_todays_interval_is_not_repeated() -> None:
+    bounded = over(1.01, spread=0.06)
+    assert bounded.is_undecided
+    assert bounded.ci is not None
+    half = math.sqrt(bounded.ci[1] / bounded.ci[0])
+    middle = bounded.ci[0] * half
+    for sign in (-1, 1):
+        assert judge_repetition(bounded, middle * half ** (2.1 * sign), 0.03) is Repetition.EXCLUDED
+        assert judge_repetition(bounded, middle * half ** (1.9 * sign), 0.03) is Repetition.OPEN
+    few = over(1.01, spread=0.06, blocks=5)
+    assert judge_repetition(few, 3.0, 0.03) is Repetition.OPEN
+
+
 def test_what_is_not_known_is_open() -> None:
     assert judge_repetition(None, 2.0, 0.03) is Repetition.OPEN
-    assert judge_repetition(over(1.1, spread=0.5), 2.0, 0.03) is Repetition.OPEN
+    assert judge_repetition(over(1.1, spread=0.5), 1.7, 0.03) is Repetition.OPEN
     assert judge_repetition(over(2.0, blocks=2), 2.0, 0.03) is Repetition.OPEN
     with pytest.raises(ValueError, match="above 0"):
         judge_repetition(None, 0.0, 0.03)

@@ -24,13 +24,13 @@ from guestmark.page.text import line
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.compare import Comparison
 from guestmark.stats.published import (
+    PublishedRatio,
     Repetition,
     compute_ratio_to_baseline,
     convert_ratio,
     find_figure,
     is_about,
-    is_same_work,
-    judge_repetition,
+    list_distinct_publications,
     list_published_ratios,
 )
 
@@ -38,12 +38,13 @@ _MEANING = {
     "time": "change: relative to the baseline's time; +6 % takes 6 % longer, −50 % half as long",
     "throughput": "change: relative to the baseline's throughput; +6 % moves 6 % more per second, −50 % half as much",
 }
-_SIGNS = {
+SIGNS = {
     Repetition.SAME: "✓",
     Repetition.DIRECTION: "~",
     Repetition.OPPOSITE: "✗",
     Repetition.EQUAL: "✗",
     Repetition.DIFFERS: "✗",
+    Repetition.EXCLUDED: "✗",
     Repetition.OPEN: "?",
 }
 _SIGNS_LEGEND = "✓ agrees   ~ same direction, by another factor   ✗ disagrees   ? open"
@@ -129,28 +130,42 @@ def make_overview(analysis: Analysis) -> Table | None:
     another unit are shown once; None if no figure is about these cells.
     """
     plan = analysis.plan
-    pairs: dict[tuple[str, str], tuple[Comparison | None, float]] = {}
+    rows: dict[tuple[str, str], PublishedRatio] = {}
     shown: list[Published] = []
-    for published in plan.published:
-        metric = plan.find_metric(published.metric)
-        # Times and throughputs of the same work have inverse ratios, so one of them is enough.
-        if metric is None or any(is_same_work(published, other) for other in shown):
-            continue
+    for published in list_distinct_publications(plan):
         ratios = list_published_ratios(published, analysis.cells)
-        names = name_across_workloads([result for result, _ in ratios])
-        names = _distinguish_names(names, published, {name for name, _ in pairs})
-        for result, ratio in ratios:
-            at = names[result.cell.id], str(result.cell.platform)
-            pairs[at] = (result.comparison.get(metric.name), ratio)
+        names = name_across_workloads([ratio.result for ratio in ratios])
+        names = _distinguish_names(names, published, {name for name, _ in rows})
+        for ratio in ratios:
+            cell = ratio.result.cell
+            rows[names[cell.id], str(cell.platform)] = ratio
         if ratios:
             shown.append(published)
-    if not pairs:
+    if not rows:
         return None
     sources = dict.fromkeys(each.source for each in shown)
     legend = [_SIGNS_LEGEND, *(f"then: {source}" for source in sources)]
     size = "" if plan.context.scale == 1.0 else f" (at scale {plan.context.scale:g})"
     title = f"Then and now{size}, ×base"
-    return _make_overview_table(title, pairs, plan.policy.margin, legend)
+    return _make_overview_table(title, rows, plan.policy.margin, legend)
+
+
+def make_document(analysis: Analysis) -> list[dict[str, object]]:
+    """Return the ratios of `make_overview` and whether today's agree, as plain dicts."""
+    documents: list[dict[str, object]] = []
+    for published in list_distinct_publications(analysis.plan):
+        documents += [
+            {
+                "source": published.source,
+                "name": published.name,
+                "metric": published.metric,
+                "cell": ratio.result.cell.id,
+                "ratio": ratio.then,
+                "verdict": ratio.judge(analysis.plan.policy.margin).value,
+            }
+            for ratio in list_published_ratios(published, analysis.cells)
+        ]
+    return documents
 
 
 def _distinguish_names(names: Mapping[str, str], published: Published, used: Set[str]) -> dict[str, str]:
@@ -165,21 +180,21 @@ def _distinguish_names(names: Mapping[str, str], published: Published, used: Set
 
 def _make_overview_table(
     title: str,
-    pairs: dict[tuple[str, str], tuple[Comparison | None, float]],
+    ratios: dict[tuple[str, str], PublishedRatio],
     margin: float,
     legend: Sequence[str],
 ) -> Table:
-    columns = list(dict.fromkeys(platform for _, platform in pairs))
+    columns = list(dict.fromkeys(platform for _, platform in ratios))
     published: dict[str, set[float]] = {}
-    for (name, _), (_, then) in pairs.items():
-        published.setdefault(name, set()).add(then)
+    for (name, _), ratio in ratios.items():
+        published.setdefault(name, set()).add(ratio.then)
     # Where all platforms of a row have the same published ratio, one column is enough for it.
-    in_column = all(len(ratios) == 1 for ratios in published.values())
+    in_column = all(len(then) == 1 for then in published.values())
     cells = {}
-    for at, (comparison, then) in pairs.items():
-        pieces = [_format_ratio_today(comparison), _SIGNS[judge_repetition(comparison, then, margin)]]
+    for at, ratio in ratios.items():
+        pieces = [_format_ratio_today(ratio.now), SIGNS[ratio.judge(margin)]]
         if not in_column:
-            pieces.append(figures.format_short_ratio(then))
+            pieces.append(figures.format_short_ratio(ratio.then))
         cells[at] = make_figure_cell(*pieces)
     aligned: tuple[Align, ...] = (Align.POINT, Align.LEFT, Align.POINT)
     if in_column:
