@@ -160,7 +160,7 @@ def test_a_command_with_words_for_several_is_refused_in_a_shell_of_its_own(guest
 
 def test_a_reference_is_the_first_and_relative_to_it(guestmark: CommandLine, tmp_path: Path) -> None:
     done = guestmark(
-        "exec", "-q", "-r", "3", "--reference", "sleep 0.05", "--reference-name", "old", "sleep 0.01", "-n", "new",
+        "exec", "-q", "-r", "3", "--reference", "sleep 0.3", "--reference-name", "old", "sleep 0.01", "-n", "new",
         "--export-markdown", "-", "--sort", "mean-time",
     )  # fmt: skip
     assert done.status == 0, done.stderr

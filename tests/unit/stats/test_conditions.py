@@ -160,6 +160,15 @@ def test_unequal_processors_that_were_asked_for_are_told_beside_the_figure() -> 
     assert refused(run) == {}
 
 
+def test_rows_that_name_their_processors_need_no_warning() -> None:
+    """A plan that asks what more processors bring printed a warning under its own question."""
+    facts = {**FACTS, "tcg": [guest(processors=2)]}
+    named = [(replace(one, factors={**one.factors, "smp": "1"}), ratio) for one, ratio in CELLS[:2]]
+    run = sound([*named, (cell("tcg", PlatformSpec.read("tcg"), smp="2"), 8.0)], facts)
+    assert findings(run)["unequal processors"].severity is Severity.NOTE
+    assert refused(run) == {}
+
+
 def test_a_placement_that_was_not_attested_takes_the_verdict_back() -> None:
     for placed in (None, replace_placed(level="free")):
         run = sound(facts={**FACTS, "uml": [guest(placed=placed)]})

@@ -54,7 +54,8 @@ class Ground(StrEnum):
 def check_processor_parity(compared: ComparedCells) -> Iterator[Finding]:
     """Check that all machines have equally many processors; severe if the difference was not requested.
 
-    Machines that run at once on one host share its processors, and are not checked.
+    It is only a note where the rows that differ name their numbers. Machines that run at once on one host share its
+    processors, and are not checked.
     """
     known: dict[str, frozenset[int]] = {}
     for cell in compared.cells:
@@ -73,10 +74,12 @@ def check_processor_parity(compared: ComparedCells) -> Iterator[Finding]:
     for name, number in group_by_platform(compared.cells, known).items():
         if number != mine or name in {baseline.id, str(baseline.platform)}:
             different.append(f"{name} {_join_numbers(number)}")
-    excuse = _explain_inequality_of_processors(compared, {baseline.id, *others})
+    unequal = {baseline.id, *others}
+    excuse = _explain_inequality_of_processors(compared, unequal)
     severity, affected = Severity.SEVERE, compared.list_affected_cells(others)
     if excuse:
-        severity, affected = Severity.WARNING, ()
+        is_named = all(_SMP in cell.factors for cell in compared.cells if cell.id in unequal)
+        severity, affected = Severity.NOTE if is_named else Severity.WARNING, ()
     yield Finding(
         "unequal processors",
         severity,
