@@ -9,7 +9,7 @@ from guestmark.core.cell_levels import get_level
 from guestmark.core.metric import Better
 from guestmark.core.model import Cell, Plan, Published, PublishedFigure
 from guestmark.stats.analysis import CellResult
-from guestmark.stats.compare import Comparison, Verdict
+from guestmark.stats.compare import BOUNDED_RATIO, Comparison, Verdict
 
 # Published figures are rounded: 1500 MB in 8 s are given as 188 MB/s.
 _ROUNDING = 1.1
@@ -24,6 +24,8 @@ class Repetition(StrEnum):
     OPPOSITE = "opposite"
     EQUAL = "equal now"  # it was different
     DIFFERS = "differs now"  # it was equal
+    # No difference is shown, and neither then nor now is it above `BOUNDED_RATIO`.
+    BOUNDED = "small then and now"
     # No difference is shown, and today's interval excludes the published one twice over.
     EXCLUDED = "not as then"
     OPEN = "open"
@@ -191,7 +193,7 @@ def judge_repetition(now: Comparison | None, then: float, margin: float) -> Repe
     if now is None or now.ratio is None:
         return Repetition.OPEN
     if now.is_undecided:
-        return Repetition.EXCLUDED if _is_far_outside(now, then) else Repetition.OPEN
+        return _judge_undecided(now, then)
     was_equal = abs(math.log(then)) <= math.log1p(margin)
     if now.typical_is_equal:
         return Repetition.SAME if was_equal else Repetition.EQUAL
@@ -200,6 +202,14 @@ def judge_repetition(now: Comparison | None, then: float, margin: float) -> Repe
     if was_equal:
         return Repetition.DIFFERS
     return Repetition.DIRECTION if _have_same_direction(now, then) else Repetition.OPPOSITE
+
+
+def _judge_undecided(now: Comparison, then: float) -> Repetition:
+    """Judge a published ratio where today's comparison has no verdict."""
+    if _is_far_outside(now, then):
+        return Repetition.EXCLUDED
+    was_small = abs(math.log(then)) <= math.log(BOUNDED_RATIO)
+    return Repetition.BOUNDED if now.is_bounded and was_small else Repetition.OPEN
 
 
 def _is_far_outside(now: Comparison, then: float) -> bool:

@@ -126,7 +126,7 @@ def test_the_document_has_every_published_ratio_of_the_page(name: str) -> None:
     shown = [span.text for row in overview.rows for cell in row.cells for span in cell.pieces]
     listed = make_result_document(run, analysis)["published"]
     verdicts = [Repetition(each["verdict"]) for each in listed]
-    for sign in "✓~✗?":
+    for sign in "✓~±✗?":
         assert sum(sign in text for text in shown) == sum(SIGNS[each] == sign for each in verdicts)
     assert {each["cell"] for each in listed} <= {cell.id for cell in run.plan.cells}
 
@@ -184,7 +184,10 @@ def test_a_ratio_far_outside_todays_interval_is_not_repeated() -> None:
     middle = bounded.ci[0] * half
     for sign in (-1, 1):
         assert judge_repetition(bounded, middle * half ** (2.1 * sign), 0.03) is Repetition.EXCLUDED
-        assert judge_repetition(bounded, middle * half ** (1.9 * sign), 0.03) is Repetition.OPEN
+        assert judge_repetition(bounded, middle * half ** (1.9 * sign), 0.03) is Repetition.BOUNDED
+    wide = over(1.01, spread=0.4)
+    assert not wide.is_bounded
+    assert judge_repetition(wide, 1.1, 0.03) is Repetition.OPEN
     few = over(1.01, spread=0.06, blocks=5)
     assert judge_repetition(few, 3.0, 0.03) is Repetition.OPEN
 

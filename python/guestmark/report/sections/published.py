@@ -21,6 +21,7 @@ from guestmark.page.tables import (
     make_word_cell,
 )
 from guestmark.page.text import line
+from guestmark.report.sections.verdict_words import BOUNDED_LEGEND, BOUNDED_SIGN
 from guestmark.stats.analysis import Analysis, CellResult, WorkloadResult
 from guestmark.stats.compare import Comparison
 from guestmark.stats.published import (
@@ -44,10 +45,11 @@ SIGNS = {
     Repetition.OPPOSITE: "✗",
     Repetition.EQUAL: "✗",
     Repetition.DIFFERS: "✗",
+    Repetition.BOUNDED: BOUNDED_SIGN,
     Repetition.EXCLUDED: "✗",
     Repetition.OPEN: "?",
 }
-_SIGNS_LEGEND = "✓ agrees   ~ same direction, by another factor   ✗ disagrees   ? open"
+_SIGNS_LEGEND = f"✓ agrees   ~ by another factor   {BOUNDED_LEGEND}   ✗ disagrees   ? open"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,15 +15,15 @@ TONES = {
 }
 MARKS = {Verdict.FASTER: "*", Verdict.SLOWER: "*", Verdict.NO_DIFFERENCE: "=", Verdict.INCONCLUSIVE: "?"}
 ALIKE = "typical run alike"
-_BOUNDED = "±"
-BOUNDED_LEGEND = f"{_BOUNDED} within {figures.format_percent(BOUNDED_RATIO - 1)}"
+BOUNDED_SIGN = "±"
+BOUNDED_LEGEND = f"{BOUNDED_SIGN} within {figures.format_percent(BOUNDED_RATIO - 1)}"
 LEGEND = f"* differs  = no difference  ≈ {ALIKE}  {BOUNDED_LEGEND}  ? inconclusive"
 
 
 def mark_verdict(compared: Comparison | SlowComparison) -> str:
     """Return the sign for a verdict, or for an undecided but bounded difference."""
     if _is_bounded(compared):
-        return _BOUNDED
+        return BOUNDED_SIGN
     return "≈" if _is_typical_run_alike(compared) else MARKS[compared.verdict]
 
 
