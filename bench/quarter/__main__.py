@@ -91,11 +91,11 @@ def run(name: str, budget_s: float, folder: Path) -> tuple[Outcome, Mapping[str,
     seconds = time.monotonic() - begun
     print(done.stdout, file=sys.stderr)
     found = json.loads(document.read_text()) if document.exists() else {}
-    answers = [each for question in found.get("questions", ()) for each in question["answers"]]
-    answers += [answer for _, answer in _list_published(found)]
-    if words[0] != "run":
-        # A tour gives magnitudes, which are no verdicts.
-        answers = []
+    answers = []
+    # A tour gives magnitudes, which are no verdicts.
+    if words[0] == "run":
+        answers += [each for question in found.get("questions", ()) for each in question["answers"]]
+        answers += [answer for _, answer in _list_published(found)]
     trials = _read_trials(found)
     outcome = Outcome(
         name,

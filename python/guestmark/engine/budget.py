@@ -34,7 +34,7 @@ from guestmark.ledger.store import Ledger
 from guestmark.stats import stopping
 from guestmark.stats.analysis import Analysis
 from guestmark.stats.paired import MIN_BLOCKS
-from guestmark.stats.published import Repetition, list_distinct_publications, list_published_ratios
+from guestmark.stats.published import Repetition, group_published_ratios
 from guestmark.stats.stopping import is_given_up
 from guestmark.stats.tuning.race import list_candidates
 from guestmark.stats.tuning.screen import choose_informative
@@ -370,25 +370,21 @@ def compare_unasked_cells(plan: Plan, alive: Sequence[Cell], analysis: Analysis)
 
 
 def compare_published_cells(plan: Plan, alive: Iterable[Cell], analysis: Analysis) -> list[AskedPair]:
-    """Return the comparisons of those cells with their baselines that published ratios still need.
+    """Return the comparisons of these cells with their baselines that published ratios still need.
 
-    None without a budget: the blocks of such a run suffice for most of them. None of those either whose interval
-    excludes the published ratio, as that will not change.
+    Without a budget there are none, as the blocks of such a run suffice for most ratios. A comparison whose interval
+    excludes the published ratio is not needed any more.
     """
     found: list[AskedPair] = []
     if plan.context.budget_s is None:
         return found
-    margin = plan.policy.margin
-    able = {cell.id: cell for cell in alive}
-    baselines = [cell for cell in able.values() if cell.baseline]
-    for published in list_distinct_publications(plan):
-        for ratio in list_published_ratios(published, analysis.cells):
-            cell = able.get(ratio.result.cell.id)
-            if cell is None or ratio.now is None or ratio.judge(margin) is Repetition.EXCLUDED:
-                continue
-            found += [
-                AskedPair(cell.id, other.id, ratio.now) for other in baselines if other.compares_with(cell)
-            ]
+    able = {cell.id for cell in alive}
+    baselines = [cell for cell in plan.cells if cell.baseline and cell.id in able]
+    for ratio in itertools.chain.from_iterable(group_published_ratios(analysis)):
+        cell, now = ratio.result.cell, ratio.now
+        if cell.id not in able or now is None or ratio.judge(plan.policy.margin) is Repetition.EXCLUDED:
+            continue
+        found += [AskedPair(cell.id, other.id, now) for other in baselines if other.compares_with(cell)]
     return found
 
 
@@ -415,11 +411,16 @@ def _find_gated_cells(plan: Plan, gates: Sequence[Gate]) -> set[str]:
 
 
 def find_open_cells(
-    plan: Plan, pairs: Sequence[AskedPair] | None, alive: Iterable[Cell], analysis: Analysis
+    plan: Plan,
+    pairs: Sequence[AskedPair] | None,
+    published: Sequence[AskedPair],
+    alive: Iterable[Cell],
+    analysis: Analysis,
 ) -> set[str]:
     """Return the ids of the cells of open questions; all ids while comparisons are not known.
 
-    A null copy is among them if the cell that it copies is. A gate is open until it has enough blocks to be decided.
+    Questions need `pairs`, published ratios `published`. A null copy is among the cells if the one that it copies is. A
+    gate is open until it has enough blocks to be decided.
     """
     cells = list(alive)
     if plan.context.budget_s is None or pairs is None:
@@ -428,7 +429,7 @@ def find_open_cells(
     wanted = find_undecided_gates(plan, analysis)
     for pair in pairs:
         known |= {pair.first, pair.second}
-    for pair in (*pairs, *compare_published_cells(plan, cells, analysis)):
+    for pair in (*pairs, *published):
         if not stopping.is_settled(pair.comparison, plan.policy.precision):
             wanted |= {pair.first, pair.second}
     seen = {result.cell.id for result in analysis.cells if len(result.trials) >= _FEWEST_BLOCKS}

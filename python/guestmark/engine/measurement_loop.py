@@ -508,12 +508,12 @@ class MeasurementLoop:
         analysis = analyse_run(self._plan, stored, metrics={metric.name for metric in metrics})
         alive = self._cells.alive
         pairs = compare_asked_pairs(self._plan, analysis, [cell.id for cell in alive])
+        published = budget.compare_published_cells(self._plan, alive, analysis)
         asked = None
         if pairs is not None:
             pairs += budget.compare_unasked_cells(self._plan, alive, analysis)
-            published = budget.compare_published_cells(self._plan, alive, analysis)
             asked = [pair.comparison for pair in (*pairs, *published)]
-        answered = self._cells.rest(budget.find_open_cells(self._plan, pairs, alive, analysis))
+        answered = self._cells.rest(budget.find_open_cells(self._plan, pairs, published, alive, analysis))
         # Resting cells cost the next block nothing, so their trials are no longer among these.
         measured = self._cells.measured_trials
         decision = stopping.decide(

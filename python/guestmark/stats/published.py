@@ -8,7 +8,7 @@ from enum import StrEnum
 from guestmark.core.cell_levels import get_level
 from guestmark.core.metric import Better
 from guestmark.core.model import Cell, Plan, Published, PublishedFigure
-from guestmark.stats.analysis import CellResult
+from guestmark.stats.analysis import Analysis, CellResult
 from guestmark.stats.compare import BOUNDED_RATIO, Comparison, Verdict
 
 # Published figures are rounded: 1500 MB in 8 s are given as 188 MB/s.
@@ -82,7 +82,7 @@ def compute_ratio_to_baseline(figure: PublishedFigure | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class PublishedRatio:
-    """A published ratio of a cell to its baseline, with the cell's result in this run."""
+    """A published ratio of a cell to its baseline, and what this run measured of that cell."""
 
     published: Published
     result: CellResult
@@ -98,8 +98,20 @@ class PublishedRatio:
         return judge_repetition(self.now, self.then, margin)
 
 
-def list_published_ratios(published: Published, results: Iterable[CellResult]) -> list[PublishedRatio]:
-    """Return each published ratio of one of these cells to its baseline.
+def group_published_ratios(analysis: Analysis) -> list[list[PublishedRatio]]:
+    """Return for each publication its ratios of this run's cells to their baselines, if it has any.
+
+    Of publications about the same work only the first counts.
+    """
+    groups = []
+    for published in _list_distinct_publications(analysis.plan):
+        if ratios := _list_published_ratios(published, analysis.cells):
+            groups.append(ratios)
+    return groups
+
+
+def _list_published_ratios(published: Published, results: Iterable[CellResult]) -> list[PublishedRatio]:
+    """Return each ratio of one of these cells to its baseline that is in this publication.
 
     If the publication has another baseline, its figures of both cells give the ratio.
     """
@@ -167,7 +179,7 @@ def is_same_work(one: Published, other: Published) -> bool:
     return max(products) <= _ROUNDING * min(products)
 
 
-def list_distinct_publications(plan: Plan) -> list[Published]:
+def _list_distinct_publications(plan: Plan) -> list[Published]:
     """Return the publications about a metric of this plan; of those about the same work, only the first."""
     found: list[Published] = []
     for published in plan.published:
@@ -213,7 +225,7 @@ def _judge_undecided(now: Comparison, then: float) -> Repetition:
 
 
 def _is_far_outside(now: Comparison, then: float) -> bool:
-    """Return whether `then` is over twice as far from the middle of today's interval as its ends are, in logs.
+    """Return whether `then` is more than twice as far from the middle of today's interval as its ends, in logs.
 
     That is rare by chance even if looked for after every block: 1 in 3,600 simulated pairs with that very ratio.
     """

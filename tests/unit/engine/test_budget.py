@@ -314,7 +314,8 @@ def open_cells(run: StoredRun, blocks: int) -> set[str]:
     plan = replace(run.plan, context=replace(run.plan.context, budget_s=600.0))
     analysis = analyse_run(plan, [trial for trial in run.trials if trial.block < blocks])
     pairs = compare_asked_pairs(plan, analysis, [cell.id for cell in plan.cells])
-    return budget.find_open_cells(plan, pairs, plan.cells, analysis)
+    published = budget.compare_published_cells(plan, plan.cells, analysis)
+    return budget.find_open_cells(plan, pairs, published, plan.cells, analysis)
 
 
 def test_a_published_ratio_is_open_until_it_has_a_verdict() -> None:

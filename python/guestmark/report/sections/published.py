@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import chain
 
 from guestmark.core.metric import Metric
 from guestmark.core.model import Cell as PlanCell
@@ -30,9 +31,8 @@ from guestmark.stats.published import (
     compute_ratio_to_baseline,
     convert_ratio,
     find_figure,
+    group_published_ratios,
     is_about,
-    list_distinct_publications,
-    list_published_ratios,
 )
 
 _MEANING = {
@@ -133,19 +133,16 @@ def make_overview(analysis: Analysis) -> Table | None:
     """
     plan = analysis.plan
     rows: dict[tuple[str, str], PublishedRatio] = {}
-    shown: list[Published] = []
-    for published in list_distinct_publications(plan):
-        ratios = list_published_ratios(published, analysis.cells)
+    groups = group_published_ratios(analysis)
+    for ratios in groups:
         names = name_across_workloads([ratio.result for ratio in ratios])
-        names = _distinguish_names(names, published, {name for name, _ in rows})
+        names = _distinguish_names(names, ratios[0].published, {name for name, _ in rows})
         for ratio in ratios:
             cell = ratio.result.cell
             rows[names[cell.id], str(cell.platform)] = ratio
-        if ratios:
-            shown.append(published)
     if not rows:
         return None
-    sources = dict.fromkeys(each.source for each in shown)
+    sources = dict.fromkeys(ratios[0].published.source for ratios in groups)
     legend = [_SIGNS_LEGEND, *(f"then: {source}" for source in sources)]
     size = "" if plan.context.scale == 1.0 else f" (at scale {plan.context.scale:g})"
     title = f"Then and now{size}, ×base"
@@ -154,20 +151,17 @@ def make_overview(analysis: Analysis) -> Table | None:
 
 def make_document(analysis: Analysis) -> list[dict[str, object]]:
     """Return the ratios of `make_overview` and whether today's agree, as plain dicts."""
-    documents: list[dict[str, object]] = []
-    for published in list_distinct_publications(analysis.plan):
-        documents += [
-            {
-                "source": published.source,
-                "name": published.name,
-                "metric": published.metric,
-                "cell": ratio.result.cell.id,
-                "ratio": ratio.then,
-                "verdict": ratio.judge(analysis.plan.policy.margin).value,
-            }
-            for ratio in list_published_ratios(published, analysis.cells)
-        ]
-    return documents
+    return [
+        {
+            "source": ratio.published.source,
+            "name": ratio.published.name,
+            "metric": ratio.published.metric,
+            "cell": ratio.result.cell.id,
+            "ratio": ratio.then,
+            "verdict": ratio.judge(analysis.plan.policy.margin).value,
+        }
+        for ratio in chain.from_iterable(group_published_ratios(analysis))
+    ]
 
 
 def _distinguish_names(names: Mapping[str, str], published: Published, used: Set[str]) -> dict[str, str]:
