@@ -1,6 +1,7 @@
 """Names for the rows of tables: a column for each part that varies; a number and a short name for narrow screens."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from guestmark.core import placement
@@ -63,23 +64,45 @@ def name_across_workloads(results: Sequence[CellResult]) -> dict[str, str]:
     Cells that differ only in their platform share a name, as each platform is a column. Of factors that vary together,
     one is named; levels that are numbers follow the factor's name.
     """
-    by_workload: dict[str, list[Cell]] = {}
-    for result in results:
-        by_workload.setdefault(_find_workload_key(result), []).append(result.cell)
-    names: dict[str, str] = {}
-    for key, cells in by_workload.items():
-        factors = _list_telling_factors(cells)
-        for cell in cells:
-            parts = [key]
-            for factor in factors:
-                level = cell.factors.get(factor)
-                if level is not None:
-                    parts.append(level if level[:1].isalpha() else f"{factor}={level}")
-            names[cell.id] = " ".join(parts)
+    names = {}
+    for result, levels in _list_telling_levels(results):
+        names[result.cell.id] = " ".join([_find_workload_key(result), *levels.values()])
     places = {(names[result.cell.id], result.cell.platform) for result in results}
     if len(places) < len(results):
         return name_by_id(results)
     return names
+
+
+def name_groups(
+    results: Sequence[CellResult], are_alike: Callable[[Sequence[CellResult]], bool]
+) -> list[tuple[str, list[CellResult]]]:
+    """Return these results with names; alike ones that differ in one factor share one: `it e1000 (vga, none)`.
+
+    Of the factors, it is the one that leaves fewest names. The platform is named if the names would not be distinct.
+    """
+    names = name_across_workloads(results)
+    choices = [[(names[result.cell.id], [result]) for result in results]]
+    telling = _list_telling_levels(results)
+    for factor in dict.fromkeys(itertools.chain.from_iterable(levels for _, levels in telling)):
+        groups: dict[tuple[str, ...], dict[str, CellResult]] = {}
+        for result, levels in telling:
+            others = [text for name, text in levels.items() if name != factor]
+            key = (str(result.cell.platform), _find_workload_key(result), *others)
+            groups.setdefault(key, {})[levels.get(factor, _NONE)] = result
+        named: list[tuple[str, list[CellResult]]] = []
+        for (_, *parts), by_level in groups.items():
+            members = list(by_level.values())
+            if len(members) > 1 and are_alike(members):
+                named.append((f"{' '.join(parts)} ({', '.join(by_level)})", members))
+            else:
+                named += [(names[result.cell.id], [result]) for result in members]
+        # Results that have the same levels would replace each other.
+        if sum(map(len, groups.values())) == len(results):
+            choices.append(named)
+    fewest = min(choices, key=len)
+    if len({name for name, _ in fewest}) == len(fewest):
+        return fewest
+    return [(f"{name} {members[0].cell.platform}", members) for name, members in fewest]
 
 
 def name_in_charts(workload: WorkloadResult) -> dict[str, str]:
@@ -163,6 +186,24 @@ def find_implied_placement(levels: Sequence[Mapping[str, str]]) -> frozenset[str
 def format_workload_label(result: CellResult) -> str:
     """Return the name of the cell's workload in tables."""
     return result.cell.workload.label or result.cell.workload.name
+
+
+def _list_telling_levels(results: Iterable[CellResult]) -> list[tuple[CellResult, dict[str, str]]]:
+    """Return for each result the levels that vary in its workload, by factor; numbers follow its name."""
+    by_workload: dict[str, list[CellResult]] = {}
+    for result in results:
+        by_workload.setdefault(_find_workload_key(result), []).append(result)
+    found = []
+    for same in by_workload.values():
+        factors = _list_telling_factors([result.cell for result in same])
+        for result in same:
+            levels = {}
+            for factor in factors:
+                level = result.cell.factors.get(factor)
+                if level is not None:
+                    levels[factor] = level if level[:1].isalpha() else f"{factor}={level}"
+            found.append((result, levels))
+    return found
 
 
 def _list_telling_factors(cells: Sequence[Cell]) -> list[str]:

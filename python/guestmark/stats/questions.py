@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
+from statistics import fmean
 
 from guestmark.core.cell_levels import (
     PLATFORM,
@@ -22,9 +23,11 @@ from guestmark.stats.durability import describe_disk_durability, describe_row_du
 from guestmark.stats.pairwise import compare_pairs
 from guestmark.stats.published import Conclusion, compute_published_ratio, judge_conclusion
 from guestmark.stats.repetition import count_blocks_until_within, half_width
+from guestmark.stats.stopping import FEWEST_IF_SETTLED
 
 _MOST_BLOCKS = 1000  # a forecast beyond this does not help
 _FEWEST_PARTS = 2
+_ALIKE_WITHIN = 0.05  # of the total
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +121,6 @@ class Breakdown:
         return max(summed, 1.0) if is_of_whole else summed
 
     @property
-    def remaining_share(self) -> float:
-        """The share of the total that belongs to none of the parts."""
-        return max(1.0 - sum(share for _, share in self.shares), 0.0)
-
-    @property
     def shares(self) -> list[tuple[Metric, float]]:
         """Each part's share of the total, from 0 to 1."""
         total = self.total
@@ -151,7 +149,7 @@ class QuestionAnswer:
 
     question: Question
     findings: tuple[Finding, ...]
-    # Cells of the question that were dropped because time ran short, even if they were measured in part.
+    # Cells of the question that were dropped because time ran short, before they had blocks enough for an answer.
     no_time: tuple[CellResult, ...] = ()
 
     @property
@@ -176,8 +174,7 @@ def answer_plan_questions(analysis: Analysis) -> tuple[QuestionAnswer, ...]:
 
 
 def _find_dropped(question: Question, analysis: Analysis) -> tuple[CellResult, ...]:
-    """Return the cells of a question that were dropped because time ran short."""
-    dropped = set(analysis.plan.context.no_time)
+    """Return the cells of a question that no answer is about because time ran short."""
     found = []
     for result in analysis.cells:
         cell = result.cell
@@ -185,7 +182,7 @@ def _find_dropped(question: Question, analysis: Analysis) -> tuple[CellResult, .
         if question.wants is QuestionKind.COMPARE:
             named = (question.compare, question.against)
             asked = asked and any(matches_levels(cell, levels) for levels in named)
-        if cell.id in dropped and cell.null_of is None and asked:
+        if cell.null_of is None and asked and _was_dropped_early(result, analysis):
             found.append(result)
     return tuple(found)
 
@@ -204,13 +201,17 @@ def forecast_more_blocks(comparison: Comparison) -> int | None:
 
 
 def _list_measured_cells(analysis: Analysis) -> list[CellResult]:
-    """Return the cells that answers may be about: no copies, and none dropped when time ran short."""
-    dropped = set(analysis.plan.context.no_time)
+    """Return the cells that answers may be about: no copies, and none that was dropped before it could have one."""
     measured = []
     for result in analysis.cells:
-        if result.cell.null_of is None and result.cell.id not in dropped:
+        if result.cell.null_of is None and not _was_dropped_early(result, analysis):
             measured.append(result)
     return measured
+
+
+def _was_dropped_early(result: CellResult, analysis: Analysis) -> bool:
+    """Return whether time ran short before the cell had as many blocks as a large difference needs."""
+    return result.cell.id in analysis.plan.context.no_time and len(result.good_trials) < FEWEST_IF_SETTLED
 
 
 def _select_cells(question: Question, analysis: Analysis) -> list[CellResult]:
@@ -375,6 +376,21 @@ def _yield_breakdowns(question: Question, analysis: Analysis) -> Iterator[Breakd
                 parts.append((by_name[name], summary.typical))
         if len(parts) >= _FEWEST_PARTS:
             yield Breakdown(result, tuple(sorted(parts, key=lambda part: -part[1])))
+
+
+def have_alike_shares(breakdowns: Sequence[Breakdown]) -> bool:
+    """Return whether all have the same parts, with shares that differ by no more than a twentieth of the total."""
+    shares = [dict(breakdown.shares) for breakdown in breakdowns]
+    if any(own.keys() != shares[0].keys() for own in shares):
+        return False
+    by_metric = [[own[metric] for own in shares] for metric in shares[0]]
+    return all(max(some) - min(some) <= _ALIKE_WITHIN for some in by_metric)
+
+
+def average_shares(breakdowns: Sequence[Breakdown]) -> list[tuple[Metric, float]]:
+    """Return the mean of each part's shares, in the first one's order; all have the same parts."""
+    shares = [dict(breakdown.shares) for breakdown in breakdowns]
+    return [(metric, fmean(own[metric] for own in shares)) for metric in shares[0]]
 
 
 def _group_by_durability(question: Question, analysis: Analysis) -> Iterator[DurabilityGroup]:

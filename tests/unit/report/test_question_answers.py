@@ -1,18 +1,31 @@
 """Questions of a plan: any two cells are compared, and the last sentences answer them or say what is missing."""
 
+import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
 
 from guestmark.core.errors import UsageError
 from guestmark.core.findings import Durability, Proof, Proven, add_fact
 from guestmark.core.metric import Better, Metric
-from guestmark.core.model import Cell, Published, PublishedFigure, Question, QuestionKind, WorkloadSpec
+from guestmark.core.model import (
+    Cell,
+    CellStatus,
+    Published,
+    PublishedFigure,
+    Question,
+    QuestionKind,
+    WorkloadSpec,
+)
 from guestmark.core.platform_spec import PlatformSpec
 from guestmark.ledger import codec
 from guestmark.ledger.model import StoredRun
+from guestmark.page.nodes import Page, Part, Section
 from guestmark.page.sentence_names import name_apart
 from guestmark.page.text import join_plain_text
 from guestmark.plan import library
@@ -20,11 +33,21 @@ from guestmark.plan.load import load_outline
 from guestmark.report.document import make_result_document
 from guestmark.report.export_format import Format
 from guestmark.report.formats import export_run
+from guestmark.report.render.terminal import print_page
+from guestmark.report.sections.question_answers import make_nodes
 from guestmark.report.sections.ranking_answers import describe_ranking
-from guestmark.stats.analysis import analyse_run
+from guestmark.stats.analysis import CellResult, analyse_run
 from guestmark.stats.compare import Verdict
 from guestmark.stats.pairwise import compare_pairs
-from guestmark.stats.questions import PairAnswer, Ranking, answer_plan_questions
+from guestmark.stats.questions import (
+    Breakdown,
+    PairAnswer,
+    QuestionAnswer,
+    Ranking,
+    answer_plan_questions,
+    average_shares,
+    have_alike_shares,
+)
 from tests.framework.known import a, known
 from tests.framework.runs import constructed
 
@@ -390,3 +413,50 @@ def test_every_plan_but_a_race_asks_what_its_title_does() -> None:
         # A proof's own words answer its title, for each kind of machine: there is nothing to compare.
         assert outline.questions or outline.race or name == "clones", name
         assert json.dumps(codec.to_plain(outline.questions))
+
+
+CLIENT, SERVER = Metric("client_share", "", Better.LOWER), Metric("server_share", "", Better.LOWER)
+
+
+def breakdown(client: float, server: float, **levels: str) -> Breakdown:
+    cell = Cell(" ".join(levels.values()), WorkloadSpec("netboot"), PlatformSpec.read("tcg"), levels)
+    parts = sorted(((CLIENT, client), (SERVER, server)), key=lambda part: -part[1])
+    return Breakdown(CellResult(cell, CellStatus.OK, "", (), {}, {}), tuple(parts))
+
+
+def test_on_the_screen_rows_with_the_same_shares_are_one_line() -> None:
+    found = (
+        breakdown(0.620, 0.20, nic="e1000", console="vga"),
+        breakdown(0.604, 0.21, nic="e1000", console="none"),
+        breakdown(0.30, 0.64, nic="rtl8139", console="vga"),
+        breakdown(0.36, 0.58, nic="rtl8139", console="none"),
+    )
+    asked = Question("Who is slow?", QuestionKind.PARTS, parts=("client_share", "server_share"))
+    answer = QuestionAnswer(asked, found)
+    brief = [line.strip() for line in drawn_lines(answer, brief=True)]
+    assert brief == [
+        "Who is slow?",
+        "netboot e1000 (vga, none): client 61 %, server 20 %, neither 18 %",
+        "netboot rtl8139 vga: server 64 %, client 30 %, neither 6.0 %",
+        "netboot rtl8139 none: server 58 %, client 36 %, neither 6.0 %",
+    ]
+    whole = drawn_lines(answer, brief=False)
+    assert len(whole) == 1 + len(found)
+
+
+def drawn_lines(answer: QuestionAnswer, *, brief: bool) -> list[str]:
+    page = Page("", "", (Section(Part.CONCLUSION, "", tuple(make_nodes([answer], brief=brief))),))
+    out = io.StringIO()
+    print_page(page, Console(file=out, width=200))
+    return [line for line in out.getvalue().splitlines() if line.strip()]
+
+
+@given(st.lists(st.tuples(st.floats(0.05, 0.45), st.floats(0.05, 0.45)), min_size=1, max_size=5))
+def test_shares_are_alike_within_a_twentieth_of_the_whole(shares: list[tuple[float, float]]) -> None:
+    found = [breakdown(*pair, nic=str(number)) for number, pair in enumerate(shares)]
+    widest = max(max(values) - min(values) for values in zip(*shares, strict=True))
+    if abs(widest - 0.05) > 1e-9:
+        assert have_alike_shares(found) == (widest <= 0.05)
+    mean = dict(average_shares(found))
+    assert mean[CLIENT] == pytest.approx(sum(client for client, _ in shares) / len(shares))
+    assert mean[SERVER] == pytest.approx(sum(server for _, server in shares) / len(shares))

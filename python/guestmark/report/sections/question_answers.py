@@ -5,14 +5,15 @@ Every kind of answer has a full form, and a brief one for the screen.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
+from guestmark.core.metric import Metric
 from guestmark.core.model import QuestionKind
 from guestmark.page import figures
 from guestmark.page.json_text import list_interval
-from guestmark.page.names import name_across_workloads
+from guestmark.page.names import name_across_workloads, name_groups
 from guestmark.page.nodes import Bullets, Node, Note, Paragraph
 from guestmark.page.sentence_names import PairNames
 from guestmark.page.tables import Align, Cell, make_figure_cell, make_grid_table, make_word_cell
@@ -37,7 +38,9 @@ from guestmark.stats.questions import (
     QuestionAnswer,
     Ranking,
     answer_plan_questions,
+    average_shares,
     forecast_more_blocks,
+    have_alike_shares,
 )
 
 _NARROW = 80  # columns
@@ -45,7 +48,7 @@ _MOST_LINES = 3  # of comparisons, in place of a table
 # With more platforms beside each other, 80 columns leave no room for intervals.
 _MOST_WITH_INTERVALS = 2
 _LEAST_SHARE = 0.005  # a smaller share would be shown as 0 %
-_UNIT_SUFFIXES = ("_s", "_ns", "_bytes")
+_UNIT_SUFFIXES = ("_s", "_ns", "_bytes", "_share")
 _OUT_OF_TIME = "time ran out; guestmark resume --time-limit 5m continues the run"
 _UNANSWERED = {
     QuestionKind.BEST: "no cell of this run belongs to the question",
@@ -132,12 +135,10 @@ def _answer_sentences(answer: QuestionAnswer, *, brief: bool = False) -> list[In
     if not answer.findings:
         reason = _OUT_OF_TIME if answer.no_time else _UNANSWERED[answer.question.wants]
         return [line(f"Not answered: {reason}.")]
-    brief = brief and (_has_only(answer, Ranking) or _has_only(answer, Breakdown))
+    if brief and _has_only(answer, Breakdown):
+        return _describe_briefly(select_findings(answer, Breakdown))
+    brief = brief and _has_only(answer, Ranking)
     names = _choose_pair_names(answer)
-    short_names: Mapping[str, str] = {}
-    if brief:
-        breakdowns = select_findings(answer, Breakdown)
-        short_names = _name_breakdowns([breakdown.result for breakdown in breakdowns])
     sentences = []
     for finding in answer.findings:
         match finding:
@@ -146,23 +147,12 @@ def _answer_sentences(answer: QuestionAnswer, *, brief: bool = False) -> list[In
             case PairAnswer():
                 sentences.append(describe_pair(finding, names))
             case Breakdown():
-                sentences.append(_describe_breakdown(finding, short_names.get(finding.result.cell.id)))
+                sentences.append(_describe_breakdown(finding))
             case DurabilityGroup():
                 sentences.append(describe_durability(finding))
     if not brief:
         sentences += describe_conclusion(answer, names)
     return sentences
-
-
-# --- the best cell ------------------------------------------------------------------------------------------
-
-
-def _name_breakdowns(results: Sequence[CellResult]) -> Mapping[str, str]:
-    """Return short names by cell id, all with their platforms if the names would not be distinct without."""
-    names = name_across_workloads(results)
-    if len(set(names.values())) == len(names):
-        return names
-    return {result.cell.id: f"{names[result.cell.id]} {result.cell.platform}" for result in results}
 
 
 # --- pairs of cells -----------------------------------------------------------------------------------------
@@ -220,16 +210,29 @@ def _make_brief_ratio_cell(comparison: Comparison | None, pieces: int) -> Cell:
 # --- parts, and power cuts ----------------------------------------------------------------------------------
 
 
-def _describe_breakdown(breakdown: Breakdown, short_name: str | None) -> Inline:
-    """Return the shares of the parts; in full also which is the largest, and the total."""
-    listed = []
-    for metric, share in breakdown.shares:
-        listed.append(f"{_format_part_name(metric.name)} {figures.format_percent(share)}")
-    shares = ", ".join(listed)
-    if breakdown.remaining_share >= _LEAST_SHARE:
-        shares += f", neither {figures.format_percent(breakdown.remaining_share)}"
-    if short_name is not None:
-        return line(f"{short_name}: {shares}")
+def _describe_briefly(breakdowns: Sequence[Breakdown]) -> list[Inline]:
+    """Return a line for each breakdown; one with the mean shares for several that are alike."""
+    by_id = {breakdown.result.cell.id: breakdown for breakdown in breakdowns}
+
+    def select(results: Sequence[CellResult]) -> list[Breakdown]:
+        return [by_id[result.cell.id] for result in results]
+
+    results = [breakdown.result for breakdown in breakdowns]
+    groups = name_groups(results, lambda results: have_alike_shares(select(results)))
+    return [line(f"{name}: {_list_shares(average_shares(select(members)))}") for name, members in groups]
+
+
+def _list_shares(shares: Sequence[tuple[Metric, float]]) -> str:
+    listed = [f"{_format_part_name(metric.name)} {figures.format_percent(share)}" for metric, share in shares]
+    remaining = 1 - sum(share for _, share in shares)
+    if remaining >= _LEAST_SHARE:
+        listed.append(f"neither {figures.format_percent(remaining)}")
+    return ", ".join(listed)
+
+
+def _describe_breakdown(breakdown: Breakdown) -> Inline:
+    """Return which part is the largest, the total, and the shares."""
+    shares = _list_shares(breakdown.shares)
     largest, _ = breakdown.parts[0]
     name = breakdown.result.cell.id
     of_total = ""
