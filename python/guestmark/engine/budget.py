@@ -1,7 +1,8 @@
 """`--for`: a plan is fitted into some minutes of wall time, so that its questions get answers.
 
 First sizes shrink (`choose_scale`), then blocks are reduced to as few as show large effects (`_FEWEST_BLOCKS`), then
-parts of questions are left out: the last ones first, and those with a level that the user named last (`fit_to_budget`).
+parts of questions are left out: the last ones first, one of each question and those with a level that the user named
+last (`fit_to_budget`).
 The first blocks show how long a block really takes: then cells are left out or come back (`refit_cells`). A cell whose
 questions are answered rests, so that cells with open questions get the time (`find_open_cells`).
 """
@@ -48,6 +49,8 @@ SCALES = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 _FEWEST_BLOCKS = stopping.FEWEST_IF_SETTLED
 # A scale should leave room for this many blocks above the minimum.
 _SPARE_BLOCKS = 2
+# A smaller scale that saves no more than this share of the time is not worth its shorter measurements.
+_LITTLE_SAVED = 0.2
 # This share of a part's cells may be left out, the most expensive first, so that the others can be compared.
 _DROPPABLE_SHARE = 0.5
 # One trial may take this share of a budget, and half of a small one, as a guest that starts slowly may need.
@@ -151,21 +154,32 @@ def _estimate_proofs_s(plan: Plan, cells: Iterable[Cell], costs: TrialCosts) -> 
 
 
 def choose_scale(plan_at: Callable[[float], Plan], ledger: Ledger | None, budget_s: float) -> Plan:
-    """Return the plan at the largest scale at which all of it fits into the budget, else at the smallest."""
+    """Return the plan at the largest scale at which all of it fits into the budget, else at the plan's smallest.
+
+    It fits with blocks to spare, or without if a smaller scale would save little, as starting takes most of a trial.
+    """
     plan = plan_at(1.0)
+    scales = [scale for scale in SCALES if scale >= plan.context.least_scale]
+    smallest = plan_at(scales[-1])
     # A race has fewer cells rather than smaller ones, and other plans may have no sizes that scale.
-    if plan.context.tune is not None or plan_at(SCALES[-1]).cells == plan.cells:
+    if plan.context.tune is not None or smallest.cells == plan.cells:
         return plan
-    for scale in SCALES:
+
+    def estimate_s(plan: Plan, spare: int) -> float:
+        costs = read_trial_costs(plan, ledger)
+        # A cell whose cost nobody knows is expected to cost what the others do.
+        if not costs.trial_s:
+            return math.inf
+        blocks = _count_fewest_blocks(plan) + (spare if plan.policy.blocks is None else 0)
+        return _estimate_needed_s(plan, plan.cells, costs, blocks) + _START_S + _REPORT_S
+
+    smallest_s = estimate_s(smallest, 0)
+    for scale in scales:
         if scale != 1.0:
             plan = plan_at(scale)
-        costs = read_trial_costs(plan, ledger)
-        blocks = _count_fewest_blocks(plan)
-        if plan.policy.blocks is None:
-            blocks += _SPARE_BLOCKS
-        needed_s = _estimate_needed_s(plan, plan.cells, costs, blocks) + _START_S + _REPORT_S
-        # A cell whose cost nobody knows is expected to cost what the others do.
-        if costs.trial_s and needed_s <= budget_s:
+        fewest_s = estimate_s(plan, 0)
+        saves_little = smallest_s >= (1 - _LITTLE_SAVED) * fewest_s
+        if estimate_s(plan, _SPARE_BLOCKS) <= budget_s or (saves_little and fewest_s <= budget_s):
             return plan
     return plan
 
@@ -526,13 +540,14 @@ class _BudgetFit:
     def pick(self) -> list[Cell]:
         """Return all cells if they fit, else the cells of as many parts of the questions as fit.
 
-        Parts with a level that the user named come first, until each of these levels is included; null copies
-        come last.
+        Parts with a level that the user named come first, until each of these levels is included, then one part of each
+        question; null copies come last.
         """
         if self._estimate_s(self._able) <= self._left_s:
             return list(self._able)
         wanted = self._list_parts()
         self._take_named_levels(wanted)
+        self._take_one_part_each()
         for part in wanted:
             self._take_part(part)
         if not self._taken and wanted:
@@ -569,6 +584,16 @@ class _BudgetFit:
             of_level = [part for part in wanted if not part.cell_ids.isdisjoint(level)]
             for part in sorted(of_level, key=lambda part: self._sum_prices(part.cells)):
                 if self._take_if_it_fits(self._pick_cheapest_pair(part, level)):
+                    break
+
+    def _take_one_part_each(self) -> None:
+        """Take the two cheapest cells of the cheapest part of each question, so that none stays without an answer."""
+        for question in self._plan.questions:
+            pairs = []
+            for part in split_question(question, self._able):
+                pairs.append(sorted(part.cells, key=self._price)[:2])
+            for pair in sorted(pairs, key=self._sum_prices):
+                if self._take_if_it_fits(pair):
                     break
 
     def _take_part(self, part: QuestionPart) -> None:

@@ -25,7 +25,7 @@ from guestmark.plan.outline import Outline
 from guestmark.plan.policy_options import find_plan_conflicts, list_policy_options
 from guestmark.plan.problems import Problems, drop_malformed
 from guestmark.plan.questions import make_question
-from guestmark.plan.scale import scale_table
+from guestmark.plan.scale import scale_table, split_product
 from guestmark.plan.schema import find_own_factors, find_placeholders
 from guestmark.plan.tuning import make_race_settings
 
@@ -106,6 +106,7 @@ class _OutlineReader:
             cost=self._read_seconds("cost", self._model.cost),
             start=self._read_seconds("start", self._model.start),
             scale=self._scale,
+            least_scale=model.least_scale,
             questions=self._read_questions(metrics),
             race=self._read_race(metrics),
             budget_s=budget_s,
@@ -208,7 +209,9 @@ class _OutlineReader:
     def _read_params(
         self, path: tuple[str, ...], kind: WorkloadClass, raw: Mapping[str, Any]
     ) -> Mapping[str, Any] | None:
-        self._scaled_names |= {name for name in self._model.scale if _has_key(raw, name)}
+        for name in self._model.scale:
+            if all(_has_key(raw, part) for part in split_product(name)):
+                self._scaled_names.add(name)
         try:
             # Both the written and the scaled parameters must be valid, so that a mistake shows at any
             # scale.

@@ -1,7 +1,8 @@
 """`--scale`: multiplies the sizes, durations and counts that a plan marks."""
 
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from guestmark.core.errors import UsageError
@@ -61,13 +62,23 @@ def scale_value(value: Any, factor: float) -> Any:
     return format_size(max(1, round(size * factor / unit)) * unit)
 
 
+def split_product(name: str) -> list[str]:
+    """Return the names that a name in `scale` consists of: two for `files*size`, else one."""
+    return [part.strip() for part in name.split("*", 1)]
+
+
 def scale_table(table: Mapping[str, Any], names: Iterable[str], factor: float) -> dict[str, Any]:
     """Return the table with the values of `names` multiplied; `a.b` is the key `b` of the table `a`.
 
-    Unknown names are ignored. Raises `UsageError` for values that cannot be scaled.
+    Of `a*b`, the product is multiplied: the count `a` shrinks to a whole number, `b` by the rest. Unknown names are
+    ignored. Raises `UsageError` for values that cannot be scaled.
     """
     result = dict(table)
     for name in names:
+        if len(parts := split_product(name)) > 1:
+            if result.keys() >= set(parts):
+                result |= _scale_product(name, [result[part] for part in parts], factor)
+            continue
         head, _, rest = name.partition(".")
         if head not in result:
             continue
@@ -80,3 +91,16 @@ def scale_table(table: Mapping[str, Any], names: Iterable[str], factor: float) -
         except ValueError as error:
             raise UsageError(f"{name}: {error}") from error
     return result
+
+
+def _scale_product(name: str, values: Sequence[Any], factor: float) -> dict[str, Any]:
+    count, size = values
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise UsageError(f"{name}: {count!r} is not a count")
+    # A little less than the product, as 5 times 0.2 may be above 1.
+    scaled = max(1, math.ceil(count * factor - 1e-9))
+    try:
+        rest = scale_value(size, factor * count / scaled)
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}") from error
+    return dict(zip(split_product(name), (scaled, rest), strict=True))

@@ -206,6 +206,7 @@ class Plan(Strict):
     compare_within: list[str] = ["workload"]
     metrics: list[str] = []
     scale: list[str] = []
+    least_scale: Annotated[float, Field(gt=0, le=1)] = 0.01
     repetition: Repetition = Repetition()
     cost: dict[str, Duration] = {}
     start: dict[str, Duration] = {}

@@ -7,13 +7,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from guestmark.core.context import Caller, Context
 from guestmark.core.errors import UsageError
 from guestmark.core.metric import Better
-from guestmark.core.model import Plan, Policy, Published, PublishedFigure, Question, QuestionKind, RunState
+from guestmark.core.model import (
+    Cell,
+    Plan,
+    Policy,
+    Published,
+    PublishedFigure,
+    Question,
+    QuestionKind,
+    RunState,
+)
 from guestmark.core.units import parse_duration
 from guestmark.engine import budget
 from guestmark.engine.question_status import (
@@ -97,7 +106,8 @@ def test_a_budget_ends_in_an_answer_within_its_time(guestmark: CommandLine, tmp_
         ("Is long slower?", True),
         ("Is dearer slower?", False),
     ]
-    assert "time ran out" in asked[1]["sentences"][0]
+    # What its blocks show is said, though they are too few.
+    assert "more blocks would tell" in asked[1]["sentences"][0]
     # Now it is known what a trial takes, and said before the run.
     again = guestmark("run", str(plan), "--for", "9s", "--json", "-")
     assert "not asked, to stay within 9 s: Is dearer slower?" in again.stderr
@@ -200,6 +210,86 @@ def test_what_was_named_is_measured_whatever_else_is_left_out(
     assert plan.context.named
     for level in plan.context.named:
         assert kept.intersection(level), f"nothing is left of {level}"
+
+
+PUBLISHED = [
+    ("backends", Overrides(on=["uml", "tcg", "tcg/uml", "tcg/kvm"])),
+    ("upload", Overrides()),
+    ("sysbench", Overrides(on=["host", "uml", "tcg"])),
+    ("netboot", Overrides()),
+    ("filesystems", Overrides()),
+]
+
+
+def published_plan(name: str, given: Overrides, scale: float) -> Plan:
+    outline = load_outline(library.read_builtin(name), name, scale=scale)
+    plan, _ = keep_answerable_questions(assemble_plan(override_outline(outline, given), Caller()), ())
+    return plan
+
+
+@pytest.mark.parametrize(("name", "given"), PUBLISHED)
+def test_a_quarter_of_an_hour_has_room_for_every_question(name: str, given: Overrides) -> None:
+    plan = budget.choose_scale(lambda scale: published_plan(name, given, scale), None, 900.0)
+    fitted, _ = budget.fit_to_budget(plan, plan.cells, read_trial_costs(plan, None), 900.0, 5.0)
+    kept = budget.select_planned_cells(fitted, fitted.cells)
+    assert plan.questions
+    for question in plan.questions:
+        assert split_question(question, kept), question.ask
+
+
+@pytest.mark.parametrize("name", [name for name, _ in PUBLISHED])
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_every_question_is_asked_where_there_is_time_for_one_answer_to_each(
+    name: str, data: st.DataObject
+) -> None:
+    plan = published_plan(name, Overrides(), 0.01)
+    prices = st.lists(st.floats(0.5, 60), min_size=len(plan.cells), max_size=len(plan.cells))
+    costs = dict(zip((cell.id for cell in plan.cells), data.draw(prices), strict=True))
+    needed: dict[str, Cell] = {}
+    for question in plan.questions:
+        pairs = []
+        for part in split_question(question, plan.cells):
+            pairs.append(sorted(part.cells, key=lambda cell: costs[cell.id])[:2])
+        cheapest = min(pairs, key=lambda pair: sum(costs[cell.id] for cell in pair))
+        needed |= {cell.id: cell for cell in cheapest}
+    for cell in plan.cells:
+        if cell.baseline and any(cell.compares_with(other) for other in needed.values()):
+            needed[cell.id] = cell
+    # A little more than so many blocks of these cells take, and far less than all cells take.
+    enough_s = stopping.FEWEST_IF_SETTLED * sum(costs[cell_id] for cell_id in needed) + 10.0
+    fitted, _ = budget.fit_to_budget(plan, plan.cells, TrialCosts(costs, 0, 0.0), enough_s, 5.0)
+    kept = budget.select_planned_cells(fitted, fitted.cells)
+    for question in plan.questions:
+        assert split_question(question, kept), question.ask
+
+
+@given(
+    start_s=st.floats(0.1, 40),
+    work_s=st.floats(0.1, 400),
+    budget_s=st.floats(30, 20_000),
+    least=st.sampled_from(budget.SCALES),
+)
+def test_sizes_shrink_only_where_that_saves_time(
+    start_s: float, work_s: float, budget_s: float, least: float
+) -> None:
+    plans = {}
+    for scale in budget.SCALES:
+        plan = published_plan("netboot", Overrides(), scale)
+        context = replace(
+            plan.context, start={"tcg": start_s}, cost={"tcg": start_s + work_s}, least_scale=least
+        )
+        plans[scale] = replace(plan, context=context)
+    chosen = budget.choose_scale(plans.__getitem__, None, budget_s).context.scale
+    scales = [scale for scale in budget.SCALES if scale >= least]
+    takes = {scale: len(plans[scale].cells) * (start_s + scale * work_s) for scale in scales}
+    blocks_s = budget_s - 5.0
+    smallest = scales[-1]
+    # Every answer's six blocks fit, or nothing smaller would help.
+    assert MIN_BLOCKS * takes[chosen] <= blocks_s * 1.001 or chosen == smallest
+    for larger in scales[: scales.index(chosen)]:
+        assert (MIN_BLOCKS + 2) * takes[larger] > blocks_s * 0.999
+        assert takes[smallest] <= 0.801 * takes[larger] or MIN_BLOCKS * takes[larger] > blocks_s * 0.999
 
 
 def test_a_baseline_is_never_left_alone_where_no_question_is_asked() -> None:

@@ -4,10 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from guestmark.core.context import Caller
+from guestmark.core.errors import UsageError
+from guestmark.core.model import Plan
 from guestmark.core.units import format_size, parse_duration, parse_size
-from guestmark.engine.budget import SCALES
+from guestmark.engine.budget import SCALES, choose_scale
 from guestmark.plan.library import find_plan, list_plan_names
 from guestmark.plan.load import load_outline
+from guestmark.plan.outline import assemble_plan
 from guestmark.plan.scale import parse_scale, scale_table, scale_value
 
 
@@ -85,3 +89,61 @@ def test_parse_scale(text: str, value: float) -> None:
 def test_parse_scale_refuses(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a factor|must be above"):
         parse_scale(text)
+
+
+@given(st.integers(1, 60), st.integers(1, 5000), st.sampled_from(SCALES))
+def test_of_a_product_the_count_shrinks_first(count: int, mib: int, factor: float) -> None:
+    scaled = scale_table({"files": count, "size": f"{mib}M"}, ["files*size"], factor)
+    files, size = scaled["files"], parse_size(scaled["size"]) / 2**20
+    assert 1 <= files <= count
+    assert size <= mib
+    # Whole MiB of each file, at least one.
+    assert files * size == pytest.approx(count * mib * factor, abs=files)
+    # With one file fewer, the others would be larger than they were.
+    assert files == 1 or (files - 1) * mib < count * mib * factor
+
+
+def test_files_of_the_full_size_remain_as_long_as_there_are_any() -> None:
+    whole = {"files": 5, "size": "100M", "port": 0}
+    sizes = {}
+    for scale in (1.0, 0.5, 0.2, 0.1, 0.05):
+        scaled = scale_table(whole, ["files*size"], scale)
+        sizes[scale] = scaled["files"], scaled["size"]
+    assert sizes == {1.0: (5, "100M"), 0.5: (3, "83M"), 0.2: (1, "100M"), 0.1: (1, "50M"), 0.05: (1, "25M")}
+
+
+PLAN = """
+schema = "guestmark-plan/1"
+name = "boots"
+title = "Which boot is faster?"
+platforms = ["tcg"]
+workloads.netboot.params = { files = 4, size = "8M" }
+"""
+
+
+@pytest.mark.parametrize(
+    ("marked", "refusal"),
+    [
+        ('scale = ["files*nothing"]', "'files*nothing' is neither a parameter nor a factor"),
+        ('scale = ["size*files"]', "size*files: '8M' is not a count"),
+        ("least_scale = 0", "least_scale"),
+        ("least_scale = 1.5", "least_scale"),
+    ],
+)
+def test_marks_that_mean_nothing_are_refused(marked: str, refusal: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        load_outline(PLAN.replace("platforms", f"{marked}\nplatforms"), "boots.toml", scale=0.5)
+    assert refusal in refused.value.hint
+
+
+def test_a_budget_goes_no_further_than_the_plan_allows() -> None:
+    text = (
+        PLAN.replace("platforms", 'scale = ["files*size"]\nleast_scale = 0.2\nplatforms')
+        + 'cost = { tcg = "90s" }\n'
+    )
+
+    def at(scale: float) -> Plan:
+        return assemble_plan(load_outline(text, "boots.toml", scale=scale), Caller())
+
+    assert choose_scale(at, None, 20.0).context.scale == 0.2
+    assert choose_scale(at, None, 1e6).context.scale == 1.0
