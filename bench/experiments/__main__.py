@@ -37,7 +37,17 @@ EXPERIMENTS = (
     Experiment("netboot", ("netboot", "--scale", "0.02"), ("tcg",)),
     Experiment(
         "netboot inside KVM",
-        ("netboot", "--scale", "0.02", "--set", "nic=virtio-net", "--set", "console=none"),
+        (
+            "netboot",
+            "--scale",
+            "0.02",
+            "--set",
+            "nic=virtio-net",
+            "--set",
+            "console=none",
+            "--set",
+            "protocol=http",
+        ),
         ("tcg/kvm",),
     ),
     Experiment(
