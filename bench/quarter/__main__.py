@@ -28,6 +28,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 _ENOUGH = 0.9  # least share of the wanted answers that a run must give
 _CLOSE = 1.3  # factor by which the time of a block may differ from its forecast
+_CLEAR = 0.1  # share of the whole by which one part must be larger than another
 _LATE_S = 300.0  # after its time, when a run is taken to hang
 EXPERIMENTS: Mapping[str, Sequence[str]] = {
     "backends": ("run", "backends", "--on", "uml,tcg,tcg/uml,tcg/kvm"),
@@ -126,11 +127,10 @@ def _read_documents(name: str, folder: Path) -> list[Mapping[str, Any]]:
 def find_contradictions(short: Mapping[str, Any], long: Mapping[str, Any]) -> tuple[int, list[str]]:
     """Return how many answers both documents give, and the ones of the short run that the long one contradicts.
 
-    A group's answers contradict each other if no cell may be the best by both; those of a pair if their verdicts
-    differ and their intervals are disjoint, as a long run finds differences within the bounds of a short one.
+    A group's answers contradict each other if no cell may be the best by both, or if the intervals between the two that
+    lead are disjoint; those of a pair if their verdicts differ and their intervals are disjoint, as a long run finds
+    differences within the bounds of a short one; those of parts if another is clearly the largest.
     """
-    from guestmark.stats.cell_answers import are_disjoint
-
     known = {key: answer for key, answer in _list_answers(long) if _is_answered(answer)}
     both = 0
     wrong = []
@@ -140,13 +140,37 @@ def find_contradictions(short: Mapping[str, Any], long: Mapping[str, Any]) -> tu
             continue
         both += 1
         if "best" in answer:
-            if not {answer["best"], *answer["not_worse"]} & {other["best"], *other["not_worse"]}:
-                wrong.append(f"{' '.join(key)}: {answer['best']}, then {other['best']}")
-        elif answer["verdict"] != other["verdict"] and are_disjoint(
-            _read_interval(answer["ci"]), _read_interval(other["ci"])
-        ):
-            wrong.append(f"{' '.join(key)}: {answer['verdict']}, then {other['verdict']}")
+            first, then, differ = answer["best"], other["best"], _have_different_best(answer, other)
+        elif "parts" in answer:
+            first, then = (max(each["parts"], key=each["parts"].get) for each in (answer, other))
+            differ = other["parts"][then] - other["parts"].get(first, 0.0) > _CLEAR * sum(
+                other["parts"].values()
+            )
+        else:
+            first, then = answer["verdict"], other["verdict"]
+            differ = first != then and _are_disjoint(answer["ci"], other["ci"])
+        if differ:
+            wrong.append(f"{' '.join(key)}: {first}, then {then}")
     return both, wrong
+
+
+def _have_different_best(short: Mapping[str, Any], long: Mapping[str, Any]) -> bool:
+    """Return whether two rankings exclude each other's best cell, by their sets or by the ratio between the two."""
+    first, then = short["best"], long["best"]
+    if not {first, *short["not_worse"]} & {then, *long["not_worse"]}:
+        return True
+    ours = short.get("against_best", {}).get(then, {}).get("ci")
+    theirs = long.get("against_best", {}).get(first, {}).get("ci")
+    if ours is None or theirs is None:
+        return False
+    low, high = theirs
+    return _are_disjoint(ours, [high and 1 / high, low and 1 / low])
+
+
+def _are_disjoint(one: Sequence[float | None] | None, other: Sequence[float | None] | None) -> bool:
+    from guestmark.stats.cell_answers import are_disjoint
+
+    return are_disjoint(_read_interval(one), _read_interval(other))
 
 
 def _read_interval(ends: Sequence[float | None] | None) -> tuple[float, float] | None:
@@ -158,13 +182,13 @@ def _read_interval(ends: Sequence[float | None] | None) -> tuple[float, float] |
 
 
 def _list_answers(document: Mapping[str, Any]) -> _Answers:
-    """Return each answer by what it is about: which cell is best, how two compare, what became of a published ratio."""
+    """Return each answer by what it is about: which cell is best, how two compare, parts, published ratios."""
     found = _list_published(document)
     for question in document.get("questions", ()):
         for answer in question["answers"]:
-            about = answer.get("of", [answer.get("cell"), answer.get("against")])
-            if "best" in answer or "verdict" in answer:
-                found.append(((question["ask"], *map(str, about), answer["metric"]), answer))
+            about = answer.get("of") or [answer[name] for name in ("cell", "against") if name in answer]
+            if answer.keys() & {"best", "verdict", "parts"}:
+                found.append(((question["ask"], *map(str, about), answer.get("metric", "")), answer))
     return found
 
 

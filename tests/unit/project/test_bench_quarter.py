@@ -28,6 +28,31 @@ def test_only_answers_that_both_give_can_contradict() -> None:
     assert find_contradictions(ask(best("x")), ask(best("y"))) == (1, ["Which? tcg wall_s: x, then y"])
 
 
+def test_a_best_cell_is_contradicted_by_the_ratio_to_another() -> None:
+    """A short run may say of two that neither is worse, with a bound that the long run exceeds."""
+
+    def leading(cell: str, other: str, *ends: float | None, alike: bool) -> dict[str, Any]:
+        against = {other: {"ci": list(ends)}}
+        return {**best(cell, *([other] if alike else [])), "against_best": against}
+
+    short = leading("x", "y", 0.97, 1.09, alike=True)
+    assert find_contradictions(ask(short), ask(leading("y", "x", 1.01, 1.05, alike=True)))[1] == []
+    assert find_contradictions(ask(short), ask(leading("y", "x", 0.99, None, alike=True)))[1] == []
+    assert find_contradictions(ask(short), ask(leading("y", "x", 2.9, 3.1, alike=False)))[1] == [
+        "Which? tcg wall_s: x, then y"
+    ]
+
+
+def test_another_largest_part_is_a_contradiction_where_it_is_clear() -> None:
+    def parts(client: float, server: float) -> dict[str, Any]:
+        return {"cell": "a", "parts": {"client_share": client, "server_share": server}}
+
+    assert find_contradictions(ask(parts(0.3, 0.6)), ask(parts(0.2, 0.7))) == (1, [])
+    assert find_contradictions(ask(parts(0.3, 0.6)), ask(parts(0.51, 0.49))) == (1, [])
+    (wrong,) = find_contradictions(ask(parts(0.3, 0.6)), ask(parts(0.6, 0.2)))[1]
+    assert wrong.endswith("server_share, then client_share")
+
+
 def test_an_answer_is_not_contradicted_by_a_closer_one() -> None:
     bound = pair("no difference", 0.98, 1.02)
 
