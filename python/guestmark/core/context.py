@@ -113,7 +113,7 @@ class Context:
     env_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()  # remarks about the plan
     scale: float = 1.0  # of the plan's sizes
-    # A budget does not choose a smaller scale than this, at which answers would be others.
+    # At smaller scales than this, no workload shrinks any further.
     least_scale: float = 0.0
     # Seconds of a trial by platform, as declared.
     cost: Mapping[str, float] = field(default_factory=dict)

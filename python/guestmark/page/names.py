@@ -76,9 +76,9 @@ def name_across_workloads(results: Sequence[CellResult]) -> dict[str, str]:
 def name_groups(
     results: Sequence[CellResult], are_alike: Callable[[Sequence[CellResult]], bool]
 ) -> list[tuple[str, list[CellResult]]]:
-    """Return these results with names; alike ones that differ in one factor share one: `it e1000 (vga, none)`.
+    """Return these results with names. Alike ones that differ in one factor share it: `netboot e1000 (vga, none)`.
 
-    Of the factors, it is the one that leaves fewest names. The platform is named if the names would not be distinct.
+    The factor is the one that leaves fewest names. The platform is named if names would not be distinct.
     """
     names = name_across_workloads(results)
     choices = [[(names[result.cell.id], [result]) for result in results]]

@@ -106,7 +106,7 @@ class _OutlineReader:
             cost=self._read_seconds("cost", self._model.cost),
             start=self._read_seconds("start", self._model.start),
             scale=self._scale,
-            least_scale=model.least_scale,
+            least_scale=min(workload.least_scale or 0.0 for workload in model.workloads.values()),
             questions=self._read_questions(metrics),
             race=self._read_race(metrics),
             budget_s=budget_s,
@@ -193,7 +193,9 @@ class _OutlineReader:
         if kind is None:
             return None
         self._kinds[key] = kind
-        params = self._read_params((*path, "params"), kind, given.params)
+        # Smaller sizes would have other answers.
+        scale = max(self._scale, given.least_scale or 0.0)
+        params = self._read_params((*path, "params"), kind, given.params, scale)
         if params is None:
             return None
         spec = kind.make_spec(params, given.label or "", key)
@@ -207,7 +209,7 @@ class _OutlineReader:
         )
 
     def _read_params(
-        self, path: tuple[str, ...], kind: WorkloadClass, raw: Mapping[str, Any]
+        self, path: tuple[str, ...], kind: WorkloadClass, raw: Mapping[str, Any], scale: float
     ) -> Mapping[str, Any] | None:
         for name in self._model.scale:
             if all(_has_key(raw, part) for part in split_product(name)):
@@ -216,10 +218,9 @@ class _OutlineReader:
             # Both the written and the scaled parameters must be valid, so that a mistake shows at any
             # scale.
             params = kind.check_params(raw)
-            scaled = scale_table(
-                raw, self._model.scale, self._scale
-            )  # also at scale 1, so that impossible values are reported at once
-            if self._scale != 1.0:
+            # Also at scale 1, so that impossible values are reported at once.
+            scaled = scale_table(raw, self._model.scale, scale)
+            if scale != 1.0:
                 params = kind.check_params(scaled)
         except ValidationError as error:
             self._problems.add_invalid(error, kind.params_model(), path)

@@ -42,7 +42,7 @@ class Outline:
     # The part of these seconds that does not shrink with the scale.
     start: Mapping[str, float] = field(default_factory=dict)
     scale: float = 1.0
-    # A budget does not choose a smaller scale than this.
+    # At smaller scales than this, no workload shrinks any further.
     least_scale: float = 0.0
     # Wall time of a run in seconds, unless the command line says otherwise.
     budget_s: float | None = None

@@ -60,6 +60,7 @@ class Workload(Strict):
     factors: dict[str, Texts] = {}
     params: dict[str, object] = {}
     matrix: bool = True
+    least_scale: Annotated[float, Field(gt=0, le=1)] | None = None
 
 
 def _find_key_type(name: str, option: Option) -> tuple[Any, Any]:
@@ -206,7 +207,6 @@ class Plan(Strict):
     compare_within: list[str] = ["workload"]
     metrics: list[str] = []
     scale: list[str] = []
-    least_scale: Annotated[float, Field(gt=0, le=1)] = 0.01
     repetition: Repetition = Repetition()
     cost: dict[str, Duration] = {}
     start: dict[str, Duration] = {}

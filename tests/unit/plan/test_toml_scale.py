@@ -126,8 +126,8 @@ workloads.netboot.params = { files = 4, size = "8M" }
     [
         ('scale = ["files*nothing"]', "'files*nothing' is neither a parameter nor a factor"),
         ('scale = ["size*files"]', "size*files: '8M' is not a count"),
-        ("least_scale = 0", "least_scale"),
-        ("least_scale = 1.5", "least_scale"),
+        ("workloads.netboot.least_scale = 0", "least_scale"),
+        ("workloads.netboot.least_scale = 1.5", "least_scale"),
     ],
 )
 def test_marks_that_mean_nothing_are_refused(marked: str, refusal: str) -> None:
@@ -136,14 +136,29 @@ def test_marks_that_mean_nothing_are_refused(marked: str, refusal: str) -> None:
     assert refusal in refused.value.hint
 
 
-def test_a_budget_goes_no_further_than_the_plan_allows() -> None:
+MARKED = 'scale = ["files*size"]\nworkloads.netboot.least_scale = 0.25\nplatforms'
+
+
+def test_a_workload_shrinks_no_further_than_it_allows() -> None:
+    def plan_at(scale: float, text: str = PLAN.replace("platforms", MARKED)) -> Plan:
+        return assemble_plan(
+            load_outline(text + 'cost = { tcg = "90s" }\n', "boots.toml", scale=scale), Caller()
+        )
+
+    sizes = {}
+    for scale in SCALES:
+        params = plan_at(scale).cells[0].workload.params
+        sizes[scale] = params["files"], parse_size(params["size"]) >> 20
+    assert sizes == {1.0: (4, 8), 0.5: (2, 8)} | dict.fromkeys(SCALES[2:], (1, 8))
+    # No budget chooses a scale at which nothing would be smaller.
+    assert choose_scale(plan_at, None, 20.0).context.scale == 0.5
+    assert choose_scale(plan_at, None, 1e6).context.scale == 1.0
+
+
+def test_one_workload_that_shrinks_further_lets_a_budget_go_on() -> None:
     text = (
-        PLAN.replace("platforms", 'scale = ["files*size"]\nleast_scale = 0.2\nplatforms')
-        + 'cost = { tcg = "90s" }\n'
+        PLAN.replace("platforms", MARKED)
+        + 'workloads.other = { kind = "netboot", params = { size = "8M" } }\n'
     )
-
-    def at(scale: float) -> Plan:
-        return assemble_plan(load_outline(text, "boots.toml", scale=scale), Caller())
-
-    assert choose_scale(at, None, 20.0).context.scale == 0.2
-    assert choose_scale(at, None, 1e6).context.scale == 1.0
+    outline = load_outline(text, "boots.toml", scale=0.01)
+    assert outline.least_scale == 0.0
