@@ -74,8 +74,10 @@ def _check_can_be_shown(packed: PackedRun) -> None:
     try:
         analysis = analyse_run(stored.plan, stored.trials, stored.unusable, environments=stored.environments)
         document.make_result_document(stored, analysis, make_page(stored, analysis))
-    except GuestmarkError:
+    except LedgerError:
         raise
+    except GuestmarkError as error:
+        raise LedgerError(f"run {stored.id} cannot be shown: {error.message}", hint=error.hint) from error
     except Exception as error:
         # Values from outside may break a report in any way; that is not a bug, but it must not be stored.
         raise LedgerError(
