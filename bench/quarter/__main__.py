@@ -143,9 +143,8 @@ def find_contradictions(short: Mapping[str, Any], long: Mapping[str, Any]) -> tu
             first, then, differ = answer["best"], other["best"], _have_different_best(answer, other)
         elif "parts" in answer:
             first, then = (max(each["parts"], key=each["parts"].get) for each in (answer, other))
-            differ = other["parts"][then] - other["parts"].get(first, 0.0) > _CLEAR * sum(
-                other["parts"].values()
-            )
+            sizes = other["parts"]
+            differ = sizes[then] - sizes.get(first, 0.0) > _CLEAR * sum(sizes.values())
         else:
             first, then = answer["verdict"], other["verdict"]
             differ = first != then and _are_disjoint(answer["ci"], other["ci"])
@@ -163,8 +162,8 @@ def _have_different_best(short: Mapping[str, Any], long: Mapping[str, Any]) -> b
     theirs = long.get("against_best", {}).get(first, {}).get("ci")
     if ours is None or theirs is None:
         return False
-    low, high = theirs
-    return _are_disjoint(ours, [high and 1 / high, low and 1 / low])
+    # They divide the pair the other way round.
+    return _are_disjoint(ours, [1 / end if end else None for end in reversed(theirs)])
 
 
 def _are_disjoint(one: Sequence[float | None] | None, other: Sequence[float | None] | None) -> bool:

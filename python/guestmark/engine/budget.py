@@ -2,9 +2,9 @@
 
 First sizes shrink (`choose_scale`), then blocks are reduced to as few as show large effects (`_FEWEST_BLOCKS`), then
 parts of questions are left out: the last ones first, one of each question and those with a level that the user named
-last (`fit_to_budget`).
-The first blocks show how long a block really takes: then cells are left out or come back (`refit_cells`). A cell whose
-questions are answered rests, so that cells with open questions get the time (`find_open_cells`).
+last (`fit_to_budget`). The first blocks show how long a block really takes: then cells are left out or come back
+(`refit_cells`). A cell whose questions are answered rests, so that cells with open questions get the time
+(`find_open_cells`).
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _estimate_proofs_s(plan: Plan, cells: Iterable[Cell], costs: TrialCosts) -> 
 
 
 def choose_scale(plan_at: Callable[[float], Plan], ledger: Ledger | None, budget_s: float) -> Plan:
-    """Return the plan at the largest scale at which all of it fits into the budget, else at the plan's smallest.
+    """Return the plan at the largest scale at which all of it fits into the budget, else at its smallest scale.
 
     It fits with blocks to spare, or without if a smaller scale would save little, as starting takes most of a trial.
     """
@@ -165,23 +165,30 @@ def choose_scale(plan_at: Callable[[float], Plan], ledger: Ledger | None, budget
     if plan.context.tune is not None or smallest.cells == plan.cells:
         return plan
 
-    def estimate_s(plan: Plan, spare: int) -> float:
-        costs = read_trial_costs(plan, ledger)
-        # A cell whose cost nobody knows is expected to cost what the others do.
-        if not costs.trial_s:
-            return math.inf
-        blocks = _count_fewest_blocks(plan) + (spare if plan.policy.blocks is None else 0)
-        return _estimate_needed_s(plan, plan.cells, costs, blocks) + _START_S + _REPORT_S
-
-    smallest_s = estimate_s(smallest, 0)
+    smallest_s, _ = _estimate_scaled_s(smallest, ledger)
     for scale in scales:
         if scale != 1.0:
             plan = plan_at(scale)
-        fewest_s = estimate_s(plan, 0)
+        fewest_s, with_spare_s = _estimate_scaled_s(plan, ledger)
         saves_little = smallest_s >= (1 - _LITTLE_SAVED) * fewest_s
-        if estimate_s(plan, _SPARE_BLOCKS) <= budget_s or (saves_little and fewest_s <= budget_s):
+        if with_spare_s <= budget_s or (saves_little and fewest_s <= budget_s):
             return plan
     return plan
+
+
+def _estimate_scaled_s(plan: Plan, ledger: Ledger | None) -> tuple[float, float]:
+    """Return the seconds of a command with the fewest blocks, and with blocks to spare; inf if no cost is known."""
+    costs = read_trial_costs(plan, ledger)
+    # A cell whose cost nobody knows is expected to cost what the others do.
+    if not costs.trial_s:
+        return math.inf, math.inf
+    fewest = _count_fewest_blocks(plan)
+    spare = _SPARE_BLOCKS if plan.policy.blocks is None else 0
+    around_s = _START_S + _REPORT_S
+    return (
+        _estimate_needed_s(plan, plan.cells, costs, fewest) + around_s,
+        _estimate_needed_s(plan, plan.cells, costs, fewest + spare) + around_s,
+    )
 
 
 def _count_fewest_blocks(plan: Plan) -> int:
@@ -384,7 +391,7 @@ def compare_unasked_cells(plan: Plan, alive: Sequence[Cell], analysis: Analysis)
 
 
 def compare_published_cells(plan: Plan, alive: Iterable[Cell], analysis: Analysis) -> list[AskedPair]:
-    """Return the comparisons of these cells with their baselines that published ratios still need.
+    """Return the comparisons of these cells with their baselines that the verdicts on published ratios still need.
 
     Without a budget there are none, as the blocks of such a run suffice for most ratios. A comparison whose interval
     excludes the published ratio is not needed any more.

@@ -76,7 +76,7 @@ def name_across_workloads(results: Sequence[CellResult]) -> dict[str, str]:
 def name_groups(
     results: Sequence[CellResult], are_alike: Callable[[Sequence[CellResult]], bool]
 ) -> list[tuple[str, list[CellResult]]]:
-    """Return these results with names. Alike ones that differ in one factor share it: `netboot e1000 (vga, none)`.
+    """Return a name for each result; alike ones that differ in one factor share one: `netboot e1000 (vga, none)`.
 
     The factor is the one that leaves fewest names. The platform is named if names would not be distinct.
     """

@@ -63,7 +63,7 @@ def scale_value(value: Any, factor: float) -> Any:
 
 
 def split_product(name: str) -> list[str]:
-    """Return the names that a name in `scale` consists of: two for `files*size`, else one."""
+    """Return both names of a product such as `files*size`, else the name alone."""
     return [part.strip() for part in name.split("*", 1)]
 
 

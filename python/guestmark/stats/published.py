@@ -82,7 +82,7 @@ def compute_ratio_to_baseline(figure: PublishedFigure | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class PublishedRatio:
-    """A published ratio of a cell to its baseline, and what this run measured of that cell."""
+    """A published ratio of a cell to its baseline, and the cell's result in this run."""
 
     published: Published
     result: CellResult
@@ -111,7 +111,7 @@ def group_published_ratios(analysis: Analysis) -> list[list[PublishedRatio]]:
 
 
 def _list_published_ratios(published: Published, results: Iterable[CellResult]) -> list[PublishedRatio]:
-    """Return each ratio of one of these cells to its baseline that is in this publication.
+    """Return the publication's ratios of these cells to their baselines.
 
     If the publication has another baseline, its figures of both cells give the ratio.
     """

@@ -201,7 +201,7 @@ def forecast_more_blocks(comparison: Comparison) -> int | None:
 
 
 def _list_measured_cells(analysis: Analysis) -> list[CellResult]:
-    """Return the cells that answers may be about: no copies, and none that was dropped before it could have one."""
+    """Return the cells that answers may be about: no null copies, and none that was dropped too early."""
     measured = []
     for result in analysis.cells:
         if result.cell.null_of is None and not _was_dropped_early(result, analysis):
@@ -210,7 +210,7 @@ def _list_measured_cells(analysis: Analysis) -> list[CellResult]:
 
 
 def _was_dropped_early(result: CellResult, analysis: Analysis) -> bool:
-    """Return whether time ran short before the cell had as many blocks as a large difference needs."""
+    """Return whether the cell was dropped for lack of time, with fewer blocks than a large difference needs."""
     return result.cell.id in analysis.plan.context.no_time and len(result.good_trials) < FEWEST_IF_SETTLED
 
 

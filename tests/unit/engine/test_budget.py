@@ -93,6 +93,12 @@ def built_in(name: str, scale: float = 1.0) -> Plan:
     return assemble_plan(load_outline(library.read_builtin(name), name, scale=scale), Caller())
 
 
+def load_answerable(name: str, given: Overrides, scale: float) -> Plan:
+    outline = load_outline(library.read_builtin(name), name, scale=scale)
+    plan, _ = keep_answerable_questions(assemble_plan(override_outline(outline, given), Caller()), ())
+    return plan
+
+
 def test_a_budget_ends_in_an_answer_within_its_time(guestmark: CommandLine, tmp_path: Path) -> None:
     """Two questions fit before anything is known; later there is only time for the first, which is answered."""
     plan = tmp_path / "sleeps.toml"
@@ -199,12 +205,7 @@ def test_what_was_named_is_measured_whatever_else_is_left_out(
 ) -> None:
     budget_s = 60.0 * minutes
 
-    def at(scale: float) -> Plan:
-        return assemble_plan(
-            override_outline(load_outline(library.read_builtin(name), name, scale=scale), given), Caller()
-        )
-
-    plan, _ = keep_answerable_questions(budget.choose_scale(at, None, budget_s), ())
+    plan = budget.choose_scale(lambda scale: load_answerable(name, given, scale), None, budget_s)
     fitted, _ = budget.fit_to_budget(plan, plan.cells, read_trial_costs(plan, None), budget_s, 5.0)
     kept = {cell.id for cell in budget.select_planned_cells(fitted, fitted.cells)}
     assert plan.context.named
@@ -221,15 +222,9 @@ PUBLISHED = [
 ]
 
 
-def published_plan(name: str, given: Overrides, scale: float) -> Plan:
-    outline = load_outline(library.read_builtin(name), name, scale=scale)
-    plan, _ = keep_answerable_questions(assemble_plan(override_outline(outline, given), Caller()), ())
-    return plan
-
-
 @pytest.mark.parametrize(("name", "given"), PUBLISHED)
 def test_a_quarter_of_an_hour_has_room_for_every_question(name: str, given: Overrides) -> None:
-    plan = budget.choose_scale(lambda scale: published_plan(name, given, scale), None, 900.0)
+    plan = budget.choose_scale(lambda scale: load_answerable(name, given, scale), None, 900.0)
     fitted, _ = budget.fit_to_budget(plan, plan.cells, read_trial_costs(plan, None), 900.0, 5.0)
     kept = budget.select_planned_cells(fitted, fitted.cells)
     assert plan.questions
@@ -243,7 +238,7 @@ def test_a_quarter_of_an_hour_has_room_for_every_question(name: str, given: Over
 def test_every_question_is_asked_where_there_is_time_for_one_answer_to_each(
     name: str, data: st.DataObject
 ) -> None:
-    plan = published_plan(name, Overrides(), 0.01)
+    plan = load_answerable(name, Overrides(), 0.01)
     prices = st.lists(st.floats(0.5, 60), min_size=len(plan.cells), max_size=len(plan.cells))
     costs = dict(zip((cell.id for cell in plan.cells), data.draw(prices), strict=True))
     needed: dict[str, Cell] = {}
@@ -275,7 +270,7 @@ def test_sizes_shrink_only_where_that_saves_time(
 ) -> None:
     plans = {}
     for scale in budget.SCALES:
-        plan = published_plan("netboot", Overrides(), scale)
+        plan = load_answerable("netboot", Overrides(), scale)
         context = replace(
             plan.context, start={"tcg": start_s}, cost={"tcg": start_s + work_s}, least_scale=least
         )

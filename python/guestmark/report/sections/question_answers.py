@@ -214,12 +214,16 @@ def _describe_briefly(breakdowns: Sequence[Breakdown]) -> list[Inline]:
     """Return a line for each breakdown; one with the mean shares for several that are alike."""
     by_id = {breakdown.result.cell.id: breakdown for breakdown in breakdowns}
 
-    def select(results: Sequence[CellResult]) -> list[Breakdown]:
+    def list_breakdowns(results: Sequence[CellResult]) -> list[Breakdown]:
         return [by_id[result.cell.id] for result in results]
 
-    results = [breakdown.result for breakdown in breakdowns]
-    groups = name_groups(results, lambda results: have_alike_shares(select(results)))
-    return [line(f"{name}: {_list_shares(average_shares(select(members)))}") for name, members in groups]
+    sentences = []
+    for name, members in name_groups(
+        [breakdown.result for breakdown in breakdowns], lambda some: have_alike_shares(list_breakdowns(some))
+    ):
+        shares = average_shares(list_breakdowns(members))
+        sentences.append(line(f"{name}: {_list_shares(shares)}"))
+    return sentences
 
 
 def _list_shares(shares: Sequence[tuple[Metric, float]]) -> str:
@@ -231,7 +235,7 @@ def _list_shares(shares: Sequence[tuple[Metric, float]]) -> str:
 
 
 def _describe_breakdown(breakdown: Breakdown) -> Inline:
-    """Return which part is the largest, the total, and the shares."""
+    """Return a sentence with the largest part, the total, and the share of each part."""
     shares = _list_shares(breakdown.shares)
     largest, _ = breakdown.parts[0]
     name = breakdown.result.cell.id
