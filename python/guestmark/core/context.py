@@ -113,8 +113,6 @@ class Context:
     env_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()  # remarks about the plan
     scale: float = 1.0  # of the plan's sizes
-    # At smaller scales than this, no workload shrinks any further.
-    least_scale: float = 0.0
     # Seconds of a trial by platform, as declared.
     cost: Mapping[str, float] = field(default_factory=dict)
     # The part of those seconds before the work begins, which does not scale.

@@ -159,16 +159,21 @@ def choose_scale(plan_at: Callable[[float], Plan], ledger: Ledger | None, budget
     It fits with blocks to spare, or without if a smaller scale would save little, as starting takes most of a trial.
     """
     plan = plan_at(1.0)
-    scales = [scale for scale in SCALES if scale >= plan.context.least_scale]
-    smallest = plan_at(scales[-1])
-    # A race has fewer cells rather than smaller ones, and other plans may have no sizes that scale.
-    if plan.context.tune is not None or smallest.cells == plan.cells:
+    # A race has fewer cells rather than smaller ones.
+    if plan.context.tune is not None:
         return plan
 
+    scales = list(SCALES)
+    smallest = plan_at(scales[-1])
+    # Below some scale nothing shrinks any further; a plan may have no sizes that scale at all.
+    while len(scales) > 1 and (larger := plan_at(scales[-2])).cells == smallest.cells:
+        scales.pop()
+        smallest = larger
+    if len(scales) == 1:
+        return plan
     smallest_s, _ = _estimate_scaled_s(smallest, ledger)
     for scale in scales:
-        if scale != 1.0:
-            plan = plan_at(scale)
+        plan = plan_at(scale)
         fewest_s, with_spare_s = _estimate_scaled_s(plan, ledger)
         saves_little = smallest_s >= (1 - _LITTLE_SAVED) * fewest_s
         if with_spare_s <= budget_s or (saves_little and fewest_s <= budget_s):

@@ -106,7 +106,6 @@ class _OutlineReader:
             cost=self._read_seconds("cost", self._model.cost),
             start=self._read_seconds("start", self._model.start),
             scale=self._scale,
-            least_scale=min(workload.least_scale or 0.0 for workload in model.workloads.values()),
             questions=self._read_questions(metrics),
             race=self._read_race(metrics),
             budget_s=budget_s,

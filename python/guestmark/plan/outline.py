@@ -42,8 +42,6 @@ class Outline:
     # The part of these seconds that does not shrink with the scale.
     start: Mapping[str, float] = field(default_factory=dict)
     scale: float = 1.0
-    # At smaller scales than this, no workload shrinks any further.
-    least_scale: float = 0.0
     # Wall time of a run in seconds, unless the command line says otherwise.
     budget_s: float | None = None
     # A race for the best cell; if it requires a durability, the run proves it.
@@ -185,7 +183,6 @@ def assemble_plan(outline: Outline, caller: Caller) -> Plan:
         caller,
         notes=(*matrix.notes, *note_unequal_processors(cells), *_note_too_few_blocks(cells, outline.policy)),
         scale=outline.scale,
-        least_scale=outline.least_scale,
         cost=outline.cost,
         start=outline.start,
         derived=outline.derived,

@@ -270,10 +270,8 @@ def test_sizes_shrink_only_where_that_saves_time(
 ) -> None:
     plans = {}
     for scale in budget.SCALES:
-        plan = load_answerable("netboot", Overrides(), scale)
-        context = replace(
-            plan.context, start={"tcg": start_s}, cost={"tcg": start_s + work_s}, least_scale=least
-        )
+        plan = load_answerable("filesystems", Overrides(on=["tcg"]), max(scale, least))
+        context = replace(plan.context, scale=scale, start={"tcg": start_s}, cost={"tcg": start_s + work_s})
         plans[scale] = replace(plan, context=context)
     chosen = budget.choose_scale(plans.__getitem__, None, budget_s).context.scale
     scales = [scale for scale in budget.SCALES if scale >= least]

@@ -139,26 +139,26 @@ def test_marks_that_mean_nothing_are_refused(marked: str, refusal: str) -> None:
 MARKED = 'scale = ["files*size"]\nworkloads.netboot.least_scale = 0.25\nplatforms'
 
 
-def test_a_workload_shrinks_no_further_than_it_allows() -> None:
-    def plan_at(scale: float, text: str = PLAN.replace("platforms", MARKED)) -> Plan:
-        return assemble_plan(
-            load_outline(text + 'cost = { tcg = "90s" }\n', "boots.toml", scale=scale), Caller()
-        )
+def assemble_at(scale: float, more: str = "") -> Plan:
+    text = PLAN.replace("platforms", MARKED) + more + 'cost = { tcg = "90s" }\n'
+    return assemble_plan(load_outline(text, "boots.toml", scale=scale), Caller())
 
+
+def test_a_workload_shrinks_no_further_than_it_allows() -> None:
     sizes = {}
     for scale in SCALES:
-        params = plan_at(scale).cells[0].workload.params
+        params = assemble_at(scale).cells[0].workload.params
         sizes[scale] = params["files"], parse_size(params["size"]) >> 20
     assert sizes == {1.0: (4, 8), 0.5: (2, 8)} | dict.fromkeys(SCALES[2:], (1, 8))
     # No budget chooses a scale at which nothing would be smaller.
-    assert choose_scale(plan_at, None, 20.0).context.scale == 0.5
-    assert choose_scale(plan_at, None, 1e6).context.scale == 1.0
+    assert choose_scale(assemble_at, None, 20.0).context.scale == 0.2
+    assert choose_scale(assemble_at, None, 1e6).context.scale == 1.0
 
 
 def test_one_workload_that_shrinks_further_lets_a_budget_go_on() -> None:
-    text = (
-        PLAN.replace("platforms", MARKED)
-        + 'workloads.other = { kind = "netboot", params = { size = "8M" } }\n'
-    )
-    outline = load_outline(text, "boots.toml", scale=0.01)
-    assert outline.least_scale == 0.0
+    def assemble(scale: float) -> Plan:
+        return assemble_at(
+            scale, 'workloads.other = { kind = "netboot", params = { files = 100, size = "8M" } }\n'
+        )
+
+    assert choose_scale(assemble, None, 20.0).context.scale == 0.01
