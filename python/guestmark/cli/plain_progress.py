@@ -22,8 +22,9 @@ from guestmark.page.claims import Claim
 from guestmark.page.say import say
 
 if TYPE_CHECKING:
+    from guestmark.core.metric import Metric
     from guestmark.engine.progress import EndForecast, ProgressEstimate, TimeLeft
-    from guestmark.stats.analysis import CellResult
+    from guestmark.stats.analysis import Analysis, CellResult
 
 # Estimates in a line of a log; more would hide the failures before them.
 _MOST_ESTIMATES = 12
@@ -87,7 +88,6 @@ class PlainProgress:
         self._cell, self._phase, self._since = "", "", 0.0
         self._clock = clock
         self._metric = ""
-        self._unit = ""
         self._limit_s = 0.0
         # Failures since the last line was printed.
         self._failures: list[str] = []
@@ -109,7 +109,7 @@ class PlainProgress:
     def started(self, plan: Plan, blocks: int) -> None:
         """Prints how much there is to do."""
         self._cells, self._block = len(plan.cells), blocks
-        self._metric, self._unit = plan.metrics[0].name, plan.metrics[0].unit
+        self._metric = plan.metrics[0].name if plan.metrics else ""
         self._limit_s = plan.policy.time_limit_s
         self._next_line_at = self._clock()
         goal = "" if plan.policy.blocks else "at least "
@@ -159,7 +159,7 @@ class PlainProgress:
             self._print_line(describe_forecast(estimate.foreseen))
         # A resting cell is not being measured, so its estimate would only repeat itself.
         results = [result for result in estimate.analysis.cells if result.cell.id not in estimate.resting]
-        estimates = self._format_estimates(results)
+        estimates = self._format_estimates(results, estimate.analysis)
         if self._width is None:
             _write_line(_join_details(head, self._failures, estimates))
         else:
@@ -183,26 +183,32 @@ class PlainProgress:
         _write_line(f"guestmark: {text}")
         self._reminder.postpone()
 
-    def _format_estimates(self, results: Sequence[CellResult]) -> list[str]:
+    def _format_estimates(self, results: Sequence[CellResult], analysis: Analysis) -> list[str]:
         # Until cells can be compared, there are only means.
-        for describe in (self._format_ratio, self._format_mean):
-            if estimates := [text for text in map(describe, results) if text]:
+        for describe in (self._format_ratio, _format_mean):
+            estimates = []
+            for result in results:
+                metric = analysis.find_primary_metric(result.cell.id)
+                if metric is not None and (text := describe(result, metric)):
+                    estimates.append(text)
+            if estimates:
                 return estimates
         return [f"{result.cell.id}: no figures yet" for result in results]
 
-    def _format_ratio(self, result: CellResult) -> str:
-        comparison = result.comparison.get(self._metric)
+    def _format_ratio(self, result: CellResult, metric: Metric) -> str:
+        comparison = result.comparison.get(metric.name)
         if comparison is None or comparison.ratio is None:
             return ""
-        return f"{result.cell.id} {figures.format_ratio(comparison.ratio, comparison.ci)}"
+        name = "" if metric.name == self._metric else f"{figures.name_metric(metric)} "
+        return f"{result.cell.id} {name}{figures.format_ratio(comparison.ratio, comparison.ci)}"
 
-    def _format_mean(self, result: CellResult) -> str:
-        summary = result.summary.get(self._metric)
-        if summary is None:
-            return ""
-        unit = figures.choose_table_unit(self._unit, [summary.mean])
-        name = self._metric.removesuffix("_s")
-        return f"{result.cell.id} {name} {summary.mean / unit.size:.4g} {unit.name}".rstrip()
+
+def _format_mean(result: CellResult, metric: Metric) -> str:
+    summary = result.summary.get(metric.name)
+    if summary is None:
+        return ""
+    unit = figures.choose_table_unit(metric.unit, [summary.mean])
+    return f"{result.cell.id} {metric.name.removesuffix('_s')} {summary.mean / unit.size:.4g} {unit.name}".rstrip()
 
 
 class KnownFailures:

@@ -20,7 +20,7 @@ from guestmark.setting.location import LOCATION
 from guestmark.stats import Comparison
 from guestmark.stats.analysis import Analysis, CellResult
 from guestmark.stats.pairwise import compare_pairs
-from guestmark.stats.questions import is_durable_enough
+from guestmark.stats.questions import find_question_metric, is_durable_enough
 
 # Questions whose answer is a comparison.
 COMPARING_QUESTIONS = frozenset({QuestionKind.BEST, QuestionKind.COMPARE})
@@ -181,16 +181,6 @@ def _compare_part(question: Question, results: Sequence[CellResult], analysis: A
         pairs = [(result.cell.id, lead) for result in results if result.cell.id != lead]
     compared = compare_pairs(pairs, metric, analysis)
     return [AskedPair(*pair, comparison) for pair, comparison in compared.items()]
-
-
-def find_question_metric(question: Question, cell_id: str, analysis: Analysis) -> Metric | None:
-    """Return the metric that the question is about, else the primary one of the cell's table."""
-    if question.metric:
-        return analysis.plan.find_metric(question.metric)
-    for workload in analysis.workloads:
-        if workload.metrics and any(result.cell.id == cell_id for result in workload.cells):
-            return workload.metrics[0]
-    return analysis.plan.metrics[0] if analysis.plan.metrics else None
 
 
 def _find_leader(results: Sequence[CellResult], metric: Metric) -> CellResult:

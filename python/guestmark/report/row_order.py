@@ -23,10 +23,10 @@ def order_cells(analysis: Analysis, sort: RowOrder) -> Analysis:
     """Return the analysis with its cells in that order; cells that were not measured come last."""
     if sort is not RowOrder.MEAN_TIME:
         return analysis
-    name = analysis.plan.metrics[0].name
 
     def mean_if_measured(result: CellResult) -> tuple[bool, float]:
-        summary = result.summary.get(name)
+        metric = analysis.find_primary_metric(result.cell.id)
+        summary = result.summary.get(metric.name) if metric is not None else None
         return (True, 0.0) if summary is None else (False, summary.mean)
 
     workloads, cells = [], []

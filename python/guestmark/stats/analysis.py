@@ -198,6 +198,13 @@ class Analysis:
             results += workload.cells
         return tuple(sorted(results, key=lambda result: order[result.cell.id]))
 
+    def find_primary_metric(self, cell_id: str) -> Metric | None:
+        """Return the primary metric of the cell's table, else the plan's; None if the plan has no metrics."""
+        for workload in self.workloads:
+            if workload.metrics and any(result.cell.id == cell_id for result in workload.cells):
+                return workload.metrics[0]
+        return next(iter(self.plan.metrics), None)
+
     def list_trials(self) -> list[Trial]:
         """Return the trials of all cells, cell by cell in plan order."""
         trials: list[Trial] = []

@@ -219,15 +219,11 @@ def _select_cells(question: Question, analysis: Analysis) -> list[CellResult]:
     return [result for result in measured if matches_levels(result.cell, question.where)]
 
 
-def _choose_metric(question: Question, result: CellResult, analysis: Analysis) -> Metric | None:
+def find_question_metric(question: Question, cell_id: str, analysis: Analysis) -> Metric | None:
     """Return the metric that the question names, else the primary one of the cell's table."""
     if question.metric:
-        by_name = {metric.name: metric for metric in analysis.plan.metrics}
-        return by_name.get(question.metric)
-    for workload in analysis.workloads:
-        if result in workload.cells and workload.metrics:
-            return workload.metrics[0]
-    return analysis.plan.metrics[0] if analysis.plan.metrics else None
+        return analysis.plan.find_metric(question.metric)
+    return analysis.find_primary_metric(cell_id)
 
 
 # --- the best cell ------------------------------------------------------------------------------------------
@@ -255,7 +251,7 @@ def _choose_group_metric(
 ) -> Metric | None:
     """Return the metric of the first cell that has one."""
     for result in results:
-        metric = _choose_metric(question, result, analysis)
+        metric = find_question_metric(question, result.cell.id, analysis)
         if metric is not None:
             return metric
     return None
@@ -341,7 +337,7 @@ def _yield_pair_answers(question: Question, analysis: Analysis) -> Iterator[Pair
     pairs: dict[Metric, list[tuple[CellResult, CellResult]]] = {}
     for cell, other in pair_cells(question, (result.cell for result in results.values())):
         first, second = results[cell.id], results[other.id]
-        metric = _choose_metric(question, first, analysis)
+        metric = find_question_metric(question, first.cell.id, analysis)
         if metric is not None:
             pairs.setdefault(metric, []).append((first, second))
     for metric, of_metric in pairs.items():

@@ -215,6 +215,27 @@ def test_a_line_is_about_cells_whose_questions_are_open(capsys: pytest.CaptureFi
     assert "host: no figures yet" in no_figures
 
 
+def test_rows_of_another_metric_have_figures_too(capsys: pytest.CaptureFixture[str]) -> None:
+    rate, latency = Metric("events_per_s", "1/s", Better.HIGHER), Metric("latency_avg_s", "s", Better.LOWER)
+    cells, trials = [], []
+    for kind, metric in (("sysbench", rate), ("oltp", latency)):
+        for order, platform in enumerate(("host", "tcg")):
+            cell = replace(CELLS[order], id=f"{kind} {platform}", workload=WorkloadSpec(kind), group=kind)
+            cells.append(cell)
+            value = Measurement(metric, order + 1.0, (order + 1.0,))
+            trials += [Trial(cell.id, block, 0, TrialStatus.OK, measurements=(value,)) for block in range(3)]
+    plan = replace(PLAN, cells=tuple(cells), metrics=(rate, latency))
+    estimate = ProgressEstimate(3, 40, TimeLeft(60.0, 70.0), analyse_run(plan, trials))
+    for resting in ((), ("sysbench host", "sysbench tcg")):
+        now = iter((0.0, 20.0))
+        lines = PlainProgress(clock=lambda now=now: next(now))  # type: ignore[misc]
+        lines.started(plan, 0)
+        lines.block_ended(replace(estimate, resting=frozenset(resting)))
+    both, only_oltp = (line for line in capsys.readouterr().err.splitlines() if "left" in line)
+    assert "sysbench tcg ×2.00" in both
+    assert both.count("oltp tcg latency avg ×2.00") == only_oltp.count("oltp tcg latency avg ×2.00") == 1
+
+
 def test_a_long_block_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
     with PlainProgress(quiet_s=0.2) as lines:
         lines.started(PLAN, 0)
