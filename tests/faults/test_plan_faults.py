@@ -81,7 +81,9 @@ def test_a_plan_runs_and_compares_across_workloads(guestmark: CommandLine, plan:
 def test_then_and_now(guestmark: CommandLine, plan: Path) -> None:
     brief = guestmark("run", plan, "--quiet", "--then", "--blocks", 3)
     assert brief.status == 0
-    assert re.search(r"Then and now, ×base\n.*\n.*\nlong +×[0-9.]+ [✓~✗?] +×4\.00\n", brief.stdout)
+    assert re.search(
+        r"Then and now, ×base \(wall time\)\n.*\n.*\nlong +×[0-9.]+ [✓~✗?] +×4\.00\n", brief.stdout
+    )
     result = guestmark("run", plan, "--quiet", "--then", "--details", "--blocks", 3)
     assert result.status == 0
     assert "Then and now" in result.stdout

@@ -1,5 +1,6 @@
 """Published figures beside the measured ones, each with its ratio to its own baseline."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain
@@ -128,24 +129,30 @@ def _format_levels(levels: Mapping[str, str]) -> str:
 def make_overview(analysis: Analysis) -> Table | None:
     """Return every published comparison of cells of this run: today's ratio, whether it agrees, and the published one.
 
-    The table has a row for each kind of cell and a column for each platform. Publications that give the same figures in
+    The table has a row for each kind of cell and a column for each platform. Its title has the metric of most ratios;
+    a row of another one says which. Publications that give the same figures in
     another unit are shown once; None if no figure is about these cells.
     """
     plan = analysis.plan
     rows: dict[tuple[str, str], PublishedRatio] = {}
     groups = group_published_ratios(analysis)
+    metrics = Counter(_name_metric(ratio.published, plan) for ratio in chain.from_iterable(groups))
+    if not metrics:
+        return None
+    ((most_frequent, _),) = metrics.most_common(1)
     for ratios in groups:
+        published = ratios[0].published
         names = name_across_workloads([ratio.result for ratio in ratios])
-        names = _distinguish_names(names, ratios[0].published, {name for name, _ in rows})
+        if (metric := _name_metric(published, plan)) != most_frequent:
+            names = {cell: f"{name}, {metric}" for cell, name in names.items()}
+        names = _distinguish_names(names, published, {name for name, _ in rows})
         for ratio in ratios:
             cell = ratio.result.cell
             rows[names[cell.id], str(cell.platform)] = ratio
-    if not rows:
-        return None
     sources = dict.fromkeys(ratios[0].published.source for ratios in groups)
     legend = [_SIGNS_LEGEND, *(f"then: {source}" for source in sources)]
     size = "" if plan.context.scale == 1.0 else f" (at scale {plan.context.scale:g})"
-    title = f"Then and now{size}, ×base"
+    title = f"Then and now{size}, ×base ({most_frequent})"
     return _make_overview_table(title, rows, plan.policy.margin, legend)
 
 
@@ -164,14 +171,19 @@ def make_document(analysis: Analysis) -> list[dict[str, object]]:
     ]
 
 
-def _distinguish_names(names: Mapping[str, str], published: Published, used: Set[str]) -> dict[str, str]:
-    """Return the rows' names by cell, with the publication's name, metric or source if others use them."""
-    for label in ("", published.metric, f"{published.metric}, {published.source}"):
-        parts = [part for part in (published.name, label) if part]
-        told = {cell: ", ".join([name, *parts]) for cell, name in names.items()}
+def _distinguish_names(names: dict[str, str], published: Published, used: Set[str]) -> dict[str, str]:
+    """Return the rows' names by cell, with the publication's name and its source if others use them."""
+    told = names
+    for label in (published.name, published.source):
         if used.isdisjoint(told.values()):
             break
+        if label:
+            told = {cell: f"{name}, {label}" for cell, name in told.items()}
     return told
+
+
+def _name_metric(published: Published, plan: Plan) -> str:
+    return figures.name_metric(plan.find_metric(published.metric) or Metric(published.metric, published.unit))
 
 
 def _make_overview_table(

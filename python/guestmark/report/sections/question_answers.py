@@ -5,6 +5,7 @@ Every kind of answer has a full form, and a brief one for the screen.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
@@ -73,9 +74,11 @@ def group_nodes(answers: Sequence[QuestionAnswer], *, brief: bool = False) -> li
     groups: list[list[Node]] = []
     # The signs of comparisons are explained once, below the last of them.
     comparing = [answer for answer in answers if _has_only(answer, PairAnswer)]
+    told = ""
     for answer in answers:
         if _has_only(answer, PairAnswer):
-            groups.append(_make_brief_comparisons(answer, with_legend=answer is comparing[-1]))
+            groups.append(_make_brief_comparisons(answer, told, with_legend=answer is comparing[-1]))
+            told = _find_most_frequent_metric(_select_shown_pairs(answer))
         else:
             groups.append(_join_question(answer, _answer_sentences(answer, brief=True)))
     return groups
@@ -163,28 +166,48 @@ def _choose_pair_names(answer: QuestionAnswer) -> PairNames:
     return PairNames(answer.question.compare.keys() | answer.question.against.keys(), firsts)
 
 
-def _make_brief_comparisons(answer: QuestionAnswer, *, with_legend: bool) -> list[Node]:
-    """Return a table of ratios, a row for each kind of cell, a column for each platform; lines if there are few."""
+def _select_shown_pairs(answer: QuestionAnswer) -> Sequence[PairAnswer]:
+    """Return the pairs that have a ratio, or all if none has: the others would be dashes, and the details list them."""
     every = select_findings(answer, PairAnswer)
-    # Pairs that were not measured would only show dashes; the details list them.
-    pairs = [pair for pair in every if _has_ratio(pair.comparison)] or every
+    return [pair for pair in every if _has_ratio(pair.comparison)] or every
+
+
+def _find_most_frequent_metric(pairs: Sequence[PairAnswer]) -> str:
+    """Return the name of the metric that most of the pairs are compared by."""
+    ((name, _),) = Counter(figures.name_metric(pair.metric) for pair in pairs).most_common(1)
+    return name
+
+
+def _make_brief_comparisons(answer: QuestionAnswer, told: str, *, with_legend: bool) -> list[Node]:
+    """Return a table of ratios, a row for each kind of cell, a column for each platform; lines if there are few.
+
+    Only another metric than `told`, that of the comparisons before, is named: in a table's title if most of its rows
+    have it, else in the row or line.
+    """
+    pairs = _select_shown_pairs(answer)
     names = name_across_workloads([pair.first for pair in pairs])
     platforms = list(dict.fromkeys(str(pair.first.cell.platform) for pair in pairs))
     pieces: tuple[Align, ...] = (Align.POINT, Align.LEFT, Align.LEFT)
     if len(platforms) > _MOST_WITH_INTERVALS:
         pieces = pieces[:2]
+    title = answer.question.ask
+    in_table = len(set(names.values())) > _MOST_LINES
+    if in_table and (most_frequent := _find_most_frequent_metric(pairs)) != told:
+        told = most_frequent
+        title += f" ({told})"
     cells = {}
     for pair in pairs:
-        at = (names[pair.first.cell.id], str(pair.first.cell.platform))
-        cells[at] = _make_brief_ratio_cell(pair.comparison, len(pieces))
+        name = names[pair.first.cell.id]
+        if (metric := figures.name_metric(pair.metric)) != told:
+            name = f"{name}, {metric}"
+        cells[name, str(pair.first.cell.platform)] = _make_brief_ratio_cell(pair.comparison, len(pieces))
     conclusion = describe_conclusion(answer, _choose_pair_names(answer))
-    rows = list(dict.fromkeys(name for name, _ in cells))
-    if len(rows) > _MOST_LINES:
+    if in_table:
         legend = (line(LEGEND),) if with_legend else ()
-        table = make_grid_table(answer.question.ask, platforms, pieces, cells, legend)
+        table = make_grid_table(title, platforms, pieces, cells, legend)
         return [table, *map(Paragraph, [*conclusion, *_describe_dropped(answer)])]
     lines = []
-    for name in rows:
+    for name in dict.fromkeys(name for name, _ in cells):
         ratios = []
         for platform in platforms:
             if (name, platform) in cells:
