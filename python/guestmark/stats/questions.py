@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import chain, combinations
 from statistics import fmean
 
 from guestmark.core.cell_levels import (
@@ -175,16 +175,16 @@ def answer_plan_questions(analysis: Analysis) -> tuple[QuestionAnswer, ...]:
 
 def _find_dropped(question: Question, analysis: Analysis) -> tuple[CellResult, ...]:
     """Return the cells of a question that no answer is about because time ran short."""
-    found = []
-    for result in analysis.cells:
-        cell = result.cell
-        asked = matches_levels(cell, question.where)
-        if question.wants is QuestionKind.COMPARE:
-            named = (question.compare, question.against)
-            asked = asked and any(matches_levels(cell, levels) for levels in named)
-        if cell.null_of is None and asked and _was_dropped_early(result, analysis):
-            found.append(result)
-    return tuple(found)
+    cells = [result.cell for result in analysis.cells if result.cell.null_of is None]
+    asked = {cell.id for cell in cells if matches_levels(cell, question.where)}
+    if question.wants is QuestionKind.COMPARE:
+        # A cell that has one side's levels, but nothing on the other side, would not have been compared anyway.
+        asked = {cell.id for cell in chain.from_iterable(pair_cells(question, cells))}
+    return tuple(
+        result
+        for result in analysis.cells
+        if result.cell.id in asked and _was_dropped_early(result, analysis)
+    )
 
 
 def forecast_more_blocks(comparison: Comparison) -> int | None:

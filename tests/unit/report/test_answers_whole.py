@@ -262,9 +262,11 @@ def in_unit(unit: str, better: Better) -> StoredRun:
     return replace(run, trials=trials, plan=replace(run.plan, metrics=(found,)))
 
 
-def no_time(question: Question, blocks: int) -> StoredRun:
-    """The run whose xfs was dropped after so many blocks, as the time got short."""
-    run = filesystems({"write tcg": ALL}, question)
+def no_time(question: Question, blocks: int, **others: Times) -> StoredRun:
+    """The run whose xfs on tcg was dropped after so many blocks, as the time got short."""
+    run = filesystems(
+        {"write tcg": ALL, **{f"write {name}": some for name, some in others.items()}}, question
+    )
     dropped = "write tcg xfs"
     left_out = replace(run.plan.context, no_time=(dropped,))
     trials = tuple(trial for trial in run.trials if trial.cell_id != dropped or trial.block < blocks)
@@ -379,6 +381,14 @@ def spans_of(part: object) -> Iterator[Span]:
             yield Span(join_plain_text(part.text), Tone(part.kind))
         for each in fields(part):
             yield from spans_of(getattr(part, each.name))
+
+
+def test_a_dropped_row_is_missed_only_where_it_would_have_been_compared() -> None:
+    question = replace(EXT3, compare={"platform": ("uml",)}, against={"platform": ("tcg",)})
+    for others, missed in (({"ext3": 2.0}, []), ({"ext3": 2.0, "xfs": 1.0}, ["write tcg xfs"])):
+        run = no_time(question, 2, uml=others)
+        (answer,) = answer_plan_questions(analyse_run(run.plan, run.trials))
+        assert [result.cell.id for result in answer.no_time] == missed
 
 
 def test_every_word_of_an_answer_to_a_question() -> None:
