@@ -9,6 +9,7 @@ last (`fit_to_budget`). The first blocks show how long a block really takes: the
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import statistics
@@ -158,20 +159,19 @@ def choose_scale(plan_at: Callable[[float], Plan], ledger: Ledger | None, budget
 
     It fits with blocks to spare, or without if a smaller scale would save little, as starting takes most of a trial.
     """
+    plan_at = functools.cache(plan_at)
     plan = plan_at(1.0)
     # A race has fewer cells rather than smaller ones.
     if plan.context.tune is not None:
         return plan
 
     scales = list(SCALES)
-    smallest = plan_at(scales[-1])
     # Below some scale nothing shrinks any further; a plan may have no sizes that scale at all.
-    while len(scales) > 1 and (larger := plan_at(scales[-2])).cells == smallest.cells:
+    while len(scales) > 1 and plan_at(scales[-2]).cells == plan_at(scales[-1]).cells:
         scales.pop()
-        smallest = larger
     if len(scales) == 1:
         return plan
-    smallest_s, _ = _estimate_scaled_s(smallest, ledger)
+    smallest_s, _ = _estimate_scaled_s(plan_at(scales[-1]), ledger)
     for scale in scales:
         plan = plan_at(scale)
         fewest_s, with_spare_s = _estimate_scaled_s(plan, ledger)

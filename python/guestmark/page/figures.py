@@ -5,6 +5,7 @@ All prefixes are powers of ten.
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -334,6 +335,11 @@ def name_metric(metric: Metric) -> str:
     """Return a metric's name in a sentence: `wall time` for `wall_s`."""
     name = _strip_unit(metric).replace("_", " ")
     return f"{name} time" if metric in _TIMES else name
+
+
+def name_most_frequent_metric(metrics: Iterable[Metric]) -> str:
+    """Return the name that most of the metrics have, the first of several. Raises IndexError without metrics."""
+    return Counter(map(name_metric, metrics)).most_common(1)[0][0]
 
 
 def _strip_unit(metric: Metric) -> str:

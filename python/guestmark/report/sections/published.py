@@ -1,6 +1,5 @@
 """Published figures beside the measured ones, each with its ratio to its own baseline."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain
@@ -75,9 +74,7 @@ def make_tables(workload: WorkloadResult, run: StoredRun) -> Sequence[Node]:
 def _make_publication_table(
     workload: WorkloadResult, pairs: Sequence[_Pair], published: Published, plan: Plan
 ) -> Table:
-    metric = plan.find_metric(published.metric)
-    if metric is None:
-        metric = Metric(published.metric, published.unit)
+    metric = _find_metric(published, plan)
     unit = figures.Unit(compute_unit_size(published.unit, metric.unit), published.unit)
     now = [_find_measured_ratio(pair.result, metric) for pair in pairs]
     then = [compute_ratio_to_baseline(pair.figure) for pair in pairs]
@@ -136,14 +133,15 @@ def make_overview(analysis: Analysis) -> Table | None:
     plan = analysis.plan
     rows: dict[tuple[str, str], PublishedRatio] = {}
     groups = group_published_ratios(analysis)
-    metrics = Counter(_name_metric(ratio.published, plan) for ratio in chain.from_iterable(groups))
-    if not metrics:
+    if not groups:
         return None
-    ((most_frequent, _),) = metrics.most_common(1)
+    most_frequent = figures.name_most_frequent_metric(
+        _find_metric(ratio.published, plan) for ratio in chain.from_iterable(groups)
+    )
     for ratios in groups:
         published = ratios[0].published
         names = name_across_workloads([ratio.result for ratio in ratios])
-        if (metric := _name_metric(published, plan)) != most_frequent:
+        if (metric := figures.name_metric(_find_metric(published, plan))) != most_frequent:
             names = {cell: f"{name}, {metric}" for cell, name in names.items()}
         names = _distinguish_names(names, published, {name for name, _ in rows})
         for ratio in ratios:
@@ -172,7 +170,7 @@ def make_document(analysis: Analysis) -> list[dict[str, object]]:
 
 
 def _distinguish_names(names: dict[str, str], published: Published, used: Set[str]) -> dict[str, str]:
-    """Return the rows' names by cell, with the publication's name and its source if others use them."""
+    """Return each cell's row name; the publication's name, then its source, is added if another row is called that."""
     told = names
     for label in (published.name, published.source):
         if used.isdisjoint(told.values()):
@@ -182,8 +180,9 @@ def _distinguish_names(names: dict[str, str], published: Published, used: Set[st
     return told
 
 
-def _name_metric(published: Published, plan: Plan) -> str:
-    return figures.name_metric(plan.find_metric(published.metric) or Metric(published.metric, published.unit))
+def _find_metric(published: Published, plan: Plan) -> Metric:
+    """Return the metric of the publication's figures, also if the plan does not know it."""
+    return plan.find_metric(published.metric) or Metric(published.metric, published.unit)
 
 
 def _make_overview_table(

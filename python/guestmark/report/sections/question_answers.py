@@ -5,7 +5,6 @@ Every kind of answer has a full form, and a brief one for the screen.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
@@ -77,8 +76,9 @@ def group_nodes(answers: Sequence[QuestionAnswer], *, brief: bool = False) -> li
     told = ""
     for answer in answers:
         if _has_only(answer, PairAnswer):
-            groups.append(_make_brief_comparisons(answer, told, with_legend=answer is comparing[-1]))
-            told = _find_most_frequent_metric(_select_shown_pairs(answer))
+            pairs = _select_shown_pairs(answer)
+            groups.append(_make_brief_comparisons(answer, pairs, told, with_legend=answer is comparing[-1]))
+            told = figures.name_most_frequent_metric(pair.metric for pair in pairs)
         else:
             groups.append(_join_question(answer, _answer_sentences(answer, brief=True)))
     return groups
@@ -167,24 +167,22 @@ def _choose_pair_names(answer: QuestionAnswer) -> PairNames:
 
 
 def _select_shown_pairs(answer: QuestionAnswer) -> Sequence[PairAnswer]:
-    """Return the pairs that have a ratio, or all if none has: the others would be dashes, and the details list them."""
+    """Return the pairs that have a ratio, or all if none has.
+
+    The others would only show dashes, and the details list them.
+    """
     every = select_findings(answer, PairAnswer)
     return [pair for pair in every if _has_ratio(pair.comparison)] or every
 
 
-def _find_most_frequent_metric(pairs: Sequence[PairAnswer]) -> str:
-    """Return the name of the metric that most of the pairs are compared by."""
-    ((name, _),) = Counter(figures.name_metric(pair.metric) for pair in pairs).most_common(1)
-    return name
+def _make_brief_comparisons(
+    answer: QuestionAnswer, pairs: Sequence[PairAnswer], told: str, *, with_legend: bool
+) -> list[Node]:
+    """Return the pairs as a table with a row for each kind of cell and a column for each platform; lines if few.
 
-
-def _make_brief_comparisons(answer: QuestionAnswer, told: str, *, with_legend: bool) -> list[Node]:
-    """Return a table of ratios, a row for each kind of cell, a column for each platform; lines if there are few.
-
-    Only another metric than `told`, that of the comparisons before, is named: in a table's title if most of its rows
-    have it, else in the row or line.
+    `told` is the metric of the comparisons before these, which is not named again. Any other metric is named: in the
+    table's title if most pairs have it, else in its row or line.
     """
-    pairs = _select_shown_pairs(answer)
     names = name_across_workloads([pair.first for pair in pairs])
     platforms = list(dict.fromkeys(str(pair.first.cell.platform) for pair in pairs))
     pieces: tuple[Align, ...] = (Align.POINT, Align.LEFT, Align.LEFT)
@@ -192,7 +190,8 @@ def _make_brief_comparisons(answer: QuestionAnswer, told: str, *, with_legend: b
         pieces = pieces[:2]
     title = answer.question.ask
     in_table = len(set(names.values())) > _MOST_LINES
-    if in_table and (most_frequent := _find_most_frequent_metric(pairs)) != told:
+    most_frequent = figures.name_most_frequent_metric(pair.metric for pair in pairs)
+    if in_table and most_frequent != told:
         told = most_frequent
         title += f" ({told})"
     cells = {}
